@@ -7,14 +7,25 @@ overwrite those of the earlier one. Outside the package, whose __init__.py may b
 from __future__ import annotations
 
 import os
+from functools import cache
 
 NAME = "penstock-streams"
-VERSION = "0.1.0"
 _PACKAGE = b"penstock/__init__.py,"
 
 
 class DistributionConflictError(ImportError):
     """Another distribution has installed a package named ``penstock`` over Penstock's, or under it."""
+
+
+@cache
+def version() -> str:
+    """Return the installed version, which comes from the tag in git; 0+unknown if Penstock is not installed."""
+    from importlib import metadata  # takes longer than the rest of this module, and few processes need it
+
+    try:
+        return metadata.version(NAME)
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
 
 
 def check_distributions(folder: str) -> None:

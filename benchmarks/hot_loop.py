@@ -2,7 +2,7 @@
 
 Runs one of the benchmark's topologies in a stream thread of this very process, and interrupts its main thread each two
 milliseconds of its CPU time to note where it is. That costs nothing between two samples, unlike a tracing profiler,
-which would cost more than what it measures. docs/speed.md has such profiles.
+which would cost more than what it measures. docs/laboratory.md has such profiles.
 """
 
 from __future__ import annotations

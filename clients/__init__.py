@@ -1,4 +1,4 @@
-"""Kafka's clients: connections, the cluster, reading, writing. docs/architecture.md says who uses what."""
+"""Kafka's clients: connections, the cluster, reading, writing. docs/clients.md explains them."""
 
 if __name__ != "penstock.clients":
     raise ImportError("import penstock.clients, not clients: run `pip install -e .` first")

@@ -1,4 +1,4 @@
-"""What settings mean for connections of our own: one table, by librdkafka's names, for all that asks brokers."""
+"""What network settings mean: one table, by librdkafka's names, for every client of a broker."""
 
 from __future__ import annotations
 

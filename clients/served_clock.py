@@ -1,4 +1,4 @@
-"""Time as a client's deadlines are to count it: only while somebody serves the client."""
+"""A clock for a client's deadlines: it counts only time in which the client is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that moves only along a table: stream threads and tasks have one each."""
+"""A state machine: its state changes only along a table of transitions."""
 
 from __future__ import annotations
 

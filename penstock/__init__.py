@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from penstock.topology.shadowing import NamingShadows
-from penstock_distribution import VERSION, check_distributions
+from penstock_distribution import check_distributions, version
 
 with NamingShadows():  # first, so that all that follows from it is explained
     check_distributions(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
     from penstock.workers.restore.state_restore_listener import StateRestoreListener
 
-__version__ = VERSION
+__version__: str  # by __getattr__
 
 __all__ = [
     # where to start
@@ -216,8 +216,10 @@ _ON_DEMAND = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that run an application on first use: declaring and testing a topology needs no Kafka client."""
+    """Import on first use what declaring and testing a topology does not need: the Kafka client, the version."""
     if name in _ON_DEMAND:
         with NamingShadows():
             return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    if name == "__version__":
+        return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""SparkStreams: runs a topology on Spark, in the user's session or its own. Needs penstock-streams[spark]."""
+"""SparkStreams: a topology on Spark, in the user's session or its own. Needs penstock-streams[spark]."""
 
 from __future__ import annotations
 

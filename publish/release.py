@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock_distribution import NAME, VERSION
+from penstock_distribution import NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,26 +25,16 @@ class ReleaseError(Exception):
     """The repository is not what a release of this version can be made of."""
 
 
-def check_versions(tag: str | None, root: Path = ROOT) -> None:
-    """Raise ReleaseError unless all places that name the version name this one; tag: vVERSION, None for a dry run."""
-    wrong = [
-        f"{file} does not say {expected!r}"
-        for file, expected in (
-            ("CITATION.cff", f"version: {VERSION}\n"),
-            ("deploy/helm/penstock/Chart.yaml", f"\nversion: {VERSION}\n"),
-            ("deploy/helm/penstock/Chart.yaml", f'\nappVersion: "{VERSION}"\n'),
-        )
-        if expected not in (root / file).read_text()
-    ]
-    if tag is not None and tag != f"v{VERSION}":
-        wrong.append(f"the tag is {tag}, penstock_distribution.VERSION is {VERSION}")
-    if tag is not None and not notes(root):
-        wrong.append(f"CHANGELOG.md has no section [{VERSION}]")
+def check_changes(version: str, root: Path = ROOT) -> None:
+    """Raise ReleaseError unless CHANGELOG.md has a version's section, and changes/ nothing that is missing in it."""
+    wrong = [f"{path.relative_to(root)} is not in it" for path in sorted((root / "changes").glob("*.*.md"))]
+    if not notes(version, root):
+        wrong.insert(0, f"there is no section [{version}]")
     if wrong:
-        raise ReleaseError("; ".join(wrong))
+        raise ReleaseError(f"CHANGELOG.md: {'; '.join(wrong)}: towncrier build --version {version}")
 
 
-def notes(root: Path = ROOT, version: str = VERSION) -> str:
+def notes(version: str, root: Path = ROOT) -> str:
     """Return what CHANGELOG.md says about a version, without its heading; empty if it says nothing."""
     text = (root / "CHANGELOG.md").read_text()
     found = re.search(rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## \[|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -57,7 +47,7 @@ def commit_seconds() -> str:
 
 
 def build(folder: Path) -> list[Path]:
-    """Build the sdist, and the wheel from it, into a folder. Returns both."""
+    """Build the sdist, and the wheel from it, into a folder. Returns both, the sdist first."""
     environment = {
         "SOURCE_DATE_EPOCH": commit_seconds(),
         # Debug information has the folder in it that the compiler ran in.
@@ -65,7 +55,12 @@ def build(folder: Path) -> list[Path]:
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
     }
     _run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder, environment=environment)
-    return sorted(folder.iterdir())
+    return sorted(folder.iterdir(), key=lambda path: path.suffix)
+
+
+def version_of(sdist: Path) -> str:
+    """Return the version that git's tag gave to an sdist."""
+    return sdist.name.removesuffix(".tar.gz").rpartition("-")[2]
 
 
 def digests(files: list[Path]) -> dict[str, str]:
@@ -105,12 +100,18 @@ def main(arguments: list[str]) -> int:
         print("usage: bin/release --dry-run | vVERSION", file=sys.stderr)
         return 2
     try:
-        check_versions(tag)
+        if tag is not None:
+            check_changes(tag.removeprefix("v"))
         dist = ROOT / "dist"
         dist.mkdir(exist_ok=True)
         for old in dist.iterdir():
             old.unlink()
         first = build(dist)
+        version = version_of(first[0])
+        if tag not in (None, f"v{version}"):
+            raise ReleaseError(
+                f"the tag is {tag}, the version {version}: is the tag on this commit, and nothing changed?"
+            )
         with tempfile.TemporaryDirectory() as other:
             different = list(_differences(digests(first), digests(build(Path(other)))))
         if different:
@@ -120,7 +121,7 @@ def main(arguments: list[str]) -> int:
         return 1
     for name, digest in digests(first).items():
         print(f"{digest}  {name}")
-    print(f"{NAME} {VERSION} is built, the same bytes twice; nothing was uploaded.")
+    print(f"{NAME} {version} is built, the same bytes twice; nothing was uploaded.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Exit codes: a contract. docs/operations.md has the table; a test keeps both in sync."""
+"""The exit codes, which are a contract. docs/operations.md has the table; a test keeps both in sync."""
 
 from __future__ import annotations
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+import penstock
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import KEYS
@@ -121,7 +123,8 @@ def test_run_with_json_logs_json(folder: Path) -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert run("--version").output == "penstock 0.1.0\n"
+    assert penstock.__version__ == metadata.version("penstock-streams")
+    assert run("--version").output == f"penstock {penstock.__version__}\n"
 
 
 def test_describe_prints_the_topology(folder: Path) -> None:

@@ -63,6 +63,7 @@ def test_start_is_idempotent_and_data_survives_a_stop_and_a_crash(broker: DevBro
     assert "kept" in topics(address)
     pid = broker.status().pid
     assert pid is not None
+    assert any("SharedArchiveFile" in word for word in psutil.Process(pid).cmdline()), "it loads no class anew"
     os.kill(pid, signal.SIGKILL)
     psutil.Process(pid).wait()
     assert not broker.status().running, "a pid that is gone is not taken for a running broker"

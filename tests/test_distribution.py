@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from penstock.kernel import MODULES
 from penstock.supervisor.exit_codes import ExitCode
 from penstock_distribution import check_distributions
-from tests.test_structure import ROOT
+from tests.test_structure import ROOMS, ROOT
 
 #: Builds and installs as CI does; the first one on a machine downloads what pip has not cached.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,6 +23,15 @@ LOOK = (
     "import setuptools; from distutils.core import run_setup\n"
     "print(*('/'.join(m.extra_compile_args) or '-' for m in run_setup('setup.py', stop_after='init').ext_modules))"
 )
+#: Imports all modules; prints what is missing of packages that only extras bring.
+EACH_MODULE = """import importlib, pkgutil, penstock
+for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            print(error.name.partition(".")[0])"""
+OF_EXTRAS = {"kio", "pandas", "pyarrow", "pyspark"}
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 
@@ -36,9 +46,10 @@ def run(*command: str | Path, cwd: Path) -> str:
     return ended.stdout
 
 
-@pytest.fixture
-def sdist(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build it from the files of the repository alone."""
+    tmp_path = tmp_path_factory.mktemp("sdist")
     source, made = tmp_path / "source", tmp_path / "dist"
     source.mkdir()
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT).split("\0")
@@ -65,6 +76,7 @@ def test_it_works_in_an_empty_environment(sdist: Path, tmp_path: Path) -> None:
     assert run(python, "-m", "pip", "check", cwd=tmp_path) == "No broken requirements found.\n"
     assert run(python, "-W", "error", "-c", "import penstock", cwd=tmp_path) == ""
     assert run(python, "-c", KERNEL, cwd=tmp_path).split() == list(MODULES)
+    assert set(run(python, "-c", EACH_MODULE, cwd=tmp_path).split()) <= OF_EXTRAS
     assert run(python.with_name("penstock"), "config", cwd=tmp_path).startswith("# Nothing is configured")
 
 
@@ -77,14 +89,27 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
     assert shown.split() == ([] if options is None else [options] * len(MODULES))
 
 
-@pytest.fixture
-def wheel(sdist: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel, without the kernel and with this environment's setuptools."""
+    tmp_path = tmp_path_factory.mktemp("wheel")
     made = tmp_path / "wheel"
     pip = ("env", "PENSTOCK_KERNEL=off", sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
     run(*pip, "--wheel-dir", made, sdist, cwd=tmp_path)
     (found,) = made.iterdir()
     return found
+
+
+def test_the_wheel_has_every_module_and_every_other_file_of_a_package(wheel: Path) -> None:
+    """But the sources of the kernel, which is compiled."""
+    names = zipfile.ZipFile(wheel).namelist()
+    there = {name for name in names if not name.startswith("penstock_streams-")}
+    tracked = run("git", "ls-files", "-z", *(f"{room}/" for room in ROOMS), cwd=ROOT).split("\0")[:-1]
+    files = (name for name in tracked if not (ROOT / name).is_symlink())
+    packaged = {name if name.startswith("penstock/") else f"penstock/{name}" for name in files}
+    sources = {name for name in packaged if name.endswith((".pyx", ".pxd", ".h"))}
+    assert there - packaged == {"penstock_command.py", "penstock_distribution.py"}
+    assert packaged - there == sources
 
 
 def other_distribution(folder: Path) -> Path:

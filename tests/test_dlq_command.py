@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from penstock.cli.dead_letters import Choice, DeadLetters
 from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import StreamsError
-from tests.command_stage import PARTITIONS, Stage
+from tests.command_stage import Stage
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -57,22 +58,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 
 def values(stage: Stage, topic: str) -> list[str]:
     """Return the committed values of a topic."""
-    consumer = Consumer(
-        {"bootstrap.servers": stage.bootstrap_servers, "group.id": "unused", "enable.partition.eof": True}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        found, unread = [], set(range(PARTITIONS))
-        while unread:
-            message = consumer.poll(20)
-            assert message is not None
-            if message.error() is None:
-                found.append((message.value() or b"").decode())
-            else:
-                unread.discard(message.partition() or 0)
-        return sorted(found)
-    finally:
-        consumer.close()
+    return sorted((message.value() or b"").decode() for message in read_to_end(stage.bootstrap_servers, topic))
 
 
 def test_letters_are_listed_and_shown(stage: Stage) -> None:

@@ -30,11 +30,13 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
 from penstock.topology.config.config_def import DerivedDefault
 from penstock.topology.config.streams_config import KEYS
-from penstock.topology.declare.join_options import StreamJoinOptions, TableJoinOptions
+from penstock.topology.declare.options import StreamJoinOptions, TableJoinOptions, TableOptions
 from tests.markdown import Page, blocks, prose
+from tests.test_structure import FOLDERS, ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 #: Tables whose first column is Java.
 JAVA = "coming-from-java.md"
 #: What the supervisor's and the layout's own tests hold true.
@@ -197,7 +199,7 @@ def is_documented(member: Any) -> bool:
 #: Public to Penstock's own modules only: their docstrings say so, or their class is no one's to make.
 INTERNAL = {
     *(("AbstractStream", name) for name in ("copartition_with", "attach", "attach_named")),
-    *(("AggregateBuilder", name) for name in ("build", "repartitioned", "new_repartition_node")),
+    *(("AggregateBuilder", n) for n in ("build", "kept", "kept_count", "repartitioned", "new_repartition_node")),
     *(("KStream", name) for name in ("same_types", "result", "repartition_for_join")),
     ("AsyncStream", "result"),
     *(("KTable", name) for name in ("value_getter_supplier", "enable_sending_old_values")),
@@ -281,12 +283,17 @@ def documented_object(name: str) -> Any:
     return found if found is None or not rest else inspect.getattr_static(found, rest)
 
 
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
+
 def shown_signature(target: Any) -> str:
-    """Return the parameters of a call as pages show them: without self and annotations."""
+    """Return the parameters of a call as pages show them: without self and annotations, TableOptions by name."""
     function: Callable[..., Any] = getattr(target, "__func__", target)
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[0].name in ("self", "cls"):
         del parameters[0]
+    if parameters and parameters[-1].annotation == "Unpack[TableOptions]":
+        parameters[-1:] = [inspect.Parameter(o, KEYWORD_ONLY, default=None) for o in TableOptions.__annotations__]
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return str(inspect.Signature(bare))[1:-1].replace("datetime.timedelta(", "timedelta(")
 
@@ -370,3 +377,44 @@ def test_documented_configuration_keys_exist(path: Path) -> None:
         is_module = key.startswith("penstock.") and importlib.util.find_spec(".".join(key.split(".")[:2])) is not None
         if key.partition(".")[0] in roots and not is_module and not key.endswith((".py", ".toml", ".md")):
             assert key in KEYS or KEYS.keys() & {key.partition(".")[2]}, f"{path.name}: `{key}`"
+
+
+# -- the architecture
+
+
+WALKS = ("A record's way", "A rebalance's way", "A commit's way")
+
+
+def section(page: Path, heading: str) -> str:
+    """Return the text below a heading of a page, up to the next one of the same level."""
+    level = "#" * len(re.findall(rf"^(#+) {re.escape(heading)}$", page.read_text(), re.MULTILINE)[0])
+    return page.read_text().split(f"\n{level} {heading}\n")[1].split(f"\n{level} ")[0]
+
+
+@pytest.mark.parametrize("heading", WALKS)
+def test_a_walk_names_what_its_files_hold(heading: str) -> None:
+    """Each step is one file, no file comes twice, and every name in backticks is in the step's file."""
+    steps = re.findall(r"^(\d+)\. `([\w/]+\.py)`: (.*)$", section(ARCHITECTURE, heading), re.MULTILINE)
+    assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
+    assert len(steps) > 10
+    files = [file for _, file, _ in steps]
+    assert len(files) == len(set(files))
+    for number, file, said in steps:
+        text = (ROOT / file).read_text()
+        for name in re.findall(r"`([^`]+)`", said):
+            missing = [part for part in name.split(".") if not re.search(rf"\b{part}\b", text)]
+            assert not missing, f"{heading}, step {number}: {file} has no {name}"
+
+
+def test_the_architecture_has_the_rooms_and_their_folders() -> None:
+    """In the order of tests/test_structure.py, each folder with the first paragraph of its docstring."""
+    rooms = re.findall(r"^\| `(\w+)/` \|", section(ARCHITECTURE, "Rooms"), re.MULTILINE)
+    assert rooms == list(reversed(ROOMS))
+    for room, tiers in FOLDERS.items():
+        rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", section(ARCHITECTURE, room), re.MULTILINE)
+        names = [name for tier in reversed(tiers) for name in tier.split()]
+        assert [name.removesuffix(".py") for name, _ in rows] == names
+        for name, said in rows:
+            path = ROOT / room / (name if name.endswith(".py") else f"{name}/__init__.py")
+            docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+            assert said == " ".join(docstring.split("\n\n")[0].replace("``", "`").split()), path

@@ -9,7 +9,7 @@ from benchmarks import instructions
 from penstock import kernel
 
 #: What was counted when the limit was set, and a tenth more: versions of Python differ. Lower a limit when a loop gets
-#: faster; raise it for what must be in the loop, and say in docs/speed.md what that is.
+#: faster; raise it for what must be in the loop, and say in docs/laboratory.md what that is.
 LIMITS = {
     "count": 5.7,
     "count-uncached": 7.9,

@@ -83,3 +83,15 @@ def test_the_site_is_built_in_a_minute() -> None:
     seconds = re.search(r" (\d+) s; ", done.stdout)
     assert seconds is not None
     assert int(seconds[1]) < 60
+
+
+def test_the_index_has_the_kinds_of_the_navigation() -> None:
+    """Tutorial, how-to, reference, explanation: a page is of the same kind in both."""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    kinds = {title: pages_of(pages) - {"reference/index.md"} for part in nav[1:] for title, pages in part.items()}
+    sections = re.findall(
+        r"^## (.+?)\n(.*?)(?=^## )", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    listed = {title: set(re.findall(r"^\| \[.*?\]\((\S+?)\)", text, re.MULTILINE)) & PAGES for title, text in sections}
+    assert listed == kinds
+    assert list(kinds) == ["Tutorial", "How-to", "Reference", "Explanation"]

@@ -1,6 +1,6 @@
 """The layout holds: who imports whom, setup.cfg against the folders.
 
-docs/architecture.md has the tables of rooms and folders; these are the tables in force.
+docs/architecture.md shows the tables of rooms and folders; tests/test_docs.py compares it with these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plain values that all rooms share: records, their coordinates, changes of a table, windowed keys."""
+"""Plain values that all rooms share: records, their coordinates, changes of a table, windowed keys."""
 
 from __future__ import annotations
 

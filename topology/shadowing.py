@@ -1,4 +1,4 @@
-"""Names the files of users that hide a module Penstock needs, such as a ``click.py`` or ``logging.py`` beside theirs.
+"""Detects files of users that hide a module that Penstock needs, such as ``click.py`` or ``logging.py``.
 
 Python looks into the program's folder first. This module imports only what Python has loaded before it looks there.
 """

@@ -1,1 +1,1 @@
-"""Which brokers there are, and who leads what."""
+"""Brokers and leaders: metadata, admin requests, the IO thread."""

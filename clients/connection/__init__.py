@@ -1,1 +1,1 @@
-"""A broker's socket: opened, authenticated, with requests on their way."""
+"""One broker's socket: opening, authentication, requests in flight."""

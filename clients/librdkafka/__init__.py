@@ -1,4 +1,4 @@
-"""The one adapter for librdkafka: a Reader and a Writer over confluent-kafka's clients, by their plain calls.
+"""The only adapter for librdkafka: a Reader and a Writer over confluent-kafka's clients.
 
 What is here is imported when it is first used: most processes do without librdkafka.
 """

@@ -1,1 +1,1 @@
-"""Requests and answers as bytes and values."""
+"""Requests and responses, as bytes and as values."""

@@ -1,1 +1,1 @@
-"""Reading records: Fetch requests of our own, whose answers the kernel takes apart."""
+"""Reading records: our own Fetch requests. The kernel parses the responses."""

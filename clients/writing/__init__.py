@@ -1,1 +1,1 @@
-"""Writing records: Produce requests of our own, whose batches the kernel makes."""
+"""Writing records: our own Produce requests. The kernel builds the batches."""

@@ -1,4 +1,7 @@
-"""The ``penstock`` command. User errors end in one message and an exit code of supervisor/exit_codes.py."""
+"""The ``penstock`` command, with one file for each subcommand.
+
+A user error ends in one message and an exit code of supervisor/exit_codes.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from penstock.topology.errors import ConfigError, LockError, PenstockError, Topo
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_graph import html, mermaid
 from penstock.topology.shadowing import NamingShadows, ShadowedModuleError
-from penstock_distribution import VERSION
+from penstock_distribution import NAME
 
 #: The first matching class decides how the command ends.
 EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
@@ -135,7 +138,7 @@ class PenstockGroup(click.Group):
         "penstock status                                what the application on this host does",
     ),
 )
-@click.version_option(VERSION, message="%(prog)s %(version)s")
+@click.version_option(package_name=NAME, message="%(prog)s %(version)s")
 def cli() -> None:
     """Run Kafka Streams topologies in Python, on any number of processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click prints Aborted!

@@ -1,6 +1,7 @@
-"""``python -m penstock.cli``: the penstock command."""
+"""``python -m penstock.cli``: the ``penstock`` command of this Python, e.g. in a systemd unit."""
 
-from . import main
+from __future__ import annotations
 
-if __name__ == "__main__":
-    main()
+from penstock.cli import main
+
+main()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from penstock.cli.handover import as_plain, progress_bar, show_result
 from penstock.cli.options import as_json, configuration, examples, print_json
@@ -22,8 +23,8 @@ class Start(click.ParamType["int | str"]):
 
     name = "earliest|datetime|parquet:path"
 
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """See click.ParamType."""
         if isinstance(value, str) and value.startswith(PARQUET):
             if value == PARQUET:
                 self.fail("parquet: needs a path after it", param, ctx)

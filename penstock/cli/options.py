@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from penstock.cli.terminal import print_text
 from penstock.topology.common.durations import iso_8601_millis
@@ -59,8 +60,8 @@ class Duration(click.ParamType[int]):
 
     name = "duration"
 
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """See click.ParamType."""
         if isinstance(value, int):
             return value
         match = _SHORT.fullmatch(value)

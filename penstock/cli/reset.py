@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from penstock.cli.options import Duration, as_json, configuration, examples, print_json
 from penstock.cli.running_application import NotRunningError, RunningApplication
@@ -25,8 +26,8 @@ class Moment(click.ParamType[int]):
 
     name = "datetime"
 
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """See click.ParamType."""
         try:
             return value if isinstance(value, int) else int(datetime.fromisoformat(value).timestamp() * 1000)
         except ValueError:

@@ -30,7 +30,7 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from penstock_distribution import VERSION
+from penstock_distribution import version
 
 DIRECTORY = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 MIB = 1 << 20
@@ -93,7 +93,7 @@ def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> 
             tasks = checkpoint_closed(state, path)
             if not tasks:
                 raise nothing
-            taken = Snapshot(config["application.id"], now_ms, VERSION, tasks)
+            taken = Snapshot(config["application.id"], now_ms, version(), tasks)
             complete(path, taken, state.path / FACTS_FILE_NAME)
     finally:
         state.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import click
+from typing_extensions import override
 
 from penstock.cli.options import LIMIT, as_json, configuration, examples, print_json
 from penstock.cli.running_application import NotRunningError, RunningApplication, find
@@ -41,27 +42,29 @@ class State(Protocol):
         """Yield the rows of a range, task after task."""
 
 
-class OpenState:
+class OpenState(State):
     """The stores of a running application, queried over its control socket."""
 
     def __init__(self, running: RunningApplication) -> None:
         self._running = running
 
+    @override
     def stores(self) -> list[Row]:
-        """See State."""
         found: list[Row] = self._running.ask("stores")
         return found
 
+    @override
     def get(self, store: str, key: str) -> list[Row]:
-        """See State. Raises InvalidStateStoreError if there is none and its task may be moving."""
+        """Return the rows of a key; raises InvalidStateStoreError if there is none and its task may be moving."""
         found: list[Row] = self._running.ask("store_get", {"store": store, "key": key})
         if not found:
             self._wait_until_settled(store)
             found = self._running.ask("store_get", {"store": store, "key": key})
         return found
 
+    @override
     def rows(self, store: str, key_from: str | None, key_to: str | None) -> Iterator[Row]:
-        """See State; page by page. Raises InvalidStateStoreError if a task is moving: its rows would be missing."""
+        """Read page by page. Raises InvalidStateStoreError if a task is moving: its rows would be missing."""
         self._wait_until_settled(store)
         all_stores = self.stores()
         tasks = [row["task_id"] for row in all_stores if row["store"] == store and row["task_kind"] == "active"]

@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from penstock.statestore.view.spelling import printable_lines
 
@@ -32,8 +33,8 @@ class TextConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
+    @override
     def render_str(self, text: str, **options: Any) -> Text:
-        """See Console."""
         return super().render_str(printable_lines(text), **options)
 
 

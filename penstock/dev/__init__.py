@@ -1,1 +1,1 @@
-"""For development: a broker on this machine."""
+"""A Kafka broker for development, on this machine."""

@@ -30,6 +30,7 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.dev.class_data import ClassDataArchive, keep_archives, writes_archive
 from penstock.dev.kafka_distribution import KafkaDistribution
 from penstock.pipeline.java.java_runtime import find_java
 from penstock.topology.errors import PenstockError
@@ -44,6 +45,7 @@ DEFAULT_NAME, DEFAULT_PORT = "dev", 9092
 HOST = "127.0.0.1"  # never reachable from outside: the broker does not authenticate clients
 START_TIMEOUT_SECONDS = 60.0  # it takes about three; more on a busy machine
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
+ARCHIVE_TIMEOUT_SECONDS = 60.0  # to write the class data after it; three seconds on a quiet machine
 POLL_SECONDS = 0.05
 ANSWER_TIMEOUT_SECONDS = 5.0
 MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
@@ -220,7 +222,7 @@ class DevBroker:
             class_path = kafka.class_path()
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
-                    return self._launch([str(java), "-cp", class_path], kafka, timeout, detached)
+                    return self._launch(java, class_path, kafka, timeout, detached)
                 except _PortTakenError:
                     if self._port is not None or attempt == PORT_ATTEMPTS:
                         raise
@@ -228,7 +230,10 @@ class DevBroker:
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> bool:
-        """Stop the broker cleanly, with SIGKILL if that takes longer than timeout seconds; False if it did not run."""
+        """Stop the broker cleanly, with SIGKILL if that takes longer than timeout seconds; False if it did not run.
+
+        The first to run with its version of Kafka has another ARCHIVE_TIMEOUT_SECONDS, for the class data.
+        """
         with self._exclusive():
             running = self._running()
             if running is None:
@@ -313,18 +318,20 @@ class DevBroker:
                 f"{MINIMUM_FREE_BYTES // 2**20} MB: free some space, or choose another --directory"
             )
 
-    def _launch(self, java: list[str], kafka: KafkaDistribution, timeout: float, detached: bool) -> str:
+    def _launch(self, java: Path, class_path: str, kafka: KafkaDistribution, timeout: float, detached: bool) -> str:
         port, controller_port = self._choose_ports()
         with self._folder_errors():
             (self.directory / "server.properties").write_text(self._properties(port, controller_port), "utf-8")
             kafka.write_logging_config(self.directory)
         options = [*self.memory_options, f"-XX:ErrorFile={self.directory}/jvm_crash.log"]
         options += [kafka.logging_option(self.directory), *os.environ.get(OPTIONS_VARIABLE, "").split()]
-        command = [*java, *JVM_OPTIONS, *options]
+        archive = ClassDataArchive(f"kafka-{kafka.version}", java, class_path)
+        command = [str(java), "-cp", class_path, *JVM_OPTIONS, *options]
         properties = str(self.directory / "server.properties")
-        self._format_storage([*command, "kafka.tools.StorageTool"], properties)
+        self._format_storage([*command, *archive.using(), "kafka.tools.StorageTool"], properties)
         if self.log_file.exists():
             self.log_file.replace(self.directory / "broker.log.1")
+        command += archive.using_or_writing(self.directory)
         process = _spawn([*command, "kafka.Kafka", properties], self.log_file, detached)
         try:
             running = _Process(process.pid, process.create_time(), port, controller_port, kafka.version)
@@ -398,11 +405,15 @@ class DevBroker:
 
     def _end(self, running: _Process, timeout: float) -> None:
         process = running.find()
-        if process is not None:
-            process.terminate()
-            if not _wait_for_end(process, timeout):
-                logger.warning("Broker %s did not stop within %.0f s and was killed", self.name, timeout)
-                _kill(process)
+        with suppress(psutil.NoSuchProcess):  # it ends by itself at this moment
+            if process is not None:
+                timeout += ARCHIVE_TIMEOUT_SECONDS if writes_archive(process.cmdline()) else 0
+                process.terminate()
+                if _wait_for_end(process, timeout):
+                    keep_archives(self.directory)
+                else:
+                    logger.warning("Broker %s did not stop within %.0f s and was killed", self.name, timeout)
+                    _kill(process)
         logger.info("Broker %s stopped", self.name)
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Does not wait while nobody but a deadline is waited for. own: how many of the loop's own sockets it has."""
@@ -20,8 +22,8 @@ class _JumpingSelector(selectors.DefaultSelector):
     busy = 0
     own = 0
 
+    @override
     def select(self, timeout: float | None = None) -> list[Any]:
-        """See selectors.BaseSelector.select."""
         if timeout is not None and timeout > 0 and not self.busy and len(self.get_map()) <= self.own:
             self.skipped += timeout
             timeout = 0
@@ -36,12 +38,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
         self._jumping.own = len(self._jumping.get_map())
 
+    @override
     def time(self) -> float:
-        """See asyncio.AbstractEventLoop.time."""
         return time.monotonic() + self._jumping.skipped
 
+    @override
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """See asyncio.AbstractEventLoop.run_in_executor."""
         future = super().run_in_executor(executor, func, *args)
         self._jumping.busy += 1
 

@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.store_factory import build_store
 from penstock.topology.common.java_collections import PriorityQueue
 from penstock.topology.context.punctuation_queue import PunctuationQueue
-from penstock.topology.context.task_context import Cancellable
+from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
@@ -45,8 +47,8 @@ class Clock:
         self.now_ms = now_ms
 
 
-class DriverTask:
-    """A TaskContext whose records stay in memory.
+class DriverTask(TaskContext):
+    """Its records stay in memory.
 
     produced: what was sent since it was last taken. dropped: how many records were dropped, by (node, reason).
     """
@@ -60,20 +62,13 @@ class DriverTask:
         cache: ThreadCache | None,
         global_stores: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(TASK_ID, config)
         self.topology = topology
-        self.config = config
-        self.application_id: str = config["application.id"]
-        self.task_id = TASK_ID
-        self.message: Message | None = None
-        self.timestamp = -1
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
         self.produced: list[ProducedRecord] = []
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
-        self.streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
-        self.async_calls = TurnedCalls(VirtualTimeLoop)
+        self._streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
+        self._async_calls = TurnedCalls(VirtualTimeLoop)
         self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
@@ -90,22 +85,33 @@ class DriverTask:
         """Fill the open stores before the topology is compiled. A driver begins with empty ones: nothing to do."""
 
     @property
+    @override
     def state_dir(self) -> Path:
-        """See TaskContext."""
         self._directory.mkdir(parents=True, exist_ok=True)
         return self._directory
 
+    @property
+    @override
+    def streams_metrics(self) -> CustomMetrics:
+        return self._streams_metrics
+
+    @property
+    @override
+    def async_calls(self) -> TurnedCalls:
+        return self._async_calls
+
+    @override
     def wall_clock_ms(self) -> int:
-        """See TaskContext."""
         return self._clock.now_ms
 
+    @override
     def store(self, name: str) -> Any:
-        """See TaskContext."""
         for stores in (self.stores, self._global_stores):
             if name in stores:
                 return stores[name]
         raise UnknownStateStoreError(f"There is no state store {name} in this topology")
 
+    @override
     def send(
         self,
         topic: str,
@@ -115,35 +121,28 @@ class DriverTask:
         headers: Headers,
         partition: int | None = None,
     ) -> None:
-        """See TaskContext."""
         self.produced.append(ProducedRecord(topic, key, value, timestamp, headers))
 
+    @override
     def log_change(
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
-        """See TaskContext."""
         self._changelog_ends[store_name] += 1
         topic = self.internal_topic(self.topology.changelog_topics[store_name])
         self.send(topic, key, value, timestamp, headers)
 
+    @override
     def partition_count(self, topic: str) -> int:
-        """See TaskContext."""
         return 1
 
-    def internal_topic(self, name: str) -> str:
-        """See TaskContext."""
-        return f"{self.application_id}-{name}"
-
+    @override
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
-        """See TaskContext. Stream time punctuates with the first record, the wall clock after the first interval."""
+        """Stream time punctuates with the first record, the wall clock after the first interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms + interval_ms
         return self._punctuations[punctuation].schedule(due_ms, interval_ms, callback)
 
-    def request_commit(self) -> None:
-        """See TaskContext; the driver commits after each record anyway."""
-
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
-        """See TaskContext."""
         self.dropped[node, reason] += 1
 
     def process(self, source: CompiledSource, record: StampedRecord) -> None:

@@ -1,1 +1,1 @@
-"""The checkpoint directory: whose it is, which driver has it, which engine owns the state."""
+"""The checkpoint directory: its owner, its driver, and the engine that owns the state."""

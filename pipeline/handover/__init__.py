@@ -1,1 +1,1 @@
-"""State carried from one engine to the other."""
+"""State moved from one engine to the other."""

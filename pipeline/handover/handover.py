@@ -91,7 +91,6 @@ class Handover:
         self._built: Sequence[ProcessorTopology] = loaded.internal_builder.build_subtopologies(config, frozenset())
         check_portable(self._built, config)
         self._checkpoint = checkpoint_directory(config, checkpoint)
-        self._wait_seconds = wait_seconds
         self._progress = progress
         self._directory = StateDirectory(config["state.dir"], self._application_id)
         self._marker = self._directory.path / HANDED_OVER_FILE_NAME

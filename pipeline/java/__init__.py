@@ -1,1 +1,1 @@
-"""Java and its jars, for Spark and for the development broker."""
+"""Java and its jars, for Spark and the development broker."""

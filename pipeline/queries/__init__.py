@@ -1,1 +1,1 @@
-"""A topology as Spark streaming queries: what can run, progress, failures, what operators see."""
+"""A topology as Spark streaming queries: capabilities, order, progress, failures."""

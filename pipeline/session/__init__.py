@@ -1,1 +1,1 @@
-"""The Spark session of an application: started, ended, and the topics that it needs."""
+"""The application's Spark session, and the topics that it needs."""

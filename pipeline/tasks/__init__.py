@@ -1,1 +1,1 @@
-"""Tasks on Spark's executors: operators and stores over Spark's state, records in and out."""
+"""Tasks on Spark's executors: operators over Spark's state, records in and out."""

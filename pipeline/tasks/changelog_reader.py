@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from typing_extensions import override
 
 from penstock.statestore.stores.state_store import plain_rows
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
-from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import RENAMED_FOR_LIBRDKAFKA
@@ -67,31 +69,12 @@ class MemoryState:
         del self.blobs[store, number]
 
 
-class RestoringTask:
+class RestoringTask(TaskContext):
     """The part of a TaskContext that stores need while they are restored."""
 
-    def __init__(self, config: StreamsConfig, task_id: TaskId) -> None:
-        self.config: Mapping[str, Any] = config
-        self.application_id: str = config["application.id"]
-        self.task_id = task_id
-        self.message: Message | None = None
-        self.timestamp = -1
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
-
-    def internal_topic(self, name: str) -> str:
-        """See TaskContext."""
-        return f"{self.application_id}-{name}"
-
+    @override
     def log_change(self, *_: Any) -> None:
-        """See TaskContext; restored rows are already in the changelog."""
-
-    def record_dropped(self, node: str, reason: str) -> None:
-        """See TaskContext; a restore does not count expired rows."""
-
-    def request_commit(self) -> None:
-        """See TaskContext."""
+        """Restored rows are already in the changelog."""
 
 
 def make_seeds(plan: SeedPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -132,7 +115,7 @@ def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.Reco
 def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
     """Return the state of one store of one task, as restored from its changelog by the local engine's code."""
     builder, state = changelog.builder, MemoryState()
-    context: Any = RestoringTask(plan.config, TaskId(plan.subtopology, task))
+    context = RestoringTask(TaskId(plan.subtopology, task), plan.config)
     stores = SparkStores({builder.name: builder}, context, state, None)
     store = stores.by_name[builder.name]
     end = plan.ends.get(changelog.topic, {}).get(task, 0) if changelog.is_source else None
@@ -188,7 +171,9 @@ def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int |
 def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list[Any], int]:
     """Return the next records, and the offset after them."""
     messages = []
-    for message in consumer.consume(BATCH_RECORDS, POLL_SECONDS):
+    first = consumer.poll(POLL_SECONDS)
+    # With a time, consume() would wait for a full batch, which most changelogs' last records are not.
+    for message in [first, *consumer.consume(BATCH_RECORDS, 0)] if first is not None else ():
         error = message.error()
         offset = message.offset()
         if error is None:
@@ -215,6 +200,8 @@ def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
+        # Without more records, what lies before the end is a transaction's markers: nothing to wait 500 ms for.
+        "fetch.wait.max.ms": 10,
         # A local engine with exactly-once has left aborted records.
         "isolation.level": "read_committed",
         "log_level": 3,

@@ -17,6 +17,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from typing_extensions import override
+
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 from penstock.statestore.rows.sorted_keys import SortedKeys
 
@@ -106,21 +108,22 @@ class PagedRows(BytesStore):
             page.rows = {} if data is None else dict(unpack_rows(data))
         return page.rows
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See BytesStore.get."""
         rows = self._page(key).rows
         assert rows is not None
         return rows.get(key)
 
+    @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        """See BytesStore.put."""
         page = self._page(key)
         old = page.set(key, value)
         page.changed = True
         self._undo.setdefault(key, old)
 
+    @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """See BytesStore.rows. A scan holds them in memory too: pages cannot be read again as they were."""
+        """A scan holds them in memory too: pages cannot be read again as they were."""
         found: list[Row] = []
         first = 0 if start is None else bisect_right(self._firsts, start) - 1
         for page in self._pages[first:]:
@@ -132,17 +135,19 @@ class PagedRows(BytesStore):
             found.reverse()
         return found
 
+    @override
     def approximate_num_entries(self) -> int:
-        """See BytesStore.approximate_num_entries: pages that were not read count as the average of those that were."""
+        """Pages that were not read count as the average of those that were."""
         read = [len(page.rows) for page in self._pages if page.rows is not None]
         return sum(read) * len(self._pages) // len(read) if read else 0
 
+    @override
     def has_uncommitted(self) -> bool:
-        """See BytesStore.has_uncommitted."""
         return bool(self._undo)
 
+    @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.commit: write the changed pages. Spark makes it one step with all else of the task."""
+        """Write the changed pages. Spark makes it one step with all else of the task."""
         self._undo.clear()
         changed = [page for page in self._pages if page.changed]
         before = list(self._firsts), dict(self._marks)
@@ -197,8 +202,8 @@ class PagedRows(BytesStore):
             self._exists.discard(page.number)
             self._blobs.remove(page.number)
 
+    @override
     def rollback(self) -> None:
-        """See BytesStore.rollback."""
         for key, value in self._undo.items():
             self._page(key).set(key, value)
         self._undo.clear()
@@ -209,12 +214,12 @@ class PagedRows(BytesStore):
         """Return None: Spark's checkpoint has the offsets."""
         return None
 
+    @override
     def committed_mark(self, name: str) -> int | None:
-        """See BytesStore.committed_mark."""
         return self._marks.get(name)
 
+    @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.restore."""
         for key, value in rows:
             self.put(key, value)
         self.commit(next_offset, marks)
@@ -222,8 +227,8 @@ class PagedRows(BytesStore):
     def persist(self, beside_writes: bool = False) -> None:
         """Do nothing: Spark persists committed rows when the micro-batch ends."""
 
+    @override
     def close(self) -> None:
-        """See BytesStore.close."""
         self._undo.clear()
         self._pages = []
         self._firsts = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from penstock.statestore.buffers.suppress_buffer import HEADERS
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.rows.bytes_store import NO_MARKS, Marks
@@ -62,8 +64,9 @@ class PersistentLRUCache(MemoryLRUCache):
         for key, value in unpack_rows(blobs.read(self._BLOB) or b""):
             self._set(key, value, None)
 
+    @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.commit. Reads change the order too, so the blob is always written."""
+        """Reads change the order too, so the blob is always written."""
         super().commit(changelog_offset, marks)
         self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
 

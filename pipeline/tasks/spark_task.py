@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from typing_extensions import override
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule
-from penstock.topology.context.task_context import Cancellable
+from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
@@ -48,8 +49,8 @@ class TaskPlan:
     partition_counts: Mapping[str, int]
 
 
-class SparkTask:
-    """A TaskContext on an executor. wall_clock_ms: the clock; state: what the task remembers.
+class SparkTask(TaskContext):
+    """It runs on an executor. wall_clock_ms: the clock; state: what the task remembers.
 
     send: see TaskContext; without it, what is sent waits for take_sent().
     """
@@ -62,16 +63,9 @@ class SparkTask:
         wall_clock_ms: Callable[[], int],
         send: Callable[..., None] | None = None,
     ) -> None:
-        self.send = send or self._keep
-        self.config = plan.config
-        self.application_id: str = plan.config["application.id"]
-        self.task_id = TaskId(plan.topology.subtopology, partition)
-        self.message: Message | None = None
-        self.timestamp = -1
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
-        self.async_calls = TurnedCalls(asyncio.new_event_loop)
+        super().__init__(TaskId(plan.topology.subtopology, partition), plan.config)
+        self.send = send or self._keep  # type: ignore[method-assign]
+        self._async_calls = TurnedCalls(asyncio.new_event_loop)
         self._sent: list[SentRecord] = []
         self._plan = plan
         self._state = state
@@ -207,13 +201,14 @@ class SparkTask:
         try:
             self.compiled.close()
         finally:
-            self.async_calls.close()
+            self._async_calls.close()
             if self._stores is not None:
                 self._stores.close()
 
     # -- the rest of TaskContext
 
     @property
+    @override
     def state_dir(self) -> Path:
         """Refuse: files on an executor's disk do not exist in the next micro-batch."""
         raise StreamsError(
@@ -221,6 +216,7 @@ class SparkTask:
         )
 
     @property
+    @override
     def streams_metrics(self) -> StreamsMetrics:
         """Refuse: they would not be visible."""
         raise StreamsError(
@@ -228,12 +224,17 @@ class SparkTask:
             "or run it with --engine local"
         )
 
+    @property
+    @override
+    def async_calls(self) -> TurnedCalls:
+        return self._async_calls
+
+    @override
     def wall_clock_ms(self) -> int:
-        """See TaskContext."""
         return self._wall_clock_ms()
 
+    @override
     def store(self, name: str) -> Any:
-        """See TaskContext."""
         if self._stores is None or name not in self._stores.by_name:
             raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
         return self._stores.by_name[name]
@@ -254,15 +255,16 @@ class SparkTask:
         sent, self._sent = self._sent, []
         return sent
 
+    @override
     def log_change(
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
-        """See TaskContext. Spark's state is the log."""
+        """Write to Spark's state: it is the log."""
         if self._stores is not None:
             self._stores.log_change(store_name, key, value)
 
+    @override
     def partition_count(self, topic: str) -> int:
-        """See TaskContext."""
         try:
             return self._plan.partition_counts[topic]
         except KeyError:
@@ -271,20 +273,15 @@ class SparkTask:
                 "application starts, and be named instead of being chosen by a function"
             ) from None
 
-    def internal_topic(self, name: str) -> str:
-        """See TaskContext."""
-        return f"{self.application_id}-{name}"
-
+    @override
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
-        """See TaskContext. Stream time punctuates with the first record, the wall clock after the first interval."""
+        """Stream time punctuates with the first record, the wall clock after the first interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms() + interval_ms
         schedule = self._queues[punctuation].schedule(due_ms, interval_ms, callback)
         self._schedules[punctuation].append(schedule)
         return schedule
 
-    def request_commit(self) -> None:
-        """See TaskContext; the end of the micro-batch commits."""
-
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Log the first record of a micro-batch that is dropped for a reason."""
         if (node, reason) in self._dropped:

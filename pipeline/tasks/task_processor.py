@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from typing_extensions import override
 
 from penstock.topology.records import Message
 
@@ -81,8 +82,8 @@ class TaskProcessor(StatefulProcessor):
         self._handle: Any = None
         self._pages: Any = None
 
+    @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See StatefulProcessor."""
         self._handle = handle
         self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
 
@@ -119,8 +120,9 @@ class TaskProcessor(StatefulProcessor):
         if due_ms is not None and due_ms not in timers:
             self._handle.registerTimer(due_ms)
 
+    @override
     def close(self) -> None:
-        """See StatefulProcessor; tasks close with their micro-batch."""
+        """Tasks close with their micro-batch."""
 
 
 def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:

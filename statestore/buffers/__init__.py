@@ -1,1 +1,1 @@
-"""Records that wait for their time: suppress, joins with a grace period."""
+"""Buffers of records that wait for a time: suppress, and joins with a grace period."""

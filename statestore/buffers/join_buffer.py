@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
@@ -118,17 +120,17 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         """Return a time in ms that no buffered record is older than, Java's highest long if nothing is buffered."""
         return self._min_timestamp if self.num_records() else LONG_MAX
 
+    @override
     def marks(self) -> Marks:
-        """See StateStore.marks."""
         return {OBSERVED_TIME: self._observed_ms, SEQUENCE: self._number}
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         super().rollback()
         self._reload()
 
+    @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        """See StateStore.restored_rows."""
         rows = [(key, None if data is None else data[: -len(BUFFER_TIME)]) for key, data in plain_rows(messages)]
         for key, _ in rows:
             self._observed_ms = max(self._observed_ms, _unpack(key, 1)[0])

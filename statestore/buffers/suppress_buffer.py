@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import ProcessorStateError
@@ -141,20 +143,21 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
                     log_change(name, key, buffered.data + LONG.pack(buffered.time), None, HEADERS)
         self._dirty.clear()
 
+    @override
     def commit(self, changelog_offset: int | None) -> None:
-        """See StateStore.commit; there is nothing on disk."""
+        """Do nothing: there is nothing on disk."""
         self._undo.clear()
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         changed = list(self._undo.items())
         for key, buffered in changed:
             self._set(key, buffered)
         self._undo.clear()
         self._dirty.clear()
 
+    @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """See StateStore.restore."""
         for message in messages:
             key, data = message.key(), message.value()
             if key is not None:
@@ -176,8 +179,8 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self.task = task
         return self
 
+    @override
     def close(self) -> None:
-        """See StateStore.close."""
         super().close()
         self._buffered.clear()
         self._queue.clear()

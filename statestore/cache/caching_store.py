@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,
@@ -104,8 +106,8 @@ class CachingStore(StateStore):
         """Return True: see StateStore.caching."""
         return True
 
+    @override
     def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
-        """See StateStore.set_flush_listener."""
         self._listener = listener
         self._send_old_values = send_old_values
         return True
@@ -221,8 +223,8 @@ class CachingStore(StateStore):
         found = [(change, old) for change, old in found if change[1] is not None or old is not None]
         return [change for change, _ in found], [read(old) if send_old else None for _, old in found]
 
+    @override
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
-        """See StateStore.set_downstream."""
         self._downstream = send
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
@@ -251,13 +253,14 @@ class CachingStore(StateStore):
             task.timestamp, task.headers, task.message = timestamp, headers, message
             listener(object_key(key), read(held), old, timestamp, headers)
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         self._cache.clear()
         super().rollback()
 
+    @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """See StateStore.restore. Raises ProcessorStateError if there are changes that it would drop."""
+        """Raises ProcessorStateError if there are changes that it would drop."""
         if self._cache.dirty:
             raise ProcessorStateError(
                 f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
@@ -266,14 +269,14 @@ class CachingStore(StateStore):
         self._cache.clear()
         super().restore(messages, next_offset)
 
+    @override
     def detach(self) -> BytesStore:
-        """See StateStore.detach."""
         rows = super().detach()
         self._cache.close()
         return rows
 
+    @override
     def close(self) -> None:
-        """See StateStore.close."""
         self._cache.close()
         for name in CLOSURES:  # what is called from now on finds the closed rows
             vars(self).pop(name, None)
@@ -318,8 +321,8 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         held = self._read_entry(key)
         return self._cache.add_clean(key, None if key in self._deleting else held)
 
+    @override
     def cells(self) -> Cells | None:
-        """See StateStore.cells."""
         key_type = self.serdes.cache_key_type
         return None if key_type is None else self._cells(self._load_cell, key_type, ITSELF)
 
@@ -333,8 +336,9 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         row_key = self._row_key(key)
         self.rows.put(row_key, self.values.log_held(row_key, held))
 
+    @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed key."""
+        """In line for the store of most tables: it runs for each changed key."""
         if not self.values.logs_value_and_timestamp:
             super()._write_entries(changes)
             return

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import STAMP, VALUE, Cell, Cells, StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Message, Windowed
@@ -120,18 +122,18 @@ class CachingSegments(CachingStore):
         self._cached.sent(changes)
         super()._send(changes)
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         self._cached.clear()
         super().rollback()
 
+    @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """See StateStore.restore."""
         self._cached.clear()
         super().restore(messages, next_offset)
 
+    @override
     def close(self) -> None:
-        """See StateStore.close."""
         self._cached.clear()
         super().close()
 
@@ -185,8 +187,9 @@ class CachingWindowStore(CachingSegments, WindowStore):
         from_row = self.values.from_row
         return [((record_key, start), from_row(data)) for start, _, data in rows]
 
+    @override
     def cells(self) -> Cells | None:
-        """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
+        """Only for windows that are still open: it does not look whether a row has expired."""
         if self.serdes.cache_key_type is None:
             return None
         if self._size_ms > SIZE_MAX_MS:
@@ -196,8 +199,9 @@ class CachingWindowStore(CachingSegments, WindowStore):
             object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
         return self._cells(self._cell_loader(), tuple, object_key)
 
+    @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed window."""
+        """In line for the store of most tables: it runs for each changed window."""
         if not self.values.logs_value_and_timestamp or self.serdes.cache_key_type is None:
             super()._write_entries(changes)
             return
@@ -224,8 +228,8 @@ class CachingWindowStore(CachingSegments, WindowStore):
             else:
                 put_live(segment, log_key, row)
 
+    @override
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
-        """See WindowStore.fetch_range."""
         record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
         return Rows((cache_key[1], value) for cache_key, value in rows)
@@ -253,12 +257,12 @@ class CachingSessionStore(CachingSegments, SessionStore):
 
         vars(self).update(put_held=put_held)
 
+    @override
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
-        """See SessionStore.fetch_session."""
         return self._fetch(self._get, key, start, end)
 
+    @override
     def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
-        """See SessionStore.fetch_session_forwarded."""
         return self._fetch(self._get_forwarded, key, start, end)
 
     def _fetch(self, get: Callable[[Any], Any], key: Any, start: int, end: int) -> Any:
@@ -280,16 +284,17 @@ class CachingSessionStore(CachingSegments, SessionStore):
         from_row = self.values.from_row
         return [((record_key, end, start), from_row(data)) for end, start, data in rows]
 
+    @override
     def cells(self) -> Cells | None:
-        """See StateStore.cells."""
         if self.serdes.cache_key_type is None:
             return None
         names = {"new_tuple": _new, "windowed": Windowed}
         object_key = Inline("{new_tuple}({windowed}, ({0}[0], {0}[2], {0}[1]))", names)
         return self._cells(self._cell_loader(), tuple, object_key, timestamped=False)
 
+    @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed session."""
+        """In line for the store of most tables: it runs for each changed session."""
         if not self.values.logs_value or self.serdes.cache_key_type is None:
             super()._write_entries(changes)
             return
@@ -301,8 +306,8 @@ class CachingSessionStore(CachingSegments, SessionStore):
             log_change(name, log_key, data, timestamp)
             put(log_key, end, data)
 
+    @override
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
-        """See SessionStore.find_sessions."""
         record_key = key if type(key) is self.serdes.cache_key_type else self.serdes.cache_key(key)
         rows = self._key_values((record_key, earliest_end), None)
         return Rows([(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start])

@@ -217,12 +217,6 @@ class ThreadCache:
         """Return the estimated size of all entries of all stores."""
         return int(sum(cache.size_bytes for cache in self._caches))
 
-    def resize(self, max_bytes: int) -> None:
-        """Change the bound, e.g. because the process now has more threads; evicts what is too much."""
-        self.max_bytes = max_bytes
-        for cache in self._caches:
-            self.make_room(cache)
-
     def make_room(self, cache: NamedCache) -> None:
         """Evict from this cache if all caches together are too large, and say when it should be measured again."""
         excess = self.size_bytes() - self.max_bytes

@@ -1,1 +1,1 @@
-"""The state directory: checkpoints, snapshots."""
+"""The state directory: locks, checkpoints, snapshots."""

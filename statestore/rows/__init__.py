@@ -1,1 +1,1 @@
-"""What lies under every store: ordered rows of bytes, on RocksDB or in memory."""
+"""Ordered rows of bytes under every store, in RocksDB or in memory."""

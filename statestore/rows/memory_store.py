@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from typing_extensions import override
+
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 from .sorted_keys import SortedKeys
 
@@ -18,12 +20,12 @@ class InMemoryStore(BytesStore):
         self._marks: dict[str, int] = {}
         self._undo: dict[bytes, bytes | None] = {}  # what the rows changed since the last commit were then
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See BytesStore.get."""
         return self._data.get(key)
 
+    @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        """See BytesStore.put."""
         old = self._data.get(key)
         if key not in self._undo:
             self._undo[key] = old
@@ -39,8 +41,8 @@ class InMemoryStore(BytesStore):
             if self._index is not None:
                 self._index.remove(key)
 
+    @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """See BytesStore.rows."""
         if self._index is None:
             self._index = SortedKeys(self._data)
         data = self._data
@@ -49,21 +51,22 @@ class InMemoryStore(BytesStore):
             found.reverse()
         return found
 
+    @override
     def approximate_num_entries(self) -> int:
-        """See BytesStore.approximate_num_entries."""
         return len(self._data)
 
+    @override
     def has_uncommitted(self) -> bool:
-        """See BytesStore.has_uncommitted."""
         return bool(self._undo)
 
+    @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.commit; the offset is not kept."""
+        """Forget what could be rolled back; the offset is not kept."""
         self._undo.clear()
         self._marks.update(marks)
 
+    @override
     def rollback(self) -> None:
-        """See BytesStore.rollback."""
         for key, value in self._undo.items():
             self._set(key, value, self._data.get(key))
         self._undo.clear()
@@ -72,12 +75,12 @@ class InMemoryStore(BytesStore):
         """Return None: see BytesStore.committed_offset."""
         return None
 
+    @override
     def committed_mark(self, name: str) -> int | None:
-        """See BytesStore.committed_mark."""
         return self._marks.get(name)
 
+    @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.restore."""
         get, set_row = self._data.get, self._set
         for key, value in rows:
             set_row(key, value, get(key))
@@ -86,8 +89,8 @@ class InMemoryStore(BytesStore):
     def persist(self, beside_writes: bool = False) -> None:
         """Do nothing: there is no disk behind it."""
 
+    @override
     def close(self) -> None:
-        """See BytesStore.close."""
         self._data.clear()
         self._undo.clear()
         self._index = None
@@ -104,8 +107,8 @@ class MemoryLRUCache(InMemoryStore):
         self._recency: OrderedDict[bytes, None] = OrderedDict()
         self._max_entries = max_entries
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See BytesStore.get."""
         value = self._data.get(key)
         if value is not None:
             self._recency.move_to_end(key)
@@ -134,8 +137,9 @@ class MemoryLRUCache(InMemoryStore):
         self._set(key, None, old)
         return key
 
+    @override
     def rollback(self) -> None:
-        """See BytesStore.rollback; rows come back as if just used."""
+        """Rows come back as if just used."""
         changed = list(self._undo.items())
         for key, _ in changed:
             self._set(key, None, self._data.get(key))
@@ -143,7 +147,7 @@ class MemoryLRUCache(InMemoryStore):
             self._set(key, value, None)
         self._undo.clear()
 
+    @override
     def close(self) -> None:
-        """See BytesStore.close."""
         super().close()
         self._recency.clear()

@@ -28,6 +28,7 @@ from rocksdict import (
     WriteBatch,
     WriteOptions,
 )
+from typing_extensions import override
 
 from penstock.kernel import rows as compiled
 from penstock.topology.errors import ProcessorStateError
@@ -134,12 +135,13 @@ class RocksDBStore(BytesStore):
 
         return read_row
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See BytesStore.get. Raises TaskCorruptedError for damaged files, as all reads do."""
+        """Raises TaskCorruptedError for damaged files, as all reads do."""
         return self._buffer.get(key)
 
+    @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        """See BytesStore.put."""
         self._buffer.put(key, value)
 
     def _check_size(self) -> None:
@@ -153,8 +155,8 @@ class RocksDBStore(BytesStore):
             if self._request_commit is not None:
                 self._request_commit()
 
+    @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """See BytesStore.rows."""
         found = self._short_range(start, end)
         buffered = self._buffered(start, end)
         if buffered and found:
@@ -192,8 +194,8 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more special
             raise failed_call(self.path, "read", error) from error
 
+    @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        """See BytesStore.scan."""
         scan = merge(self._db_rows(start, end, reverse), self._buffered(start, end, reverse), reverse)
         self._scans.add(scan)
         return scan
@@ -236,8 +238,8 @@ class RocksDBStore(BytesStore):
             rows.reverse()
         return rows
 
+    @override
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """See BytesStore.delete_range."""
         buffered = self._buffered(start, end)
         for key, _ in buffered:
             del self._uncommitted[key]
@@ -245,26 +247,28 @@ class RocksDBStore(BytesStore):
             self._buffer.index = None
         self._deleted_ranges.append((start, end))
 
+    @override
     def latest_rows(self, second_size: int) -> Any:
-        """See BytesStore.latest_rows. They take the memory of the rows that were committed last."""
+        """Return them; they take the memory of the rows that were committed last."""
         if compiled is not None:
             self._latest = compiled.LatestRows(self._buffer, second_size, lambda: self._resources.recent_bytes)
         return self._latest
 
+    @override
     def approximate_num_entries(self) -> int:
-        """See BytesStore.approximate_num_entries."""
         return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._uncommitted)
 
     def properties(self, names: Iterable[str]) -> dict[str, float]:
         """Return numeric properties of the database, named without "rocksdb."; 0 for one that it does not have."""
         return {name: float(self._db.property_int_value(f"rocksdb.{name}") or 0) for name in names}
 
+    @override
     def has_uncommitted(self) -> bool:
-        """See BytesStore.has_uncommitted."""
         return bool(self._uncommitted or self._deleted_ranges)
 
+    @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.commit. Raises ProcessorStateError if the disk is full or fails."""
+        """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
         latest_kept = self._latest is not None and not self._latest.resting
         if self._deleted_ranges or latest_kept:
@@ -273,8 +277,9 @@ class RocksDBStore(BytesStore):
             self._recent.take(self._resources.recent_bytes)
         self._forget_uncommitted()
 
+    @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """See BytesStore.restore. Raises ProcessorStateError if the disk is full or fails."""
+        """Raises ProcessorStateError if the disk is full or fails."""
         self._write(dict(rows).items(), next_offset, marks)  # of several records of a key the last one counts
         self._recent.clear()
         self._forget_uncommitted()
@@ -337,16 +342,16 @@ class RocksDBStore(BytesStore):
         """Ask another task for commits from now on: the store passes to it open."""
         self._request_commit = request_commit
 
+    @override
     def rollback(self) -> None:
-        """See BytesStore.rollback."""
         self._forget_uncommitted()
 
+    @override
     def committed_offset(self) -> int | None:
-        """See BytesStore.committed_offset."""
         return self._number(OFFSET_KEY)
 
+    @override
     def committed_mark(self, name: str) -> int | None:
-        """See BytesStore.committed_mark."""
         return self._number(name.encode())
 
     def _number(self, key: bytes) -> int | None:
@@ -393,8 +398,8 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more special
             raise failed_call(self.path, f"copy to {path}", error) from error
 
+    @override
     def close(self) -> None:
-        """See BytesStore.close."""
         if self._closed:
             return
         self._closed = True

@@ -1,1 +1,1 @@
-"""State stores that write each update through."""
+"""State stores that write every update through to rows and changelog."""

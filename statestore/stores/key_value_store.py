@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Headers, Message
@@ -128,8 +130,8 @@ class KeyValueStore(StateStore):
         decode_key, decode = self.serdes.decode_key, self._decode
         return ((decode_key(key), decode(data)) for key, data in rows)
 
+    @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        """See StateStore.timestamped_rows."""
         if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_value_and_timestamp:
             return None
         serdes = self.serdes
@@ -139,8 +141,8 @@ class KeyValueStore(StateStore):
         exact = serdes.exact_value, serdes.exact_value_type
         return TimestampedRows(key, encode, decode, *exact, self.rows.get, self.rows.put, self.rows.compiled_rows)
 
+    @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        """See StateStore.restored_rows."""
         if self.rows.persistent:  # in memory the order of the records may count: see MemoryLRUCache
             messages = newest_by_key(messages)
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Message, Windowed
@@ -166,20 +168,20 @@ class SessionStore(StateStore):
             end, start = _unpack(row_key, len(row_key) - 16)
             yield Windowed(decode_key(row_key[8:-16]), start, end), decode(data)
 
+    @override
     def marks(self) -> Marks:
-        """See StateStore.marks."""
         return self.segments.marks()
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         super().rollback()
         self.segments.reload()
 
+    @override
     def close(self) -> None:
-        """See StateStore.close."""
         super().close()
         self.segments = cast("Segments", self.rows)
 
+    @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
-        """See StateStore.restored_rows."""
         return self.segments.restored(messages, plain_value)

@@ -22,7 +22,7 @@ LONG = struct.Struct(">q")
 
 
 class StateStore:
-    """The calls of a task's state manager; see docs/architecture.md, "Stores".
+    """The calls of a task's state manager.
 
     builder: what the store is; task: the task it belongs to; rows: where its bytes are.
     """

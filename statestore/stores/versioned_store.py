@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
@@ -194,17 +196,17 @@ class VersionedStore(StateStore):
             if now > before:
                 self.rows.delete_range(_pack(before // self._interval_ms), _pack(now // self._interval_ms))
 
+    @override
     def marks(self) -> Marks:
-        """See StateStore.marks."""
         return {OBSERVED_TIME: self._observed_ms}
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         super().rollback()
         self._reload()
 
+    @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """See StateStore.restore."""
         for message in messages:
             key, timestamp = message.key(), message.timestamp()[1]
             if key is not None and timestamp >= self._observed_ms - self._retention_ms:

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
+from typing_extensions import override
+
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
@@ -174,23 +176,23 @@ class WindowStore(StateStore):
     def _windowed(self, key: Any, start: int) -> Windowed:
         return Windowed(key, start, min(start + self._size_ms, LONG_MAX))
 
+    @override
     def marks(self) -> Marks:
-        """See StateStore.marks."""
         return {**self.segments.marks(), SEQUENCE: self._sequence} if self._duplicates else self.segments.marks()
 
+    @override
     def rollback(self) -> None:
-        """See StateStore.rollback."""
         super().rollback()
         self.segments.reload()
         self._sequence = self.rows.committed_mark(SEQUENCE) or 0
 
+    @override
     def close(self) -> None:
-        """See StateStore.close."""
         super().close()
         self.segments = cast("Segments", self.rows)
 
+    @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
-        """See StateStore.restored_rows."""
         if self._duplicates:
             # Go on behind the numbers of before: with the same number, a new duplicate would replace an old one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)

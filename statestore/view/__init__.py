@@ -1,1 +1,1 @@
-"""Stores as people and programs look at them."""
+"""Stores as text and JSON, for people and programs outside the task."""

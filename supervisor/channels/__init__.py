@@ -1,1 +1,1 @@
-"""Pipes to the processes, what arrives in them, and descriptors that are kept for them."""
+"""Pipes to the processes, their messages, and reserved file descriptors."""

@@ -1,1 +1,1 @@
-"""What operators see and may do, and the socket by which commands on this host reach it."""
+"""What operators can see and do, and the socket for commands on this host."""

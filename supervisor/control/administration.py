@@ -16,7 +16,7 @@ from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.topology.records import TaskId
 from penstock.workers.control.messages import LIST_STORES, ReadStore, TaskStatus
 from penstock.workers.queries.store_answers import Row
-from penstock_distribution import VERSION
+from penstock_distribution import version
 
 from ..processes.worker import ThreadStatus
 from ..queries.snapshots import create
@@ -65,7 +65,7 @@ class Administration:
             "state": supervisor.states.state.name,
             "reason": supervisor.reason or None,
             "paused": supervisor.paused,
-            "version": VERSION,
+            "version": version(),
             "processing_guarantee": self._config["processing.guarantee"],
             "state_dir": str(self._config["state.dir"]),
             "uptime_seconds": time.monotonic() - self._started,

@@ -1,1 +1,1 @@
-"""The application over HTTP: endpoints, security, forwarding to other hosts, the dashboard."""
+"""HTTP: endpoints, security, forwarding to other hosts, the dashboard."""

@@ -13,6 +13,7 @@ from typing import Any
 import h11
 import orjson
 import uvicorn
+from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..channels.descriptors import RETRY_SECONDS, is_reserved
@@ -47,8 +48,8 @@ class Connection(H11Protocol):
         """Close it at once, without sending pending data: the client may never read it."""
         self.transport.abort()
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._deadline.cancel()
         super().connection_lost(exc)
 

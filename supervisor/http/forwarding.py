@@ -8,12 +8,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
+from typing_extensions import override
 
 from penstock.workers.control.messages import ReadStore
 from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.queries.store_answers import Row
 
-from ..queries.store_routing import RETRY_SECONDS, Found, QueryError
+from ..queries.store_routing import RETRY_SECONDS, Found, QueryError, RemoteHosts
 
 #: Marks a request from another host of the application, which is answered from this host's tasks alone. Otherwise two
 #: hosts that consider each other the owner would forward a request forever.
@@ -23,7 +24,7 @@ ANSWER_BYTES_MAX = 64 << 20
 _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
 
 
-class HttpHosts:
+class HttpHosts(RemoteHosts):
     """token: that of this host, which the others must share."""
 
     def __init__(self, token: str | None) -> None:
@@ -31,8 +32,9 @@ class HttpHosts:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
+    @override
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
-        """See http_queries.RemoteHosts. A host that cannot be reached is a QueryError with 503."""
+        """Ask the host by HTTP. One that cannot be reached is a QueryError with 503."""
         status, answer = self._get(host, path_of(request), timeout)
         if status == http.client.OK:
             rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]

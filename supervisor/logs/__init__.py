@@ -1,1 +1,1 @@
-"""How the log looks, and the output of the processes."""
+"""The format of the log, and the output of the processes."""

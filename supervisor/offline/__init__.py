@@ -1,1 +1,1 @@
-"""An application that does not run: its state, its reset."""
+"""An application that is not running: its state, its reset."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, STORES_DIRECTORY, StateDirectory
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
@@ -24,25 +24,6 @@ from penstock.workers.queries.store_text import rows_of
 
 from ..source.topology_gate import application_directory
 from ..source.topology_source import TopologySource
-
-
-class ReadOnlyTask:
-    """The part of a task that a read-only store needs."""
-
-    def __init__(self, config: Mapping[str, Any], task_id: TaskId) -> None:
-        self.config = config
-        self.task_id = task_id
-        self.application_id: str = config["application.id"]
-
-    def internal_topic(self, name: str) -> str:
-        """See TaskContext."""
-        return f"{self.application_id}-{name}"
-
-    def request_commit(self) -> None:
-        """See TaskContext; nothing is ever written."""
-
-    def record_dropped(self, node: str, reason: str) -> None:
-        """See TaskContext; nothing is ever written."""
 
 
 class ClosedState:
@@ -120,7 +101,7 @@ class ClosedState:
         with ExitStack() as stack:
             rows = RocksDBStore(directory / STORES_DIRECTORY / name, read_only=True)
             stack.callback(rows.close)
-            context = cast("TaskContext", ReadOnlyTask(self._config, task or TaskId(-1, 0)))
+            context = TaskContext(task or TaskId(-1, 0), self._config)
             builder = self._builder(name).with_logging_disabled()  # nothing is written
             yield build_store(builder, context, directory, None, open_rows=lambda *_: rows)
 

@@ -1,1 +1,1 @@
-"""Processes: started, watched, replaced, stopped."""
+"""Stream-thread processes: start, watch, replace, stop."""

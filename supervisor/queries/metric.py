@@ -12,7 +12,7 @@ import psutil
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Measure
 from penstock.workers.metrics.sensors import Metric, MetricGroup
-from penstock_distribution import VERSION
+from penstock_distribution import version
 
 from ..application_state import ApplicationState
 from ..processes.worker import ThreadStatus
@@ -38,7 +38,7 @@ def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
         *_of_processes(threads),
         *_of_disk(config["state.dir"]),
     ]
-    texts = {"application-id": config["application.id"], "state": supervisor.states.state.name, "version": VERSION}
+    texts = {"application-id": config["application.id"], "state": supervisor.states.state.name, "version": version()}
     client = {"client-id": supervisor.client_id}
     return [
         *(Metric(name, CLIENT_GROUP, client, text) for name, text in texts.items()),

@@ -14,7 +14,7 @@ Ask = Callable[[str, tuple[Any, ...]], dict[str, Any]]
 
 
 class QueryableStore:
-    """Has the reading methods of the store (docs/architecture.md, "Stores"): ``get``, ``range``, ``all``, ``fetch`` …
+    """Has the reading methods of the store (docs/state-stores.md): ``get``, ``range``, ``all``, ``fetch`` …
 
     A single value comes from the task that has one; rows come from all tasks, as a list with the ``close`` of a store's
     iterator, sorted within each task; ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError

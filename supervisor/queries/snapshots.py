@@ -10,7 +10,7 @@ from penstock.statestore.directory.snapshot import Snapshot, complete, new_snaps
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
 from penstock.workers.control.messages import TakeSnapshot
-from penstock_distribution import VERSION
+from penstock_distribution import version
 
 from ..source.topology_gate import FACTS_FILE_NAME, application_directory
 from ..supervisor import Supervisor
@@ -40,6 +40,6 @@ def create(supervisor: Supervisor, config: StreamsConfig, directory: Path, name:
         tasks = {task: stores for result in results for task, stores in result.value.items()}
         if not tasks:
             raise StreamsError("No snapshot was taken: no task on this host has a store on disk now.")
-        snapshot = Snapshot(config["application.id"], now_ms, VERSION, tasks)
+        snapshot = Snapshot(config["application.id"], now_ms, version(), tasks)
         complete(path, snapshot, application_directory(config) / FACTS_FILE_NAME)
     return {"path": str(directory / name), "tasks": tasks}

@@ -1,1 +1,1 @@
-"""The application as a Unix service: signals, systemd."""
+"""A Unix service: signals, systemd."""

@@ -1,1 +1,1 @@
-"""The user's topology: found, imported, carried to the processes, compared with the state there is."""
+"""The user's topology: find it, import it, pass it to the processes, compare it with the existing state."""

@@ -237,6 +237,7 @@ class TopicReader:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,  # for so long the broker keeps the answer that says: the end
                 "auto.offset.reset": "error",
                 "log_level": 2,  # brokers go away here all the time
             }

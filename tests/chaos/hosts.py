@@ -26,8 +26,8 @@ THREADS, THREADS_MAX = 2, 3
 THREADS_TO_SPARE = 3
 #: What ps shows of a stream thread's process: while it starts, and later.
 WORKER_COMMANDS = ("spawn_main", "penstock: ")
-#: What the names of librdkafka's threads begin with: a process that has none has no client, so it is no stream thread.
-CLIENT_THREADS = "rdk:"
+#: What ps shows of a process that is a stream thread, not the spare one (supervisor/processes/worker_process.py).
+STREAM_THREAD = re.compile(r"penstock: .* StreamThread-\d+")
 #: A line of a host's log that is an error; others may contain the word, as a state's name does.
 ERROR_LINE = re.compile(r"\S+ \S+ (ERROR|CRITICAL) ")
 
@@ -230,12 +230,8 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 def is_stream_thread(process: psutil.Process) -> bool:
-    """Return whether a process has Kafka clients: the spare one has none before it becomes a stream thread."""
-    for name in Path(f"/proc/{process.pid}/task").glob("*/comm"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            if name.read_text().startswith(CLIENT_THREADS):
-                return True
-    return False
+    """Return whether a process says that it is a stream thread; the spare one does so once it has become one."""
+    return STREAM_THREAD.match(" ".join(_command(process))) is not None
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -102,9 +102,10 @@ def test_an_aborted_try_changes_nothing() -> None:
     assert faults(made) == []
 
 
-def test_a_marker_that_a_coordinator_wrote_twice_is_no_fault() -> None:
+@pytest.mark.parametrize("coordinator_epoch", [0, 1], ids=["leader failed", "coordinator failed"])
+def test_a_marker_that_a_coordinator_wrote_twice_is_no_fault(coordinator_epoch: int) -> None:
     made = good()
-    made.mark(WORKER, OUT, coordinator_epoch=1)
+    made.mark(WORKER, OUT, coordinator_epoch=coordinator_epoch)
     assert faults(made) == []
 
 

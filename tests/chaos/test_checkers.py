@@ -80,6 +80,17 @@ def test_a_record_that_comes_out_late_was_stuck() -> None:
     )
 
 
+def test_a_record_that_is_seen_to_come_out_first_is_not_stuck() -> None:
+    """Its input's partition was without a leader when its copy was read."""
+    made, clock = stuck()
+    for number in (3, 1, 2):
+        made.came_out("k", number)
+    made.healed()
+    made.came_in("k", 3)
+    clock.now = 11.0
+    assert made.report() == Report("stuck", "3 records, the slowest took 0.0 of 10 s")
+
+
 def test_others_that_move_do_not_hide_a_record_that_is_stuck() -> None:
     made, clock = stuck()
     made.came_in("other", 1)

@@ -13,8 +13,10 @@ import pytest
 
 from tests.chaos.hosts import THREADS_TO_SPARE, Host, is_stream_thread
 
-CLIENT = "from confluent_kafka import Producer; p = Producer({})"
-NO_CLIENT = "import confluent_kafka"
+SHOWN = """\
+from types import SimpleNamespace
+from penstock.supervisor.processes.worker_process import show_in_ps
+show_in_ps(SimpleNamespace(slot={slot}, config={{"application.id": "app"}}))"""
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def running(code: str) -> Iterator[psutil.Process]:
 
 def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host("host-1", tmp_path, {}, {}, "no:topology")
-    with running(CLIENT) as thread, running(NO_CLIENT) as spare:
+    with running(SHOWN.format(slot=1)) as thread, running(SHOWN.format(slot=None)) as spare:
         assert is_stream_thread(thread)
         assert not is_stream_thread(spare)
         monkeypatch.setattr(host, "workers", lambda: [thread, spare])

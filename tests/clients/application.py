@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.clients import programs
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually, wait_for_partitions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,25 +115,8 @@ class Topics:
         assert errors == {None}, errors
 
     def values(self, topic: str) -> list[str]:
-        """Return all committed values of a topic, partition by partition."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap_servers, "group.id": "unused", "enable.partition.eof": True}
-        )
-        found: list[str] = []
-        try:
-            partitions = consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-            ends = 0
-            while ends < len(partitions):
-                message = consumer.poll(PATIENCE_SECONDS)
-                assert message is not None, f"{topic} cannot be read"
-                if message.error() is None:
-                    found.append((message.value() or b"").decode())
-                else:
-                    ends += 1
-            return found
-        finally:
-            consumer.close()
+        """Return all committed values of a topic."""
+        return [(message.value() or b"").decode() for message in read_to_end(self.bootstrap_servers, topic)]
 
 
 def wait_for_values(

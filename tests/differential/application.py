@@ -18,6 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from tests.read_to_end import read_to_end
+
 #: Starting Java and Spark takes 10 s on a quiet machine.
 DEADLINE_SECONDS = 240.0
 PARTITIONS = 2
@@ -184,7 +186,7 @@ class Application:
 
     def place(self) -> str:
         """Return where the executors have Penstock from, the last time they said it."""
-        return {value.decode() for _, value in self._read(self._places, 0, wait=False)}.pop()
+        return {(message.value() or b"").decode() for message in read_to_end(self._servers, self._places)}.pop()
 
     def executors(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
         """Return the executors, waiting for the first."""
@@ -200,20 +202,17 @@ class Application:
         self._until(look)
         return found
 
-    def _read(self, topic: str, start: int, wait: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys and values of a topic; at its end wait for more, or end."""
-        settings = {"bootstrap.servers": self._servers, "group.id": "none", "enable.auto.commit": False}
-        consumer = Consumer({**settings, "enable.partition.eof": not wait})
+    def _read(self, topic: str, start: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and values of a topic; at its end wait for more."""
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "none", "enable.auto.commit": False})
         consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
-        deadline, at_end = time.monotonic() + DEADLINE_SECONDS, 0
+        deadline = time.monotonic() + DEADLINE_SECONDS
         try:
-            while at_end < PARTITIONS:
+            while True:
                 self._check(deadline)
                 message = consumer.poll(1.0)
                 if message is not None and message.error() is None:
                     yield message.key() or b"", message.value() or b""
-                elif message is not None:
-                    at_end += 1
         finally:
             consumer.close()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -31,6 +31,7 @@ from penstock.topology.records import Message
 from penstock.topology.run.compiled import CompiledSource, StampedRecord
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
+from tests.read_to_end import read_to_end
 
 Case = dict[str, Any]
 #: Outputs by topic: (key, value, timestamp, headers) in order. Stores: rows by store.
@@ -247,7 +248,7 @@ class SparkEngine:
             for batch in batches:
                 self._produce(batch)
                 streams.process_available()
-            return Results(dict(self._outputs(names)), read_stores(self._spark, checkpoint, streams.stateful))
+            return Results(self._outputs(names), read_stores(self._spark, checkpoint, streams.stateful))
         finally:
             prefix = config["application.id"] + "-"
             mine = [t for t in self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics if t.startswith(prefix)]
@@ -264,22 +265,12 @@ class SparkEngine:
             producer.produce(each.topic, each.value, each.key, 0, None, None, each.timestamp, list(each.headers or ()))
         producer.flush(TIMEOUT_SECONDS)
 
-    def _outputs(self, names: set[str]) -> Iterator[tuple[str, list[Sent]]]:
-        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "none", "enable.auto.commit": False})
-        try:
-            for name in names:
-                _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), TIMEOUT_SECONDS)
-                consumer.assign([TopicPartition(name, 0, 0)])
-                found: list[Sent] = []
-                while len(found) < end:
-                    message = consumer.poll(TIMEOUT_SECONDS)
-                    if message is None or message.error():
-                        raise TimeoutError(f"{name}: {len(found)} of {end} records, then {message and message.error()}")
-                    headers = tuple(message.headers() or ())
-                    found.append((message.key(), message.value(), message.timestamp()[1], headers))
-                yield name, found
-        finally:
-            consumer.close()
+    def _outputs(self, names: set[str]) -> dict[str, list[Sent]]:
+        found: dict[str, list[Sent]] = {name: [] for name in names}
+        for message in read_to_end(self._servers, *names):
+            headers = tuple(message.headers() or ())
+            found[message.topic() or ""].append((message.key(), message.value(), message.timestamp()[1], headers))
+        return found
 
 
 def topics_of(topology: Topology, config: StreamsConfig) -> set[str]:

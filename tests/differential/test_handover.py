@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
 from examples.flights.progress import ProgressReader
@@ -37,6 +37,7 @@ from penstock.pipeline.handover.spark_side import Moved
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.offline.application_reset import ApplicationReset
 from penstock.supervisor.source.topology_gate import admit
+from tests.read_to_end import read_to_end
 
 from . import handover_app as app
 
@@ -110,24 +111,12 @@ class Data:
 def read_table(servers: str, topic: str, text: bool) -> dict[str, Any]:
     """Return the newest value of each key of a topic."""
     table: dict[str, Any] = {}
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False})
-    try:
-        for number in range(PARTITIONS):
-            partition = TopicPartition(topic, number, 0)
-            end = consumer.get_watermark_offsets(partition, DEADLINE_SECONDS)[1]
-            consumer.assign([partition])
-            offset = 0
-            while offset < end:
-                message = consumer.poll(DEADLINE_SECONDS)
-                assert message is not None
-                assert message.error() is None
-                offset, value, key = (message.offset() or 0) + 1, message.value(), (message.key() or b"").decode()
-                if value is None:
-                    table.pop(key, None)
-                else:
-                    table[key] = value.decode() if text else struct.unpack(">q", value)[0]
-    finally:
-        consumer.close()
+    for message in read_to_end(servers, topic):
+        value, key = message.value(), (message.key() or b"").decode()
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value.decode() if text else struct.unpack(">q", value)[0]
     return table
 
 

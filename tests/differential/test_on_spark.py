@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import threading
 import time
@@ -190,6 +191,39 @@ def test_punctuations_by_the_wall_clock_fire_though_no_record_comes(
             time.sleep(0.1)
     consumer.close()
     assert ticks >= 3
+
+
+def test_functions_that_wait_or_take_batches_give_what_plain_ones_do(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    async def asked(value: str) -> str:
+        await asyncio.sleep(0.02 * (int(value) % 3))  # later records are answered earlier
+        return f"{value}!"
+
+    def scored(values: list[str]) -> list[str]:
+        return [f"{value}{len(values) > 1}" for value in values]
+
+    source, sink, counted = make_topic("in"), make_topic("out"), make_topic("counts")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, **STRINGS).map_values_async(asked, max_in_flight=8).map_batches(scored)
+    stream.to(sink, **STRINGS)
+    stream.group_by_key(**STRINGS).count(store="counts").to_stream().to(counted, value_serde=Serdes.int64())
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for number in range(30):
+        producer.produce(source, str(number), f"k{number % 4}")
+    producer.flush()
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    kept: dict[str, list[tuple[bytes, bytes]]] = {sink: [], counted: []}
+
+    def keep(frame: Any, batch_id: int, subtopology: int) -> None:
+        for row in frame.collect():
+            kept[row.topic].append((row.key, row.value))
+
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint"), foreach_batch=keep) as streams:
+        streams.process_available()
+    assert kept[sink] == [(b"k%d" % (number % 4), b"%d!True" % number) for number in range(30)]
+    counts = {key: struct.unpack(">q", value)[0] for key, value in kept[counted]}
+    assert counts == {b"k0": 8, b"k1": 8, b"k2": 7, b"k3": 7}
 
 
 def test_foreach_batch_gets_what_is_for_the_users_topics_and_kafka_the_rest(

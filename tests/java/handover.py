@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicCollection
+from confluent_kafka import Consumer, Producer, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -27,6 +27,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,27 +310,8 @@ class Handover:
         return counted, len(self.rows(self.topics.joined))
 
     def rows(self, topic: str) -> list[Row]:
-        return [row for number in range(PARTITIONS) for row in self._rows(topic, number)]
-
-    def _rows(self, topic: str, partition: int) -> Iterator[Row]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reader",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.assign([RdTopicPartition(topic, partition, OFFSET_BEGINNING)])
-        try:
-            while (message := consumer.poll(PATIENCE_SECONDS)) is not None:
-                error = message.error()
-                if error is None:
-                    yield message.key(), message.value(), message.timestamp()[1]
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return
-        finally:
-            consumer.close()
+        found = read_to_end(self.bootstrap, topic)
+        return [(message.key(), message.value(), message.timestamp()[1]) for message in found]
 
     def results(self) -> dict[str, Any]:
         """Return what one uninterrupted run gives too: tables by their newest rows, streams by all of them."""

@@ -86,8 +86,8 @@ def test_the_changelog_of_a_join_buffer_has_no_input_records() -> None:
 
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
     """Return the rows of what a store keeps in Spark's state after a restore."""
-    state, task = MemoryState(), RestoringTask(CONFIG, TaskId(0, 3))
-    stores = SparkStores({"store": store}, task, state, None)  # type: ignore[arg-type]
+    state, task = MemoryState(), RestoringTask(TaskId(0, 3), CONFIG)
+    stores = SparkStores({"store": store}, task, state, None)
     stores.by_name["store"].restore(messages, None)
     for message in messages if store.kind is StoreKind.SUPPRESS_BUFFER else ():
         stores.log_change("store", message.key() or b"", message.value())

@@ -16,6 +16,7 @@ from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
+from tests.produce_bytes import KnownProducers
 from tests.simulation.group import Group, Offsets
 from tests.simulation.world import Due, World
 
@@ -27,7 +28,10 @@ MARKER_LONG_SHARE = 0.1
 
 @dataclass(eq=False)
 class Transaction:
-    """One transaction. committed: None until it is decided. open_in: partitions, and offsets, without a marker yet."""
+    """One transaction. committed: None until it is decided. markers_due: partitions, and offsets, without a marker yet.
+
+    added: what a producer of the old protocol has said that it will write; has_group: and that offsets will come.
+    """
 
     transactional_id: str
     epoch: int
@@ -37,25 +41,39 @@ class Transaction:
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     committed: bool | None = None
     markers_due: int = 0
+    added: set[TopicPartition] = field(default_factory=set)
+    has_group: bool = False
 
 
 @dataclass(eq=False)
 class Writer:
-    """A transactional id at its coordinator."""
+    """A transactional id at its coordinator.
+
+    known_epoch: the one that has asked for this one. committed: what was decided last, None if nothing was since there
+    is a new producer. holder: who was told the epoch, None if it is not his any more.
+    """
 
     epoch: int = -1
+    producer_id: int = -1
+    known_epoch: int = -1
+    committed: bool | None = None
+    holder: object = None
     current: Transaction | None = None
     ending: Transaction | None = None
 
 
 @dataclass
 class Log:
-    """One partition. records: by offset, None for a marker or what was compacted away; owners: their transactions."""
+    """One partition. records: by offset, None for a marker or what was compacted away; owners: their transactions.
+
+    producers: those that write batches with numbers.
+    """
 
     records: list[RawRecord | None] = field(default_factory=list)
     owners: list[Transaction | None] = field(default_factory=list)
     start: int = 0
     undecided: dict[Transaction, int] = field(default_factory=dict)
+    producers: KnownProducers = field(default_factory=KnownProducers)
 
     @property
     def end(self) -> int:
@@ -205,15 +223,21 @@ class Broker:
         if writer.current is not None:
             self._decide(writer, writer.current, commit)
 
+    def decide(self, writer: Writer, commit: bool) -> None:
+        """Decide the open transaction of a producer."""
+        assert writer.current is not None
+        self._decide(writer, writer.current, commit)
+
     def _time_out(self, writer: Writer, transaction: Transaction) -> None:
         if writer.current is transaction:
             self.world.note("broker", f"the transaction of {transaction.client} has timed out")
             self.world.happened("a transaction times out")
             writer.epoch += 1
+            writer.holder = None
             self._decide(writer, transaction, commit=False)
 
     def _decide(self, writer: Writer, transaction: Transaction, commit: bool) -> None:
-        transaction.committed = commit
+        transaction.committed = writer.committed = commit
         if transaction.timeout is not None:
             self.world.cancel(transaction.timeout)
         writer.current, writer.ending = None, transaction

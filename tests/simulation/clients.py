@@ -20,9 +20,13 @@ from penstock.clients.errors import (
 from penstock.clients.group.group_description import GroupDescription
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assign, OffsetAndMetadata
+from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings
 from penstock.clients.reading.reader import ReaderEvent, Records
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Lost
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import BrokerUnavailableError
@@ -32,8 +36,10 @@ from penstock.workers.tasks.partition_offsets import API_TIMEOUT_SECONDS
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.reader_positions import ReaderPositions
 from tests.simulation.broker import Broker, Transaction
-from tests.simulation.connection import Io, SimulatedConnection
+from tests.simulation.connection import SimulatedConnection
+from tests.simulation.coordinators import Coordinators
 from tests.simulation.java_member import JavaMember, leading_on_java
+from tests.simulation.producers import OwnTransactionalWriter, OwnWriter, Wire
 from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
@@ -358,21 +364,40 @@ class SimulatedAdmin(MemoryAdmin):
 
 
 class SimulatedSupplier(KafkaClientSupplier):
-    """Makes the clients of one process. on_java: its group member behaves as Kafka Streams' does."""
+    """Makes the clients of one process. on_java: its group member behaves as Kafka Streams' does.
 
-    def __init__(self, config: Any, clock: Any, broker: Broker, io: Io, on_java: bool) -> None:
+    coordinators: of the brokers that real producers write to, None for simulated ones.
+    """
+
+    def __init__(
+        self, config: Any, clock: Any, broker: Broker, io: Any, on_java: bool, coordinators: Coordinators | None
+    ) -> None:
         super().__init__(config, clock)
         self.broker, self.io, self.on_java = broker, io, on_java
-        self.writers: list[SimulatedWriter] = []
+        self.coordinators = coordinators
+        self.writers: list[SimulatedWriter | OwnWriter] = []
 
     def get_consumer(self, client_id: str) -> SimulatedReader:
         return SimulatedReader(self.broker, self.io, self._config["isolation.level"] == "read_committed")
 
     get_restore_consumer = get_global_consumer = get_consumer
 
-    def get_producer(self, client_id: str, transactional_id: str | None = None) -> SimulatedWriter:
-        self.writers.append(SimulatedWriter(self.broker, self.io, transactional_id))
+    def get_producer(self, client_id: str, transactional_id: str | None = None) -> SimulatedWriter | OwnWriter:
+        if self.coordinators is None:
+            self.writers.append(SimulatedWriter(self.broker, self.io, transactional_id))
+        else:
+            self.writers.append(self._own_writer(self.coordinators, client_id, transactional_id))
         return self.writers[-1]
+
+    def _own_writer(self, coordinators: Coordinators, client_id: str, transactional_id: str | None) -> OwnWriter:
+        settings = produce_settings(self._producer_settings(client_id, transactional_id))
+        log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
+        wire, seed = Wire(coordinators, self.io), self.io.world.seed
+        if transactional_id is None:
+            producer = KafkaProducer(wire, settings, self._clock, log, seed)
+            return OwnWriter(producer, wire, self.io, settings.delivery_timeout_ms)
+        transactional = TransactionalKafkaProducer(wire, settings, self._clock, log, seed)
+        return OwnTransactionalWriter(transactional, wire, self.io, settings.delivery_timeout_ms)
 
     def get_admin(self, client_id: str) -> Any:
         return SimulatedAdmin(self.broker, self.io)

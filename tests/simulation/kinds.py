@@ -6,27 +6,57 @@ Each kind has chances of its own, so that a seed's plan is else the same with it
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from penstock import kernel
+from penstock.clients.writing.transaction_requests import NEW_PROTOCOL_LEVEL
 from tests.simulation.applications import ASKING, Application
+from tests.simulation.broker import Broker
+from tests.simulation.coordinators import Coordinators
+
+#: How long a record may take, in ms: less and more than processes stand still.
+DELIVERY_MS = (3_000, 120_000)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has functions that wait."""
+    """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has functions that wait.
+
+    own: the producers are those of clients/writing; see Producers.
+    """
 
     harsh: bool = False
     mixed: bool = False
     asking: bool = False
+    own: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Kind:
-        """Return the kind of a seed's schedule: a fourth is harsh, a fourth mixed, in an eighth functions wait."""
-        return cls(harsh=seed % 4 == 3, mixed=seed % 4 == 1, asking=seed % 8 == 6)
+        """Return the kind of a seed's schedule.
+
+        A fourth is harsh, a fourth mixed, in an eighth functions wait. Producers are Penstock's own in an eighth, and
+        in a fourth of the harsh ones.
+        """
+        own = kernel.record_accumulator is not None and (seed % 8 == 2 or seed % 16 == 15)
+        return cls(harsh=seed % 4 == 3, mixed=seed % 4 == 1, asking=seed % 8 == 6, own=own)
 
     def application(self, seed: int, planned: Application) -> Application:
         """Return the application that takes the place of the planned one, if one does."""
         return random.Random(f"asking {seed}").choice(ASKING) if self.asking else planned
+
+    def settings(self, seed: int, planned: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the application's settings: with own producers theirs, too."""
+        if not self.own:
+            return {**planned}
+        chance = random.Random(f"own {seed}")
+        return {**planned, "linger.ms": chance.choice((0, 20, 100)), "delivery.timeout.ms": chance.choice(DELIVERY_MS)}
+
+    def coordinators(self, seed: int, broker: Broker) -> Coordinators | None:
+        """Return what answers the producers of clients/writing, None where producers are simulated."""
+        level = random.Random(f"level {seed}").choice((NEW_PROTOCOL_LEVEL, NEW_PROTOCOL_LEVEL, 1))
+        return Coordinators(broker, level) if self.own else None
 
 
 PLAIN = Kind()

@@ -16,6 +16,7 @@ from penstock.workers.thread.stream_thread import StreamThread
 from tests.simulation.async_calls import SimulatedCalls
 from tests.simulation.broker import Broker
 from tests.simulation.clients import SimulatedSupplier
+from tests.simulation.coordinators import Coordinators
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Killed, Points
 from tests.simulation.strand import Strand
@@ -88,10 +89,24 @@ class AtOnce(Executor):
 
 
 class Process:
-    """A stream thread in a slot of a host. connection.Io for its clients."""
+    """A stream thread in a slot of a host. connection.Io for its clients.
 
-    def __init__(self, world: World, broker: Broker, host: Host, slot: int, life: int, topology: Any) -> None:
+    coordinators: of the brokers that its own producers write to, None where writers are simulated.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        broker: Broker,
+        host: Host,
+        slot: int,
+        life: int,
+        topology: Any,
+        coordinators: Coordinators | None = None,
+    ) -> None:
         self.world, self.broker, self.host, self.slot = world, broker, host, slot
+        self._coordinators = coordinators
+        self._paused_ms = 0
         self.client = f"{host.name}.{slot}#{life}"
         self.config = host.config
         self.roughness = Roughness()
@@ -116,6 +131,11 @@ class Process:
     def transaction_timeout_ms(self) -> int:
         timeout_ms: int = self.config["transaction.timeout.ms"]
         return timeout_ms
+
+    @property
+    def served_ms(self) -> int:
+        """How long it has not been stopped or slow, since the beginning of the world."""
+        return self.world.now_ms - self._paused_ms
 
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
 
@@ -165,7 +185,9 @@ class Process:
 
     def _make_thread(self) -> StreamThread:
         self.world.note(self.client, "starts")
-        self._supplier = SimulatedSupplier(self.config, self.host.clock, self.broker, self, self.host.on_java)
+        self._supplier = SimulatedSupplier(
+            self.config, self.host.clock, self.broker, self, self.host.on_java, self._coordinators
+        )
         spec = Spec(self.slot, self.host.name, self.host.process_id, 1, self.config)
         rows = self.host.disk.open_rows(self.points, lambda: self._happens(self.roughness.early_commits))
         return StreamThread.create(
@@ -226,7 +248,9 @@ class Process:
         """Called inside of it: go on only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
         self.world.note(self.client, f"{'STOPPED' if stopped else 'SLOW'} for {ms} ms")
         self.stopped, self.paused = stopped, True
-        self._park(self.world.now_ms + ms)
+        before_ms = self.world.now_ms
+        self._park(before_ms + ms)
+        self._paused_ms += self.world.now_ms - before_ms
         self.stopped = self.paused = False
         waiting, self._waiting = self._waiting, []
         for happen in waiting:

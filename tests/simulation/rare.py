@@ -20,10 +20,10 @@ from typing import Any
 
 #: The stream thread and its group; tasks; restore; commits; the producer.
 MODULES = (
-    "stream_thread", "streams_group", "rebalance_listener", "task_timeouts",
-    "task_manager", "assigned_tasks", "assigned_streams_tasks", "task", "stream_task", "standby_task", "global_state",
-    "store_changelog_reader", "changelog_bounds", "processor_state_manager",
-    "committer", "streams_producer", "record_collector",
+    "thread.stream_thread", "group.streams_group", "group.rebalance_listener", "restore.store_changelog_reader",
+    "tasks.task_manager", "tasks.task_commits", "tasks.assigned_tasks", "tasks.assigned_streams_tasks", "tasks.task",
+    "tasks.stream_task", "tasks.standby_task", "tasks.global_state", "tasks.task_timeouts", "tasks.committer",
+    "tasks.changelog_bounds", "tasks.processor_state_manager", "tasks.streams_producer", "tasks.record_collector",
 )  # fmt: skip
 #: What a logger's methods are called where something is wrong.
 LEVELS = ("warning", "error", "exception", "critical")
@@ -35,14 +35,14 @@ _CALL = "__reached__"
 
 @dataclass(frozen=True, order=True)
 class Branch:
-    """A rare branch. what: its condition or message, which outlives other changes of the code around it."""
+    """A rare branch of a module of penstock.workers. what: its condition or message, which outlives other changes."""
 
     module: str
     function: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.function}: {self.what}"
+        return f"{self.module.rpartition('.')[2]}.{self.function}: {self.what}"
 
 
 class Marking(ast.NodeTransformer):
@@ -118,7 +118,7 @@ class RareBranches:
         self._codes: dict[FunctionType, CodeType] = {}
         self._modules: list[ModuleType] = []
         for name in modules:
-            self._take(importlib.import_module(f"penstock.workers.{name}"), name)
+            self._take(importlib.import_module(f"penstock.workers.{name}"), name.rpartition(".")[2])
 
     def _take(self, module: ModuleType, name: str) -> None:
         assert module.__file__ is not None

@@ -48,6 +48,11 @@ AIMS = (
     "send offsets", "commit transaction", "abort transaction", "init transactions", "list offsets", "list offsets",
     "group commit", "group committed", "delete records", "consume",
 )  # fmt: skip
+#: The same where producers are Penstock's own: what they ask.
+OWN_AIMS = (
+    "ask InitProducerId", "ask AddPartitionsToTxn", "ask AddOffsetsToTxn", "ask TxnOffsetCommit", "ask EndTxn",
+    "ask for leaders", "ask for an id", "connect",
+)  # fmt: skip
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
 LONG_PAUSES_MS = (12_000,)
@@ -121,10 +126,16 @@ class Simulation:
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
         plan = Plan.of(self.world, APPLICATIONS[:-1] if aims else APPLICATIONS)
-        self.plan = replace(plan, application=kind.application(seed, plan.application))
+        self.plan = replace(
+            plan,
+            application=kind.application(seed, plan.application),
+            settings=kind.settings(seed, plan.settings),
+        )
         self.auditor = Auditor(self.world, self.plan.application, self.plan.exactly_once)
         self.broker = Broker(self.world, self.auditor.on_commit)
         self.auditor.watch(self.broker)
+        self._coordinators = kind.coordinators(seed, self.broker)
+        self._kinds_of_points = (*AIMS, *OWN_AIMS) if kind.own else AIMS
         self.directory = directory / f"seed-{seed}"
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
         self.processes: dict[tuple[str, int], Process] = {}
@@ -260,7 +271,7 @@ class Simulation:
 
     def _start(self, host: Host, slot: int) -> None:
         self._lives += 1
-        process = Process(self.world, self.broker, host, slot, self._lives, self.topology)
+        process = Process(self.world, self.broker, host, slot, self._lives, self.topology, self._coordinators)
         if self._faults_on:
             process.roughness = replace(self.plan.roughness, unanswered=0.0) if self._aims else self.plan.roughness
         self.processes[host.name, slot] = process
@@ -315,7 +326,7 @@ class Simulation:
             return
         process = chance.choice(alive)
         aimed = chance.random() < 0.75
-        kind = chance.choice(self._aims or AIMS) if aimed else None
+        kind = chance.choice(self._aims or self._kinds_of_points) if aimed else None
         left = chance.randint(1, 2 if aimed else 40)
         pause_ms = chance.choice(self._pauses_ms)
         actions: dict[str, Callable[[], None]] = {

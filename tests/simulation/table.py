@@ -12,11 +12,11 @@ from itertools import product
 
 from tests.simulation.gaps import GAPS
 from tests.simulation.rare import Branch
-from tests.simulation.simulation import AIMS
+from tests.simulation.simulation import AIMS, OWN_AIMS
 
 HITS = tuple(
     f"{hit} {when} {kind}"
-    for kind, hit, when in product(dict.fromkeys(AIMS), ("kill", "stop", "slow"), ("before", "after"))
+    for kind, hit, when in product(dict.fromkeys((*AIMS, *OWN_AIMS)), ("kill", "stop", "slow"), ("before", "after"))
 )
 EVENTS = (
     "a process is killed", "a thread is added", "a thread is removed", "a state directory is deleted",
@@ -25,6 +25,8 @@ EVENTS = (
     "a session expires", "a transaction times out", "a producer is fenced",
     "all brokers are away", "a request meets brokers that are away", "ends are asked for while brokers are away",
     "a changelog loses its beginning", "a write to the disk fails",
+    "a request comes late: produce", "a request comes late: ask TxnOffsetCommit", "a request comes late: ask EndTxn",
+    "a broker cannot write a batch now", "a record is given up",
     "offsets of a former member are refused in a transaction", "committed offsets are not decided yet",
 )  # fmt: skip
 
@@ -66,7 +68,10 @@ def lines(rare: Rare, branches: Sequence[Branch]) -> Iterator[str]:
     yield f"reached in how many of {rare.count} schedules, and how often in all"
     sections: list[tuple[str, Iterable[str]]] = [("events", EVENTS), ("processes are hit", HITS)]
     modules = dict.fromkeys(branch.module for branch in branches)
-    sections += [(f"workers/{module}.py", [str(b) for b in branches if b.module == module]) for module in modules]
+    sections += [
+        (f"workers/{module.replace('.', '/')}.py", [str(b) for b in branches if b.module == module])
+        for module in modules
+    ]
     for title, names in sections:
         yield f"{title}:"
         yield from (_line(rare, name) for name in names)

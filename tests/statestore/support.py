@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.store_factory import build_store
-from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.store_interfaces import StoreBuilder
-from penstock.topology.context.task_context import Cancellable
-from penstock.topology.processor_api import StreamsMetrics
-from penstock.topology.records import Headers, Message, RawRecord, TaskId
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.records import Headers, RawRecord, TaskId
 
 #: Of state machines over real stores. Not shrunk: each attempt opens databases, which takes minutes.
 STATEFUL = settings(
@@ -26,19 +24,12 @@ STATEFUL = settings(
 )
 
 
-class StoreTask:
+class StoreTask(TaskContext):
     """A TaskContext with the part that stores use: their changes become records of one changelog."""
 
-    application_id = "app"
-    task_id = TaskId(0, 0)
-    config: Mapping[str, Any] = {}
-
     def __init__(self) -> None:
-        self.message: Message | None = None
+        super().__init__(TaskId(0, 0), {"application.id": "app"})
         self.timestamp = 0
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
         self.changelog: list[RawRecord] = []
         self.log_timestamps: list[int | None] = []
         self.commits_requested = 0
@@ -53,41 +44,11 @@ class StoreTask:
         self.changelog.append(RawRecord(topic, 0, len(self.changelog), at, key, value, kept))
         self.log_timestamps.append(timestamp)
 
-    def internal_topic(self, name: str) -> str:
-        return f"{self.application_id}-{name}"
-
     def request_commit(self) -> None:
         self.commits_requested += 1
 
     def record_dropped(self, node: str, reason: str) -> None:
         self.dropped.append(node)
-
-    @property
-    def state_dir(self) -> Path:
-        raise NotImplementedError
-
-    @property
-    def async_calls(self) -> AsyncCalls:
-        raise NotImplementedError
-
-    @property
-    def streams_metrics(self) -> StreamsMetrics:
-        raise NotImplementedError
-
-    def wall_clock_ms(self) -> int:
-        raise NotImplementedError
-
-    def store(self, name: str) -> Any:
-        raise NotImplementedError
-
-    def send(self, *record: Any) -> None:
-        raise NotImplementedError
-
-    def partition_count(self, topic: str) -> int:
-        raise NotImplementedError
-
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
-        raise NotImplementedError
 
 
 class OpenStore:

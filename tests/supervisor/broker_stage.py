@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.processes.worker import ThreadStatus
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,20 +239,7 @@ def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:
 
 def read_table(bootstrap_servers: str, topic: str) -> dict[str, str]:
     """Return the last value of each key of a topic, as it is now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused", "enable.partition.eof": True})
-    table: dict[str, str] = {}
-    try:
-        unread = set(consumer.list_topics(topic, 30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
-        while unread:
-            message = consumer.poll(PATIENCE_SECONDS)
-            assert message is not None
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                unread.discard(message.partition() or 0)
-            else:
-                table[(message.key() or b"").decode()] = (message.value() or b"").decode()
-        return table
-    finally:
-        consumer.close()
+    return {
+        (message.key() or b"").decode(): (message.value() or b"").decode()
+        for message in read_to_end(bootstrap_servers, topic)
+    }

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from broker_stage import PARTITIONS, Counting
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from broker_stage import Counting
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.exit_codes import ExitCode
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -104,24 +104,7 @@ def kill_one_that_works(streams: KafkaStreams, asking: Asking, some: int) -> Non
 
 def results(asking: Asking) -> dict[str, list[int]]:
     """Return the counts of each key, in the order in which they were written."""
-    consumer = Consumer(
-        {"bootstrap.servers": asking.bootstrap_servers, "group.id": "unused", "enable.partition.eof": True}
-    )
     found: dict[str, list[int]] = defaultdict(list)
-    try:
-        consumer.assign([TopicPartition(asking.sink, number, 0) for number in range(PARTITIONS)])
-        ends = 0
-        while ends < PARTITIONS:
-            for message in consumer.consume(1_000, timeout=1):
-                error = message.error()
-                if error is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ends += 1
-                    continue
-                key, value = message.key(), message.value()
-                assert key is not None
-                assert value is not None
-                found[key.decode()].append(struct.unpack(">q", value)[0])
-    finally:
-        consumer.close()
+    for message in read_to_end(asking.bootstrap_servers, asking.sink):
+        found[(message.key() or b"").decode()].append(struct.unpack(">q", message.value() or b"")[0])
     return found

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import pytest
 from broker_stage import PARTITIONS, Counting, shared_by
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from stage import LogLines
 
 from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -55,27 +55,10 @@ def stopped(broker: DevBroker) -> Iterator[None]:
 
 def newest(counting: Counting) -> dict[str, int]:
     """Return the last committed count of each key."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": counting.bootstrap_servers,
-            "group.id": "unused",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.assign([TopicPartition(counting.sink, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-    counts, at_end = {}, 0
-    try:
-        while at_end < PARTITIONS and (message := consumer.poll(10)) is not None:
-            key, value = message.key(), message.value()
-            error = message.error()
-            if error is not None:
-                at_end += error.code() == KafkaError._PARTITION_EOF
-            elif key is not None and value is not None:
-                counts[key.decode()] = struct.unpack(">q", value)[0]
-    finally:
-        consumer.close()
-    return counts
+    return {
+        (message.key() or b"").decode(): struct.unpack(">q", message.value() or b"")[0]
+        for message in read_to_end(counting.bootstrap_servers, counting.sink)
+    }
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
-from kafka.record.default_records import DefaultRecordBatch
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.errors import BrokerError, ClientError, ErrorCode, RetriableBrokerError
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.protocol.produce_messages import API_VERSION
 from penstock.clients.served_clock import STEP_MS
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.topology.records import TopicPartition
+from tests.produce_bytes import KnownProducers, ProduceBytes, Said, encoded_answer
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
 #: Of a ProduceStage unless told.
@@ -38,53 +35,17 @@ class Sent:
     in_transaction: bool = False
 
 
-class Request:
+class Request(ProduceBytes):
     """A request that was received. batches: by partition."""
 
     def __init__(self, data: bytes) -> None:
-        self.version = int.from_bytes(data[2:4], "big")
-        self.fields = ProduceRequest.decode(data, version=self.version, header=True)
-        self.correlation_id: int = self.fields.header.correlation_id
-        self.batches = {
-            TopicPartition(topic.name, partition.index): _sent(partition.records)
-            for topic in self.fields.topic_data
-            for partition in topic.partition_data
-        }
+        super().__init__(data)
+        self.batches = {partition: _sent(batch) for partition, batch in self.record_batches.items()}
 
 
-def _sent(data: bytes) -> Sent:
-    batch = DefaultRecordBatch(bytes(data))
-    assert batch.validate_crc()
+def _sent(batch: Any) -> Sent:
     keys = tuple(record.key for record in batch)
     return Sent(batch.producer_id, batch.producer_epoch, batch.base_sequence, keys, batch.is_transactional)
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a broker says of a partition. of_records: (index, message) of those that are to blame."""
-
-    error: int = 0
-    message: str | None = None
-    of_records: Sequence[tuple[int, str]] = ()
-
-
-def encoded_answer(correlation_id: int, said: Mapping[TopicPartition, Said], throttle_ms: int = 0) -> bytes:
-    """Return an answer's bytes, as kafka-python encodes them."""
-    by_topic: dict[str, list[Any]] = {}
-    topic_response = ProduceResponse.TopicProduceResponse
-    response = topic_response.PartitionProduceResponse
-    for partition, what in said.items():
-        errors = [
-            response.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
-            for index, text in what.of_records
-        ]
-        by_topic.setdefault(partition.topic, []).append(
-            response(index=partition.partition, error_code=what.error, record_errors=errors, error_message=what.message)
-        )
-    responses = [topic_response(name=name, partition_responses=found) for name, found in by_topic.items()]
-    made = ProduceResponse(responses=responses, throttle_time_ms=throttle_ms)
-    header = struct.pack(">i", correlation_id) + b"\0"  # without tags
-    return header + bytes(made.encode(version=API_VERSION))
 
 
 class WrittenBrokers(PlayedBrokers):
@@ -105,32 +66,18 @@ class WrittenBrokers(PlayedBrokers):
 
 @dataclass
 class PartitionLog:
-    """A partition as its leader has it (Kafka: UnifiedLog, ProducerStateManager). keys: what is written."""
+    """A partition as its leader has it. keys: what is written."""
 
     keys: list[bytes] = field(default_factory=list)
-    epochs: dict[int, int] = field(default_factory=dict)
-    last: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # (first, last sequence) of five batches
+    producers: KnownProducers = field(default_factory=KnownProducers)
     unsaid: set[Sent] = field(default_factory=set)  # batches that are written although nobody may have heard of it
 
     def append(self, sent: Sent) -> int:
         """Write a batch, unless it is there already or has no place here; return the error's code."""
-        epoch = self.epochs.get(sent.producer_id, -1)
-        known = self.last.get(sent.producer_id, [])
-        if sent.epoch < epoch:
-            return int(ErrorCode.INVALID_PRODUCER_EPOCH)
-        if sent.epoch > epoch:
-            known = []
-            if sent.sequence != 0 and epoch >= 0:
-                return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        end = sent.sequence + len(sent.keys) - 1
-        if (sent.sequence, end) in known:
-            return int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-        if known and sent.sequence != known[-1][1] + 1:
-            return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        self.epochs[sent.producer_id] = sent.epoch
-        self.last[sent.producer_id] = [*known, (sent.sequence, end)][-5:]
-        self.keys += sent.keys
-        return 0
+        code = self.producers.append(sent.producer_id, sent.epoch, sent.sequence, len(sent.keys))
+        if not code:
+            self.keys += sent.keys
+        return code
 
 
 def told(error: ClientError) -> ErrorCode | type[ClientError]:

@@ -15,7 +15,7 @@ from penstock.clients.group.membership import CommitTimeoutError
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
-from penstock.workers.tasks.task_manager import NOT_COMMITTED
+from penstock.workers.tasks.task_commits import NOT_COMMITTED
 
 TASK = TaskId(0, 0)
 #: Three times that is less than what is between two commits that ask for ends of changelogs.
@@ -203,7 +203,7 @@ def test_tasks_that_are_lost_do_not_wait_for_it(sent: Thread, cluster: Cluster, 
     sent.member.lose("a test")
     sent.step()
     assert sent.member.asked, "it was waited for"
-    assert not sent.task_manager._committer.is_under_way
+    assert not sent.task_manager.commits._committer.is_under_way
 
 
 def test_a_commit_that_is_asked_for_comes_behind_the_one_under_way(
@@ -281,6 +281,6 @@ def test_a_punctuation_while_the_group_takes_offsets_still_needs_a_commit(
     thread.step()
     answer(thread)
     assert task(thread).commit_needed
-    assert thread.task_manager.commit_all() == 1
+    assert thread.task_manager.commits.commit_all() == 1
     assert not task(thread).commit_needed
-    assert thread.task_manager.commit_all() != NOT_COMMITTED
+    assert thread.task_manager.commits.commit_all() != NOT_COMMITTED

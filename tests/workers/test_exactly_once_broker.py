@@ -48,6 +48,7 @@ from penstock.workers.tasks.production_errors import production_error_handler
 from penstock.workers.tasks.record_sends import make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
+from tests.read_to_end import read_to_end
 
 pytestmark = pytest.mark.broker
 
@@ -120,16 +121,8 @@ def an_id() -> str:
 
 
 def committed_values(address: str, topic: str) -> list[bytes]:
-    """Return what read_committed sees of partition 0, up to where it is held."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused", "enable.partition.eof": True})
-    consumer.assign([RdTopicPartition(topic, 0, 0)])
-    values: list[bytes] = []
-    try:
-        while (message := consumer.poll(WAIT_SECONDS)) is not None and message.error() is None:
-            values.append(message.value() or b"")
-        return values
-    finally:
-        consumer.close()
+    """Return what read_committed sees, up to where it is held."""
+    return [message.value() or b"" for message in read_to_end(address, topic)]
 
 
 def write_and_commit(producer: StreamsProducer, topic: str, value: bytes, partition: int | None = 0) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from request_relay import RequestRelay
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -16,7 +15,7 @@ from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetch_settings import fetch_settings
 from penstock.clients.reading.fetcher import Fetcher
-from penstock.dev.dev_broker import HOST
+from penstock.testing.wire import Action, Direction, Exchange, Rule, WireProxy
 from penstock.topology.records import TopicPartition
 from tests.brokers import SmallBroker
 
@@ -25,32 +24,39 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here"),
 ]
-FETCH = 1
 PARTITIONS = 256
 RECORDS, RECORDS_PER_SECOND = 500, 100
 DEADLINE_SECONDS = 60.0
 
 
+class Weighed(Action):
+    """Lets requests pass and counts their bytes."""
+
+    bytes = 0
+
+    async def on_request(self, exchange: Exchange) -> None:
+        self.bytes += len(exchange.frame(Direction.REQUEST))
+        await exchange.forward()
+
+
 def bytes_per_second(directory: Path, sessions: int) -> float:
     """Return the bytes of Fetch requests per second. sessions: how many a broker keeps."""
-    relay = RequestRelay()
-    config = {
-        "advertised.listeners": f"BROKER://{HOST}:{relay.port}",
-        "max.incremental.fetch.session.cache.slots": str(sessions),
-    }
-    with SmallBroker("fetched", directory, config=config) as broker:
-        relay.start(broker.bootstrap_servers)
-        admin = AdminClient({"bootstrap.servers": relay.address})
+    config, fetches = {"max.incremental.fetch.session.cache.slots": str(sessions)}, Weighed()
+    with (
+        SmallBroker("fetched", directory, config=config) as broker,
+        WireProxy(broker.bootstrap_servers, [Rule(fetches, api="Fetch")]) as proxy,
+    ):
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic("in", PARTITIONS, 1)])["in"].result(DEADLINE_SECONDS)
-        producer = Producer({"bootstrap.servers": relay.address, "linger.ms": 0})
-        found = fetch_settings({"bootstrap.servers": relay.address, "fetch.wait.max.ms": 100})
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+        found = fetch_settings({"bootstrap.servers": proxy.bootstrap_servers, "fetch.wait.max.ms": 100})
         reader = Fetcher(KafkaBrokers(found), found, SystemClock(), PrefixedLogger("penstock.test", ""))
         try:
             reader.assign({TopicPartition("in", number): 0 for number in range(PARTITIONS)})
             ends: set[TopicPartition | None] = set()
             while len(ends) < PARTITIONS:  # all of them are asked for
                 ends.update(event.partition for event in reader.fetch(1_000, 1.0)[1])
-            before, began, read = relay.bytes[FETCH], time.monotonic(), 0
+            before, began, read = fetches.bytes, time.monotonic(), 0
             written = 0
             while read < RECORDS:
                 seconds = time.monotonic() - began
@@ -60,11 +66,10 @@ def bytes_per_second(directory: Path, sessions: int) -> float:
                     written = number + 1
                 producer.poll(0)
                 read += sum(map(len, reader.fetch(1_000, 0.01)[0].values()))
-            return (relay.bytes[FETCH] - before) / (time.monotonic() - began)
+            return (fetches.bytes - before) / (time.monotonic() - began)
         finally:
             reader.close()
             producer.flush(DEADLINE_SECONDS)
-            relay.close()
 
 
 def test_bytes_of_requests_per_second_without_and_with_sessions(tmp_path: Path) -> None:

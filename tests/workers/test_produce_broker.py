@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
@@ -33,6 +32,7 @@ from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests import waiting
+from tests.read_to_end import read_to_end
 
 pytestmark = [
     pytest.mark.broker,
@@ -72,23 +72,10 @@ def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterato
 
 def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[Any, ...]]:
     """Return the fields of all records, in order for each partition."""
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "reader", "check.crcs": True}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    found: list[tuple[Any, ...]] = []
-    ends: set[int] = set()
-    try:
-        while len(ends) < partitions:
-            message = consumer.poll(DEADLINE_SECONDS)
-            assert message is not None
-            if message.error():
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                ends.add(message.partition())
-            else:
-                place = message.partition(), message.offset(), message.key(), message.value()
-                found.append((*place, message.timestamp(), message.headers()))
-    finally:
-        consumer.close()
+    found: list[tuple[Any, ...]] = [
+        (m.partition(), m.offset(), m.key(), m.value(), m.timestamp(), m.headers())
+        for m in read_to_end(bootstrap_servers, topic)
+    ]
     return sorted(found, key=lambda fields: fields[:2])
 
 

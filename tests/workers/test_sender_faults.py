@@ -68,9 +68,9 @@ class FaultyBrokers:
         if self._happens("not taken"):
             return int(ErrorCode.NOT_ENOUGH_REPLICAS)
         log = self.logs[partition]
-        if self._happens("forgotten") and log.last and sent not in log.unsaid:  # else it would be written twice
-            log.epochs.clear()
-            log.last.clear()
+        # What has been written without an answer would be written twice.
+        if self._happens("forgotten") and log.producers.last and sent not in log.unsaid:
+            log.producers.forget()
             return int(ErrorCode.UNKNOWN_PRODUCER_ID)
         code = log.append(sent)
         log.unsaid.add(sent)

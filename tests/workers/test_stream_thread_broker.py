@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from counting import counting_topics
 from group_settings import configure_streams_group
 from thread_stage import Spec
@@ -21,6 +21,7 @@ from thread_stage import Spec
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status
 from penstock.workers.thread.stream_thread import StreamThread
+from tests.read_to_end import read_to_end
 
 pytestmark = pytest.mark.broker
 
@@ -134,26 +135,9 @@ class Case:
         """Return the newest count of each key and partition in the changelog."""
         topic = f"{self.application_id}-counts-changelog"
         return {
-            f"{key}-{partition}": count
-            for partition in range(PARTITIONS)
-            for key, count in self._read(topic, partition)
+            f"{(message.key() or b'').decode()}-{message.partition()}": struct.unpack(">q", message.value() or b"")[0]
+            for message in read_to_end(self.bootstrap, topic)
         }
-
-    def _read(self, topic: str, partition: int) -> Iterator[tuple[str, int]]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reader",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        try:
-            while (message := consumer.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
-                yield (message.key() or b"").decode(), struct.unpack(">q", message.value() or b"")[0]
-        finally:
-            consumer.close()
 
 
 @pytest.fixture(params=["classic", "streams"])

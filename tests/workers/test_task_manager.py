@@ -44,14 +44,14 @@ def test_assigned_tasks_are_created_paused_and_later_resumed(thread: Thread, cap
     manager = thread.task_manager
     manager.set_assignment_metadata(PARTITIONS, {})
     manager.create_tasks(ALL)
-    assert manager.active_task_ids() == {TASK, OTHER}
-    assert not manager.has_active_running_tasks()
+    assert manager.active.all_assigned_task_ids() == {TASK, OTHER}
+    assert not manager.active.running
     assert not thread.consumer.positions  # not read before their state is there
     assert not manager.update_new_and_restoring_tasks()
     restored(thread)
-    assert manager.has_active_running_tasks()
+    assert manager.active.running
     assert thread.consumer.positions == {TopicPartition(IN, 0): 0, TopicPartition(IN, 1): 0}
-    assert manager.active_task(TopicPartition(IN, 1)).task_id == OTHER
+    assert manager.active.running_task_for(TopicPartition(IN, 1)).task_id == OTHER
     for line in (
         "Adding assigned tasks as active: {0_0=[in-0], 0_1=[in-1]}",
         "New active tasks to be created: {0_0=[in-0], 0_1=[in-1]}",
@@ -64,7 +64,7 @@ def test_assigned_tasks_are_created_paused_and_later_resumed(thread: Thread, cap
 def test_a_task_without_its_partitions_is_not_created(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
     thread.task_manager.set_assignment_metadata(PARTITIONS, {})
     thread.task_manager.create_tasks(PARTITIONS[TASK])
-    assert thread.task_manager.active_task_ids() == {TASK}
+    assert thread.task_manager.active.all_assigned_task_ids() == {TASK}
     assert "Task 0_1 owned partitions [in-1] are not contained in the assignment [in-0]" in lines(caplog)
 
 
@@ -100,21 +100,11 @@ def test_standby_tasks_are_created_too(thread: Thread, caplog: pytest.LogCapture
     manager.set_assignment_metadata({}, PARTITIONS)
     manager.create_tasks(())
     restored(thread)
-    assert manager.standby_task_ids() == {TASK, OTHER}
-    assert manager.has_standby_running_tasks()
-    assert manager.standby_task(TopicPartition(CHANGELOG, 0)).task_id == TASK
+    assert manager.standby.all_assigned_task_ids() == {TASK, OTHER}
+    assert manager.standby.running
+    assert manager.standby.running_task_for(TopicPartition(CHANGELOG, 0)).task_id == TASK
     assert "Adding assigned standby tasks {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
     assert "New standby tasks to be created: {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
-
-
-def test_without_a_consumer_no_task_can_be_made(thread: Thread) -> None:
-    thread.task_manager.consumer = None
-    with pytest.raises(StreamsError) as raised:
-        thread.task_manager.create_tasks(ALL)
-    assert str(raised.value) == (
-        "stream-thread [client-StreamThread-1] consumer has not been initialized while adding stream tasks. "
-        "This should not happen."
-    )
 
 
 def test_a_task_of_another_topology_is_refused(thread: Thread) -> None:

@@ -261,7 +261,7 @@ def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
     outage.lasts = False
     clock.advance(1_000)
     thread.step(3).until_running()
-    assert not thread.task_manager.rebalance_in_progress
+    assert not thread.task_manager.commits.rebalance_in_progress
 
 
 @pytest.mark.parametrize("what", ["commit", "end offsets"])

@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from request_relay import Passed, RequestRelay
 from test_exactly_once_broker import LOG, WAIT_SECONDS, committed_values, new_topic, settings
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.brokers import KafkaBrokers
-from penstock.clients.errors import ErrorCode, TransactionError
+from penstock.clients.errors import TransactionError
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import TransactionalWriter
-from penstock.dev.dev_broker import HOST, DevBroker
 from penstock.dev.kafka_distribution import preferred
+from penstock.testing.wire import Hold, Rule, WireProxy
 from penstock.topology.records import TopicPartition
 
 pytestmark = [
@@ -30,19 +29,13 @@ pytestmark = [
     pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here"),
     pytest.mark.skipif(int(preferred().split(".")[0]) < 4, reason="these transactions came with Kafka 4"),
 ]
-PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
-OF_TRANSACTIONS = (PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT)
+OF_TRANSACTIONS = ("Produce", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit")
 
 
-@pytest.fixture(scope="module")
-def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RequestRelay]:
-    """A relay in front of a broker of its own."""
-    made = RequestRelay()
-    config = {"advertised.listeners": f"BROKER://{HOST}:{made.port}"}
-    with DevBroker("behind-a-relay", tmp_path_factory.mktemp("relay"), config=config) as broker:
-        made.start(broker.bootstrap_servers)
+@pytest.fixture
+def proxy(bootstrap_servers: str) -> Iterator[WireProxy]:
+    with WireProxy(bootstrap_servers) as made:
         yield made
-        made.close()
 
 
 def librdkafkas(address: str, transactional_id: str) -> TransactionalWriter:
@@ -54,9 +47,9 @@ def ours(address: str, transactional_id: str) -> TransactionalWriter:
     return TransactionalKafkaProducer(KafkaBrokers(found, creates_topics=True), found, SystemClock(), LOG, seed=0)
 
 
-def test_the_newest_broker_is_asked_by_the_new_protocol(relay: RequestRelay) -> None:
-    topic, before = new_topic(relay.address), len(relay.passed)
-    producer = ours(relay.address, f"tx-{uuid.uuid4().hex}")
+def test_the_newest_broker_is_asked_by_the_new_protocol(bootstrap_servers: str, proxy: WireProxy) -> None:
+    topic = new_topic(bootstrap_servers)
+    producer = ours(proxy.bootstrap_servers, f"tx-{uuid.uuid4().hex}")
     producer.init_transactions(WAIT_SECONDS)
     for _ in range(2):
         producer.begin_transaction()
@@ -66,17 +59,18 @@ def test_the_newest_broker_is_asked_by_the_new_protocol(relay: RequestRelay) -> 
         producer.send_offsets_to_transaction(offsets, GroupMetadata("group"), WAIT_SECONDS)
         producer.commit_transaction(WAIT_SECONDS)
     producer.close()
-    passed = {request for request in relay.passed[before:] if request.api in OF_TRANSACTIONS}
-    passed -= {Passed(ADD_PARTITIONS, version) for version in (4, 5)}  # a broker itself asks that
-    assert passed == {Passed(PRODUCE, 12), Passed(TXN_OFFSET_COMMIT, 5), Passed(END_TXN, 5)}
-    assert committed_values(relay.address, topic) == [b"v", b"v"]
+    passed = {(api, version) for api, version in proxy.requests if api in OF_TRANSACTIONS}
+    assert passed == {("Produce", 12), ("TxnOffsetCommit", 5), ("EndTxn", 5)}
+    assert committed_values(bootstrap_servers, topic) == [b"v", b"v"]
 
 
 @pytest.mark.parametrize(("make", "is_safe"), [(librdkafkas, False), (ours, True)], ids=["librdkafka", "penstock"])
-def test_a_late_commit_does_not_commit_the_next_transaction(relay: RequestRelay, make: Any, is_safe: bool) -> None:
+def test_a_late_commit_does_not_commit_the_next_transaction(
+    bootstrap_servers: str, proxy: WireProxy, make: Any, is_safe: bool
+) -> None:
     """Found by Jepsen (Bufstream 0.1.0); in librdkafka's protocol a network can do this (librdkafka#5423)."""
-    topic = new_topic(relay.address)
-    producer = make(relay.address, f"tx-{uuid.uuid4().hex}")
+    topic = new_topic(bootstrap_servers)
+    producer = make(proxy.bootstrap_servers, f"tx-{uuid.uuid4().hex}")
     producer.init_transactions(WAIT_SECONDS)
 
     def write(value: bytes) -> None:
@@ -85,18 +79,18 @@ def test_a_late_commit_does_not_commit_the_next_transaction(relay: RequestRelay,
 
     producer.begin_transaction()
     write(b"first")
-    relay.hold_next(END_TXN)
+    proxy.set_rules([Rule(Hold("Produce", drop=True), api="EndTxn", nth=1)])
     producer.commit_transaction(WAIT_SECONDS)
-    assert relay.has_held, "the commit was sent twice, and the first one is still on its way"
+    assert proxy.events, "the commit was sent twice, and the first one is still on its way"
     producer.begin_transaction()
     write(b"second, to be aborted")
-    answer = relay.deliver_held()
+    late = proxy.wait_for(lambda event: event.what.startswith("the broker answers"))
     if is_safe:
-        assert int.from_bytes(answer[9:11], "big", signed=True) == ErrorCode.PRODUCER_FENCED
+        assert late.what == "the broker answers: PRODUCER_FENCED"
         producer.abort_transaction(WAIT_SECONDS)
-        assert committed_values(relay.address, topic) == [b"first"]
+        assert committed_values(bootstrap_servers, topic) == [b"first"]
     else:
         with suppress(TransactionError):  # there is nothing to abort any more
             producer.abort_transaction(WAIT_SECONDS)
-        assert committed_values(relay.address, topic) == [b"first", b"second, to be aborted"]
+        assert committed_values(bootstrap_servers, topic) == [b"first", b"second, to be aborted"]
     producer.close()

@@ -106,7 +106,7 @@ class Thread:
         return self.until_running().step(3)
 
     def commit(self) -> int:
-        committed: int = self.thread.task_manager.commit_all()
+        committed: int = self.thread.task_manager.commits.commit_all()
         return committed
 
     def close(self) -> None:

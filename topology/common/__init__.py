@@ -1,1 +1,1 @@
-"""What all of the topology uses: checks of arguments, durations, names, Java's orders."""
+"""Shared helpers: argument checks, durations, names, hashes, Java's iteration orders."""

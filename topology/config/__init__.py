@@ -1,1 +1,1 @@
-"""The configuration: its keys, their types and defaults."""
+"""The configuration: keys, types, defaults."""

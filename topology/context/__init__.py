@@ -1,1 +1,1 @@
-"""What operators see of the task that runs them: stores, handlers, punctuation, calls that wait."""
+"""What an operator sees of its task: stores, error handlers, punctuation, async calls."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import StreamsError
 from ..records import Headers, Message, TaskId
 
 if TYPE_CHECKING:
@@ -27,44 +28,52 @@ class Cancellable(Protocol):
         """Fire no more."""
 
 
-class TaskContext(Protocol):
-    """One task, as seen from its operators and stores."""
+class TaskContext:
+    """One task, as seen from its operators and stores.
 
-    application_id: str
-    task_id: TaskId
-    #: Effective configuration by Kafka Streams' dotted names, typed values.
-    config: Mapping[str, Any]
+    Tasks with a part of it, e.g. those that only open stores, override that part: all else raises StreamsError.
+    """
 
-    #: The input record being processed; None while punctuating or restoring.
-    message: Message | None
-    #: Timestamp (ms) of the record at the operator that runs now. The source sets it for each input record. An operator
-    #: that has changed a timestamp and writes into a store whose ``put`` takes none sets it before it does.
-    timestamp: int
-    #: Headers of the record at the operator that runs now, kept like timestamp.
-    headers: Headers
-    #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
-    stream_time_ms: int
-    #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
-    #: there again before the topology is compiled (Kafka Streams: ProcessorMetadata).
-    processor_metadata: dict[str, int]
+    def __init__(self, task_id: TaskId, config: Mapping[str, Any]) -> None:
+        self.task_id = task_id
+        #: Effective configuration by Kafka Streams' dotted names, typed values.
+        self.config = config
+        self.application_id: str = config["application.id"]
+        #: The input record being processed; None while punctuating or restoring.
+        self.message: Message | None = None
+        #: Timestamp (ms) of the record at the operator that runs now. The source sets it for each input record. An
+        #: operator that changes a timestamp sets it before it writes into a store whose ``put`` takes none.
+        self.timestamp = -1
+        #: Headers of the record at the operator that runs now, kept like timestamp.
+        self.headers: Headers = None
+        #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
+        self.stream_time_ms = -1
+        #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
+        #: there again before the topology is compiled (Kafka Streams: ProcessorMetadata).
+        self.processor_metadata: dict[str, int] = {}
 
     @property
     def state_dir(self) -> Path:
-        """The task's directory, made if need be; raises StreamsError where tasks have none."""
+        """The task's directory, made if need be."""
+        raise self._refusal("state_dir")
 
     @property
     def streams_metrics(self) -> StreamsMetrics:
-        """The metrics that processors add; raises StreamsError where they cannot."""
+        """The metrics that processors add."""
+        raise self._refusal("streams_metrics")
 
     @property
     def async_calls(self) -> AsyncCalls:
-        """What runs the calls of async functions; raises StreamsError where tasks have none."""
+        """What runs the calls of async functions."""
+        raise self._refusal("async_calls")
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock in ms: cached per iteration in a stream thread, mocked in tests."""
+        raise self._refusal("wall_clock_ms()")
 
     def store(self, name: str) -> Any:
         """Return the task's state store of this name; raises UnknownStateStoreError."""
+        raise self._refusal(f"store({name})")
 
     def send(
         self,
@@ -76,6 +85,7 @@ class TaskContext(Protocol):
         partition: int | None = None,
     ) -> None:
         """Hand a serialized record to the producer. partition None: the producer's murmur2 partitioner chooses."""
+        raise self._refusal(f"send() to {topic}")
 
     def log_change(
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
@@ -84,18 +94,25 @@ class TaskContext(Protocol):
 
         timestamp None leaves it to the producer, as Kafka Streams does for its buffers.
         """
+        raise self._refusal(f"log_change() of {store_name}")
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions an output or internal topic has (topic by its full name)."""
+        raise self._refusal(f"partition_count({topic})")
 
     def internal_topic(self, name: str) -> str:
         """Return the full name of an internal topic: ``<application.id>-<name>``; user topics stay as they are."""
+        return f"{self.application_id}-{name}"
 
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
         """Call ``callback(timestamp_ms)`` each interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME."""
+        raise self._refusal("schedule()")
 
     def request_commit(self) -> None:
-        """Ask for a commit as soon as the current records are processed."""
+        """Ask for a commit as soon as the current records are processed; ignored by a task that has no commits."""
 
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a record that an operator drops by its rules (late, null key …) in the dropped-records sensor."""
+
+    def _refusal(self, what: str) -> StreamsError:
+        return StreamsError(f"Task {self.task_id}: there is no {what} in a {type(self).__name__}")

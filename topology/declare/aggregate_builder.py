@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
 from ..operators.counting import count_aggregator, count_initializer, count_merger
-from ..operators.operator import Operator
-from ..serdes.serdes import Serde
-from ..stores.materialized import MaterializedInternal, StoreFactory
+from ..operators.table_operator import TableOperator
+from ..serdes.serdes import Serde, Serdes
+from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory
 from .abstract_stream import AbstractStream
 
 if TYPE_CHECKING:
@@ -68,10 +68,22 @@ class AggregateBuilder(AbstractStream):
         self.repartition_name = repartition_name
         self._repartition: GraphNode | None = None
 
+    def kept(
+        self, given: Materialized | None, prefix: str, value_serde: Serde[Any] | None = None
+    ) -> MaterializedInternal:
+        """Return how an aggregation is kept; for the DSL itself."""
+        return MaterializedInternal(given, self.builder, prefix, key_serde=self.key_serde, value_serde=value_serde)
+
+    def kept_count(self, given: Materialized | None, numbered: bool = True) -> MaterializedInternal:
+        """Return how a count is kept. numbered: a Materialized without a name uses up a number, as in Kafka Streams."""
+        if numbered and given is not None and given.store_name is None:
+            self.builder.new_store_name(AGGREGATE_NAME)
+        return self.kept(given, AGGREGATE_NAME, Serdes.int64())
+
     def build(
         self,
         function_name: str,
-        operator: Operator,
+        operator: TableOperator,
         store: StoreFactory,
         kept: MaterializedInternal,
         key_serde: Serde[Any] | None,

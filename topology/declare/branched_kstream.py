@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from ..common.arguments import check_function
 from ..common.naming import Named, validate_name
 from ..errors import TopologyError
@@ -27,8 +29,8 @@ class _BranchNode(ProcessorGraphNode):
         self.predicates: list[Callable[[Any, Any], Any]] = []
         self.branch_names: list[str] = []
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         self.operator = KStreamBranch(self.predicates, self.branch_names)
         super().write_to(topology)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
@@ -11,25 +11,24 @@ from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KStreamAggregate
-from ..operators.operator import Operator
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.table import KTablePassThrough
+from ..operators.table_operator import TableOperator
 from ..records import Windowed
-from ..serdes.serdes import Serde, SerdeLike
+from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from ..stores.materialized import (
     Materialized,
     MaterializedInternal,
     StoreFactory,
-    StoreOption,
     key_value_store,
-    materialized_option,
     session_store,
     window_store,
 )
 from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
 from .abstract_stream import AbstractStream
 from .kgrouped_stream import KGroupedStream
+from .options import TableOptions, table_options
 from .windowed_kstream import window_operator, window_size_ms
 
 if TYPE_CHECKING:
@@ -59,17 +58,10 @@ class CogroupedKStream(Generic[K, VR]):
         self._inputs[grouped] = aggregator
         return self
 
-    def aggregate(
-        self,
-        initializer: Callable[[], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, VR]:
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]:
         """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
-        kept = self.kept(materialized_option(store, key_serde, value_serde))
+        name, given = table_options(**options)
+        kept = self.kept(given)
         return self.build(
             name,
             kept,
@@ -104,7 +96,7 @@ class CogroupedKStream(Generic[K, VR]):
         name: str | None,
         kept: MaterializedInternal,
         store: StoreFactory,
-        operator_for: Callable[[Aggregator], Operator],
+        operator_for: Callable[[Aggregator], TableOperator],
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, VR]:
         """Put an aggregation behind each stream and merge them; for the DSL itself."""
@@ -162,17 +154,10 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
         self._cogrouped = cogrouped
         self._windows = windows
 
-    def aggregate(
-        self,
-        initializer: Callable[[], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[Windowed, VR]:
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed, VR]:
         """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
-        kept = self._cogrouped.kept(materialized_option(store, key_serde, value_serde))
+        name, given = table_options(**options)
+        kept = self._cogrouped.kept(given)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(
             name,
@@ -191,20 +176,14 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         self._windows = windows
 
     def aggregate(
-        self,
-        initializer: Callable[[], VR],
-        session_merger: Callable[[K, VR, VR], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, initializer: Callable[[], VR], session_merger: Callable[[K, VR, VR], VR], **options: Unpack[TableOptions]
     ) -> KTable[Windowed, VR]:
         """Aggregate all streams into one table per key and session, from initializer().
 
         session_merger(key, one, other) -> aggregate makes one of two sessions that a record connects.
         """
-        kept = self._cogrouped.kept(materialized_option(store, key_serde, value_serde))
+        name, given = table_options(**options)
+        kept = self._cogrouped.kept(given)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(
             name,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from ..common.naming import Named
 from ..errors import TopologyError
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
-from ..operators.operator import Operator
-from ..serdes.serdes import SerdeLike, Serdes
-from ..stores.materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
+from ..operators.table_operator import TableOperator
+from ..stores.materialized import MaterializedInternal, key_value_store
 from ..stores.windows import SessionWindows, SlidingWindows, Windows
 from .aggregate_builder import (
     AGGREGATE_NAME,
@@ -19,6 +18,7 @@ from .aggregate_builder import (
     count_aggregator,
     count_initializer,
 )
+from .options import TableOptions, table_options
 from .windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
 
 if TYPE_CHECKING:
@@ -37,63 +37,35 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     ``key_serde=`` and ``value_serde=`` of the store.
     """
 
-    def count(
-        self,
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, int]:
+    def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the records of each key."""
-        given = materialized_option(store, key_serde, value_serde)
-        if given is not None and given.store_name is None:
-            self.builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
-        kept = MaterializedInternal(
-            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=Serdes.int64()
-        )
+        name, given = table_options(**options)
+        kept = self.kept_count(given)
         operator = KStreamAggregate(kept.store_name, count_initializer, count_aggregator)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, V]:
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Combine the values of each key: reducer(aggregate, value) -> aggregate.
 
         The first value is the first aggregate. A None deletes the aggregate.
         """
-        given = materialized_option(store, key_serde, value_serde)
-        kept = MaterializedInternal(
-            given, self.builder, REDUCE_NAME, key_serde=self.key_serde, value_serde=self.value_serde
-        )
+        name, given = table_options(**options)
+        kept = self.kept(given, REDUCE_NAME, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KStreamReduce(kept.store_name, reducer), kept)
 
     def aggregate(
-        self,
-        initializer: Callable[[], VR],
-        aggregator: Callable[[K, V, VR], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
     ) -> KTable[K, VR]:
         """Aggregate the values of each key: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        given = materialized_option(store, key_serde, value_serde)
-        kept = MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde)
+        name, given = table_options(**options)
+        kept = self.kept(given, AGGREGATE_NAME)
         return self._aggregate(name, AGGREGATE_NAME, KStreamAggregate(kept.store_name, initializer, aggregator), kept)
 
     def _aggregate(
-        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+        self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
         function_name = Named(name).or_generate(self.builder, prefix)
         return self.build(function_name, operator, key_value_store(kept), kept, kept.key_serde)

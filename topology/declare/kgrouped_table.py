@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
-from ..operators.operator import Operator
 from ..operators.table_aggregate import KTableAggregate, KTableReduce
-from ..serdes.serdes import SerdeLike, Serdes
-from ..stores.materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
+from ..operators.table_operator import TableOperator
+from ..serdes.serdes import Serde, Serdes
+from ..stores.materialized import Materialized, MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
 from .aggregate_builder import count_aggregator, count_initializer
+from .options import TableOptions, table_options
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -42,37 +43,19 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         self._repartition_name = repartition_name
         self._repartition: GroupedTableOperationRepartitionNode | None = None
 
-    def count(
-        self,
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, int]:
+    def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the rows of each group."""
-        given = materialized_option(store, key_serde, value_serde)
-        kept = MaterializedInternal(
-            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=Serdes.int64()
-        )
+        name, given = table_options(**options)
+        kept = self._kept(given, Serdes.int64())
         operator = KTableAggregate(kept.store_name, count_initializer, count_aggregator, _count_subtractor)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
     def reduce(
-        self,
-        adder: Callable[[V, V], V],
-        subtractor: Callable[[V, V], V],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, adder: Callable[[V, V], V], subtractor: Callable[[V, V], V], **options: Unpack[TableOptions]
     ) -> KTable[K, V]:
         """Combine the values of each group: adder and subtractor take (aggregate, value), return the new aggregate."""
-        given = materialized_option(store, key_serde, value_serde)
-        kept = MaterializedInternal(
-            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=self.value_serde
-        )
+        name, given = table_options(**options)
+        kept = self._kept(given, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KTableReduce(kept.store_name, adder, subtractor), kept)
 
     def aggregate(
@@ -80,23 +63,24 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         initializer: Callable[[], VR],
         adder: Callable[[K, V, VR], VR],
         subtractor: Callable[[K, V, VR], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        **options: Unpack[TableOptions],
     ) -> KTable[K, VR]:
         """Aggregate the values of each group: adder and subtractor take (key, value, aggregate), return the new one.
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        given = materialized_option(store, key_serde, value_serde)
-        kept = MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde)
+        name, given = table_options(**options)
+        kept = self._kept(given)
         operator = KTableAggregate(kept.store_name, initializer, adder, subtractor)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
+    def _kept(self, given: Materialized | None, value_serde: Serde[Any] | None = None) -> MaterializedInternal:
+        return MaterializedInternal(
+            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=value_serde
+        )
+
     def _aggregate(
-        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+        self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
         from .ktable import KTable
 

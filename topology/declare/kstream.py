@@ -29,8 +29,8 @@ from ..stores.materialized import MaterializedInternal, StoreFactory, StoreOptio
 from ..stores.windows import JoinWindows
 from .abstract_stream import AbstractStream
 from .branched_kstream import BranchedKStream
-from .join_options import StreamJoinOptions
 from .kstream_async import AsyncStream
+from .options import StreamJoinOptions
 from .printed import print_action
 
 if TYPE_CHECKING:

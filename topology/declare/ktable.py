@@ -10,32 +10,27 @@ from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
 from ..graph.graph_nodes import Partitioner
-from ..operators.aggregate import KStreamAggregator
-from ..operators.operator import Operator
 from ..operators.stateless import KTableToStream
 from ..operators.suppress import KTableSuppressProcessor
-from ..operators.table import KTableFilter, KTableMapValues, KTableSource
+from ..operators.table import KTableFilter, KTableMapValues
 from ..operators.table_aggregate import KTableRepartitionMap
-from ..operators.table_store import KTableMaterializedValueGetterSupplier
+from ..operators.table_operator import TableOperator
 from ..operators.table_transform import KTableTransformValues
 from ..operators.value_getters import KTableValueGetterSupplier
-from ..operators.windowed import WindowedAggregator
 from ..processor_api import ValueTransformerWithKey, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import (
     Materialized,
     MaterializedInternal,
     StoreFactory,
-    StoreOption,
     key_value_store,
-    materialized_option,
 )
 from .abstract_stream import AbstractStream
-from .join_options import TableJoinOptions
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream
 from .ktable_foreign_key_join import foreign_key_join
 from .ktable_join import table_join
+from .options import TableJoinOptions, TableOptions, table_options
 from .suppressed import Suppressed
 from .window_grace import find_window_grace
 
@@ -54,35 +49,21 @@ class KTable(AbstractStream, Generic[K, V]):
     queried, or None.
     """
 
-    def __init__(self, *args: Any, operator: Operator, queryable_store_name: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, operator: TableOperator, queryable_store_name: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.operator = operator
         self.queryable_store_name = queryable_store_name
         self._sends_old_values = False
 
-    def filter(
-        self,
-        predicate: Callable[[K, V], Any],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, V]:
+    def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Keep the rows for which predicate(key, value) holds; the others are deleted."""
-        return self._filter(predicate, False, name, materialized_option(store, key_serde, value_serde))
+        return self._filter(predicate, False, *table_options(**options))
 
-    def filter_not(
-        self,
-        predicate: Callable[[K, V], Any],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[K, V]:
+    def filter_not(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Delete the rows for which predicate(key, value) holds."""
-        return self._filter(predicate, True, name, materialized_option(store, key_serde, value_serde))
+        return self._filter(predicate, True, *table_options(**options))
 
     def _filter(
         self, predicate: Callable[[K, V], Any], negate: bool, name: str | None, given: Materialized | None
@@ -94,39 +75,18 @@ class KTable(AbstractStream, Generic[K, V]):
 
     @overload
     def map_values(
-        self,
-        mapper: Callable[[V], VR],
-        *,
-        with_key: Literal[False] = False,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, mapper: Callable[[V], VR], *, with_key: Literal[False] = False, **options: Unpack[TableOptions]
     ) -> KTable[K, VR]: ...
     @overload
     def map_values(
-        self,
-        mapper: Callable[[K, V], VR],
-        *,
-        with_key: Literal[True],
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, mapper: Callable[[K, V], VR], *, with_key: Literal[True], **options: Unpack[TableOptions]
     ) -> KTable[K, VR]: ...
     def map_values(
-        self,
-        mapper: Callable[..., Any],
-        *,
-        with_key: bool = False,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, mapper: Callable[..., Any], *, with_key: bool = False, **options: Unpack[TableOptions]
     ) -> KTable[K, Any]:
         """Replace values by mapper(value), or with with_key by mapper(key, value); it is not called for deletions."""
         prefix = "KTABLE-MAPVALUES-"
-        given = materialized_option(store, key_serde, value_serde)
+        name, given = table_options(**options)
         kept = self._kept(given, prefix, None)
         operator = KTableMapValues(self, mapper, kept.queryable_store_name, with_key)
         return self._derived(name, prefix, operator, given, kept)
@@ -135,10 +95,7 @@ class KTable(AbstractStream, Generic[K, V]):
         self,
         supplier: Callable[[], ValueTransformerWithKey[K, V, VR]],
         *state_stores: str,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        **options: Unpack[TableOptions],
     ) -> KTable[K, VR]:
         """Replace values by those of a ValueTransformerWithKey of your own; state_stores names the stores it uses.
 
@@ -147,7 +104,7 @@ class KTable(AbstractStream, Generic[K, V]):
         follows, because without it a transformer is called again whenever a row is read.
         """
         prefix = "KTABLE-TRANSFORMVALUES-"
-        given = materialized_option(store, key_serde, value_serde)
+        name, given = table_options(**options)
         kept = MaterializedInternal(given, key_serde=self.key_serde)
         operator = KTableTransformValues(self, supplier, kept.queryable_store_name)
         return self._derived(name, prefix, operator, given, kept, state_stores, stores_of(supplier))
@@ -161,7 +118,7 @@ class KTable(AbstractStream, Generic[K, V]):
         self,
         name: str | None,
         prefix: str,
-        operator: Operator,
+        operator: TableOperator,
         given: Materialized | None,
         kept: MaterializedInternal,
         used: Sequence[str] = (),
@@ -283,16 +240,13 @@ class KTable(AbstractStream, Generic[K, V]):
         *,
         foreign_key: Callable[..., Any] | None = None,
         with_key: bool = False,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
         partitioner: Partitioner | None = None,
         other_partitioner: Partitioner | None = None,
+        **options: Unpack[TableOptions],
     ) -> KTable[K, Any]:
         if not isinstance(other, KTable):
             raise TopologyError(f"{self.name}: a KTable joins only KTables, got {other!r}")
-        given = materialized_option(store, key_serde, value_serde)
+        name, given = table_options(**options)
         if foreign_key is None:
             return table_join(self, other, joiner, kind, name, given)
         return foreign_key_join(
@@ -301,26 +255,11 @@ class KTable(AbstractStream, Generic[K, V]):
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
         """Return how operators read the table; a source table is kept in its store from now on."""
-        if isinstance(self.operator, KTableSource):
-            self.operator.materialize()
-            return KTableMaterializedValueGetterSupplier(self.operator.store_name)
-        supplier: KTableValueGetterSupplier = self.operator.view()  # type: ignore[attr-defined]
-        return supplier
+        return self.operator.view()
 
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
         """Let updates carry the old value too; returns False if that needs a store and none is forced."""
-        if self._sends_old_values:
-            return True
-        if not self._let_operator_send_old_values(force_materialization):
-            return False
-        self._sends_old_values = True
-        return True
-
-    def _let_operator_send_old_values(self, force_materialization: bool) -> bool:
-        operator: Any = self.operator
-        if isinstance(operator, KTableSource) and not force_materialization and not operator.materialized:
-            return False
-        if isinstance(operator, KTableSource | KStreamAggregator | WindowedAggregator):
-            operator.enable_sending_old_values()
-            return True
-        return bool(operator.enable_sending_old_values(force_materialization))
+        self._sends_old_values = self._sends_old_values or self.operator.enable_sending_old_values(
+            force_materialization
+        )
+        return self._sends_old_values

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from ..common.arguments import check_type
 from ..common.naming import Named
 from ..errors import TopologyError
-from ..operators.operator import Operator
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
+from ..operators.table_operator import TableOperator
 from ..operators.windowed import KStreamWindowAggregate
 from ..records import Windowed
-from ..serdes.serdes import SerdeLike, Serdes
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
-from ..stores.materialized import MaterializedInternal, StoreOption, materialized_option, session_store, window_store
+from ..stores.materialized import MaterializedInternal, session_store, window_store
 from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
 from .aggregate_builder import (
     AGGREGATE_NAME,
@@ -28,6 +27,7 @@ from .aggregate_builder import (
     merger_for_reducer,
     reduce_initializer,
 )
+from .options import TableOptions, table_options
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -43,7 +43,7 @@ def window_operator(
     emit: EmitStrategy,
     initializer: Callable[[], Any],
     aggregator: Callable[[Any, Any, Any], Any],
-) -> Operator:
+) -> TableOperator:
     """Return the operator that aggregates in these windows."""
     if isinstance(windows, SlidingWindows):
         return KStreamSlidingWindowAggregate(windows, store_name, emit, initializer, aggregator)
@@ -74,58 +74,27 @@ class TimeWindowedKStream(Generic[K, V]):
         self._emit = strategy
         return self
 
-    def count(
-        self,
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[Windowed, int]:
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
         """Count the records of each key and window; null values count too."""
-        builder = self._grouped.builder
-        given = materialized_option(store, key_serde, value_serde)
-        if given is not None and given.store_name is None and not isinstance(self._windows, SlidingWindows):
-            builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
-        kept = MaterializedInternal(
-            given, builder, AGGREGATE_NAME, key_serde=self._grouped.key_serde, value_serde=Serdes.int64()
-        )
+        name, given = table_options(**options)
+        kept = self._grouped.kept_count(given, numbered=not isinstance(self._windows, SlidingWindows))
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
 
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[Windowed, V]:
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
         """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
-        given = materialized_option(store, key_serde, value_serde)
-        grouped = self._grouped
-        kept = MaterializedInternal(
-            given, grouped.builder, REDUCE_NAME, key_serde=grouped.key_serde, value_serde=grouped.value_serde
-        )
+        name, given = table_options(**options)
+        kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
         return self._build(name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), kept)
 
     def aggregate(
-        self,
-        initializer: Callable[[], VR],
-        aggregator: Callable[[K, V, VR], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
     ) -> KTable[Windowed, VR]:
         """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        given = materialized_option(store, key_serde, value_serde)
-        grouped = self._grouped
-        kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)
+        name, given = table_options(**options)
+        kept = self._grouped.kept(given, AGGREGATE_NAME)
         return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
 
     def _build(
@@ -157,39 +126,16 @@ class SessionWindowedKStream(Generic[K, V]):
         self._emit = strategy
         return self
 
-    def count(
-        self,
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[Windowed, int]:
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
         """Count the records of each key and session; null values count too."""
-        builder = self._grouped.builder
-        given = materialized_option(store, key_serde, value_serde)
-        if given is not None and given.store_name is None:
-            builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
-        kept = MaterializedInternal(
-            given, builder, AGGREGATE_NAME, key_serde=self._grouped.key_serde, value_serde=Serdes.int64()
-        )
+        name, given = table_options(**options)
+        kept = self._grouped.kept_count(given)
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
 
-    def reduce(
-        self,
-        reducer: Callable[[V, V], V],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
-    ) -> KTable[Windowed, V]:
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
         """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
-        given = materialized_option(store, key_serde, value_serde)
-        grouped = self._grouped
-        kept = MaterializedInternal(
-            given, grouped.builder, REDUCE_NAME, key_serde=grouped.key_serde, value_serde=grouped.value_serde
-        )
+        name, given = table_options(**options)
+        kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
         return self._build(
             name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), merger_for_reducer(reducer), kept
         )
@@ -199,20 +145,15 @@ class SessionWindowedKStream(Generic[K, V]):
         initializer: Callable[[], VR],
         aggregator: Callable[[K, V, VR], VR],
         session_merger: Callable[[K, VR, VR], VR],
-        *,
-        name: str | None = None,
-        store: StoreOption = None,
-        key_serde: SerdeLike | None = None,
-        value_serde: SerdeLike | None = None,
+        **options: Unpack[TableOptions],
     ) -> KTable[Windowed, VR]:
         """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
         record connects.
         """
-        given = materialized_option(store, key_serde, value_serde)
-        grouped = self._grouped
-        kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)
+        name, given = table_options(**options)
+        kept = self._grouped.kept(given, AGGREGATE_NAME)
         return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
 
     def _build(

@@ -1,1 +1,1 @@
-"""The graph of a topology: named, optimized, built, described, compared."""
+"""The processor graph: names, optimization, sub-topologies, descriptions, comparison of versions."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from ..errors import TopologyError
 from ..operators.operator import Operator
 from ..operators.table_join import KTableKTableAbstractJoin, KTableKTableJoinMerger
@@ -47,8 +49,8 @@ class StreamStreamJoinNode(GraphNode):
         self.self_join = self_join
         self.is_self_join = False
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         this, other = self.this, self.other
         if self.is_self_join:
             topology.add_processor(self.node_name, self.self_join, [this.windowed_name])
@@ -84,8 +86,8 @@ class StreamTableJoinNode(GraphNode):
         self.grace_ms = grace_ms
         self.buffer = buffer
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         topology.add_processor(self.node_name, self.operator, self.parent_names())
         if self.buffer is not None:
             topology.add_state_store(self.buffer, [self.node_name])
@@ -136,14 +138,16 @@ class KTableKTableJoinNode(GraphNode):
         self.merger = merger
         self.store = store
 
+    @override
     def enable_versioned_semantics(self, parent_name: str) -> None:
-        """See GraphNode.enable_versioned_semantics: only for the side behind that parent."""
+        """Enable them for the side behind that parent only."""
         for side in (self.this, self.other):
             if side.parent_name == parent_name:
                 side.operator.use_versioned_semantics = True
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to. Each side reads the other's stores."""
+        """Each side reads the other's stores."""
         this, other = self.this, self.other
         topology.add_processor(this.join_name, this.operator, [this.parent_name])
         topology.add_processor(other.join_name, other.operator, [other.parent_name])

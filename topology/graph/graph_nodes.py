@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from ..common.arguments import check_function
 from ..context.partitioners import WindowedStreamPartitioner
 from ..context.timestamp_extractors import TimestampExtractor, fail_on_invalid_timestamp
@@ -139,13 +141,14 @@ class ProcessorGraphNode(GraphNode):
         self.store_names = tuple(store_names)
         self.stores = tuple(stores)
 
+    @override
     def enable_versioned_semantics(self, parent_name: str) -> None:
-        """See GraphNode.enable_versioned_semantics."""
         if isinstance(self.operator, VersionedSemantics):
             self.operator.use_versioned_semantics = True
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to. A table that nobody reads has no store."""
+        """A table without readers has no store."""
         topology.add_processor(self.node_name, self.operator, self.parent_names())
         kept = not isinstance(self.operator, KTableSource) or self.operator.materialized
         for store in self.stores if kept else ():
@@ -173,8 +176,8 @@ class StreamSourceNode(GraphNode):
             other.remove_child(child)
             self.add_child(child)
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         topology.add_source(
             self.node_name,
             self.topics,
@@ -207,8 +210,8 @@ class TableSourceNode(GraphNode):
         self.is_global = is_global
         self.reuse_source_topic_for_changelog = False
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         if self.is_global:
             topology.add_global_store(
                 self.store,
@@ -246,8 +249,9 @@ class StreamSinkNode(GraphNode):
         self.value_serde = value_serde
         self.partitioner = partitioner
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to. Windowed keys go where the key inside them belongs."""
+        """Windowed keys go where the key inside them belongs."""
         partitioner = self.partitioner
         if partitioner is None and isinstance(self.key_serde, WindowedSerde):
             partitioner = WindowedStreamPartitioner(self.key_serde)
@@ -268,8 +272,8 @@ class StateStoreNode(GraphNode):
         super().__init__(store.name)
         self.store = store
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         topology.add_state_store(self.store)
 
 
@@ -293,8 +297,8 @@ class GlobalStoreNode(GraphNode):
         self.processor_name = processor_name
         self.operator = operator
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         topology.add_global_store(
             self.store,
             self.source_name,
@@ -338,8 +342,8 @@ class BaseRepartitionNode(GraphNode):
         self.named = named
         self.drops_null_keys = False
 
+    @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """See GraphNode.write_to."""
         topology.add_internal_topic(self.topic, self.partitions, named=self.named)
         parents = self.parent_names()
         if self.filter_name is not None:

@@ -1,1 +1,1 @@
-"""What the processor nodes do: one class per Kafka Streams processor, compiled into a closure for each task."""
+"""The processor nodes: one class for each Kafka Streams processor, compiled into a closure for each task."""

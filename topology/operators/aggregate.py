@@ -6,15 +6,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Headers
 from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
-from .operator import NodeContext, Operator
-from .table_store import KTableMaterializedValueGetterSupplier, TableStore
-from .value_getters import KTableValueGetterSupplier
+from .operator import NodeContext
+from .table_operator import StoredTable
+from .table_store import TableStore
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names
@@ -24,27 +26,16 @@ Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
 
 
-class KStreamAggregator(Operator):
-    """What KStreamAggregate and KStreamReduce share: the store, and whether old values are sent."""
+class KStreamAggregator(StoredTable):
+    """What KStreamAggregate and KStreamReduce share."""
 
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-        self.send_old_values = False
-
-    def enable_sending_old_values(self) -> None:
-        """Forward old values too."""
-        self.send_old_values = True
-
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        return KTableMaterializedValueGetterSupplier(self.store_name)
-
+    @override
     def flushed_store(self, node: NodeContext) -> Any:
-        """See Operator.flushed_store."""
         return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: over a cached store, or one whose rows a loop can write itself."""
+        """Fuse over a cached store, or one whose rows a loop can write itself."""
         update = self._update(code, names.key)
         if update is None:
             return False
@@ -79,8 +70,8 @@ class KStreamAggregate(KStreamAggregator):
         self.initializer = initializer
         self.aggregator = aggregator
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, initializer, aggregator = node.dropped, self.initializer, self.aggregator
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
@@ -105,8 +96,8 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
+    @override
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """See KStreamAggregator.write_update."""
         update.aggregate(self.initializer, self.aggregator, names)
 
 
@@ -117,8 +108,8 @@ class KStreamReduce(KStreamAggregator):
         super().__init__(store_name)
         self.reducer = reducer
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, reducer = node.dropped, self.reducer
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
@@ -140,6 +131,6 @@ class KStreamReduce(KStreamAggregator):
 
         return reduce
 
+    @override
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """See KStreamAggregator.write_update."""
         update.reduce(self.reducer, names)

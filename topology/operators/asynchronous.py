@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.async_calls import AsyncCalls, CallOptions, OrderedBy
 from ..context.task_context import Process, TaskContext
 from ..records import Headers
@@ -44,8 +46,8 @@ class AsyncOperator(Operator):
     def finish(self, node: NodeContext) -> Finish:
         """Return what passes a result on."""
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, with_key = node.task, self.with_key
         kind = CallsInOrder if self.ordered_by == "partition" else CallsByKey
         calls = kind(self, node, self.finish(node))
@@ -77,8 +79,9 @@ class _Calls(WaitingRecords):
         node.owns(take)
         self._process = node.guarded(take)
 
+    @override
     def room(self) -> int:
-        """See WaitingRecords.room: of all tasks of the process."""
+        """Return the room of all tasks of the process together."""
         return self._limit - self._calls.in_flight(self._operator)
 
     def add(self, held: Held) -> None:
@@ -93,8 +96,8 @@ class _Calls(WaitingRecords):
         self.times.calls += 1
         self._calls.begin(held.call)
 
+    @override
     def drain(self) -> int:
-        """See WaitingRecords.drain."""
         drained = 0
         while self.held():
             self._wait()
@@ -107,8 +110,8 @@ class _Calls(WaitingRecords):
         self._taken = held.call
         held.pass_on(self._task, self._process)
 
+    @override
     def cancel(self) -> None:
-        """See WaitingRecords.cancel."""
         for held in self.held():
             self._calls.cancel(held.call)
             self._calls.count(self._operator, -1)
@@ -134,8 +137,8 @@ class CallsInOrder(_Calls):
         super().__init__(operator, node, finish)
         self._held: deque[Held] = deque()
 
+    @override
     def held(self) -> Sequence[Held]:
-        """See WaitingRecords.held."""
         return self._held
 
     def _put(self, held: Held) -> None:
@@ -146,8 +149,8 @@ class CallsInOrder(_Calls):
         first = self._held[0].call
         self._calls.wait(lambda: first.done)
 
+    @override
     def advance(self) -> int:
-        """See WaitingRecords.advance."""
         held, passed = self._held, 0
         while held and held[0].call.done:
             self._pass_on(held.popleft())
@@ -168,8 +171,8 @@ class CallsByKey(_Calls):
         self._held: dict[int, Held] = {}  # by id, the oldest first
         self._lanes: dict[Any, deque[Held]] = {}
 
+    @override
     def held(self) -> Sequence[Held]:
-        """See WaitingRecords.held."""
         return list(self._held.values())
 
     def _put(self, held: Held) -> None:
@@ -183,8 +186,8 @@ class CallsByKey(_Calls):
         first = [lane[0].call for lane in self._lanes.values()]
         self._calls.wait(lambda: any(call.done for call in first))
 
+    @override
     def advance(self) -> int:
-        """See WaitingRecords.advance."""
         ended = [(name, lane[0]) for name, lane in self._lanes.items() if lane[0].call.done]
         for name, held in ended:
             lane = self._lanes[name]
@@ -216,8 +219,8 @@ def _lane(held: Held) -> Any:
 class KStreamMapValuesAsync(AsyncOperator):
     """Replaces the value by what the function returns."""
 
+    @override
     def finish(self, node: NodeContext) -> Finish:
-        """See AsyncOperator.finish."""
         forward = node.forward
 
         def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -229,8 +232,8 @@ class KStreamMapValuesAsync(AsyncOperator):
 class KStreamFilterAsync(AsyncOperator):
     """Forwards records for which the function returns something true."""
 
+    @override
     def finish(self, node: NodeContext) -> Finish:
-        """See AsyncOperator.finish."""
         forward = node.forward
 
         def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -243,8 +246,8 @@ class KStreamFilterAsync(AsyncOperator):
 class KStreamFlatMapValuesAsync(AsyncOperator):
     """Replaces the value by each of those that the function returns."""
 
+    @override
     def finish(self, node: NodeContext) -> Finish:
-        """See AsyncOperator.finish."""
         forward, name = node.forward, node.name
 
         def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -257,9 +260,8 @@ class KStreamFlatMapValuesAsync(AsyncOperator):
 class KStreamForeachAsync(AsyncOperator):
     """Ends the stream with the function's effect."""
 
+    @override
     def finish(self, node: NodeContext) -> Finish:
-        """See AsyncOperator.finish."""
-
         def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             return
 

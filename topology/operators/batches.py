@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..records import Headers
@@ -36,8 +38,8 @@ class KStreamMapBatches(Operator):
         self.max_wait_ms = max_wait_ms
         self.columns = columns
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         batch = Batch(self, node)
         node.waits(batch)
         return batch.process
@@ -73,24 +75,25 @@ class Batch(WaitingRecords):
         if len(self._held) >= self._operator.max_records:
             self.drain()
 
+    @override
     def held(self) -> Sequence[Held]:
-        """See WaitingRecords.held."""
         return self._held
 
+    @override
     def room(self) -> int:
-        """See WaitingRecords.room: a full batch is processed at once, so there is always some."""
+        """A full batch is processed at once, so there is always some."""
         return self._operator.max_records
 
+    @override
     def due_ms(self) -> int | None:
-        """See WaitingRecords.due_ms."""
         return self._due_ms if self._held else None
 
+    @override
     def advance(self) -> int:
-        """See WaitingRecords.advance."""
         return self.drain() if self._held and self._task.wall_clock_ms() >= self._due_ms else 0
 
+    @override
     def drain(self) -> int:
-        """See WaitingRecords.drain."""
         held, self._held = self._held, []
         if held:
             self._error = None
@@ -123,8 +126,8 @@ class Batch(WaitingRecords):
         finally:
             self.times.note(time.perf_counter() - began)
 
+    @override
     def cancel(self) -> None:
-        """See WaitingRecords.cancel."""
         self._held.clear()
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..common.murmur3 import hash128
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
@@ -68,8 +70,8 @@ class SubscriptionSendProcessor(Operator):
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
         use_versioned_semantics = self.use_versioned_semantics
         foreign_key_of = self._foreign_key_function()
@@ -155,8 +157,8 @@ class SubscriptionReceiveProcessor(Operator):
         self.store_name = store_name
         self.key_schema = key_schema
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
         to_bytes = _schema(self.key_schema, node).to_bytes
         put = node.store(self.store_name).put
@@ -196,8 +198,8 @@ class SubscriptionJoinProcessor(Operator):
     def __init__(self, foreign_value_getter_supplier: KTableValueGetterSupplier) -> None:
         self.foreign_value_getter_supplier = foreign_value_getter_supplier
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward = node.forward
         get = self.foreign_value_getter_supplier.compile(node).get_forwarded
 
@@ -227,8 +229,8 @@ class ForeignTableJoinProcessor(Operator):
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, use_versioned_semantics = node.forward, node.dropped, self.use_versioned_semantics
         schema = _schema(self.key_schema, node)
         prefix_bytes, from_bytes = schema.prefix_bytes, schema.from_bytes
@@ -266,8 +268,8 @@ class ResponseJoinProcessor(Operator):
         self.joiner = joiner
         self.left_join = left_join
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, name = node.forward, node.dropped, node.name
         joiner, left_join = self.joiner, self.left_join
         get = self.value_getter_supplier.compile(node).get

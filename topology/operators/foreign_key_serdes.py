@@ -9,6 +9,8 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from ..errors import SerializationError
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 
@@ -108,16 +110,16 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.primary_key_topic = primary_key_topic
         self.primary_key_serde = as_serde(primary_key_serde)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionWrapperSerde:
-        """See Serde.with_default."""
         return SubscriptionWrapperSerde(self.primary_key_topic, _or_default(self.primary_key_serde, default))
 
+    @override
     def open_part(self) -> str | None:
-        """See Serde.open_part."""
         return "primary key" if self.primary_key_serde is None else self.primary_key_serde.open_part()
 
+    @override
     def serialize(self, topic: str, value: SubscriptionWrapper | None) -> bytes | None:
-        """See Serde.serialize."""
         if value is None:
             return None
         key = _given(self.primary_key_serde, "primary key").serialize(self.primary_key_topic, value.primary_key) or b""
@@ -128,8 +130,8 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
             raise SerializationError(f"A subscription of version {value.version} needs a primary partition")
         return head + key + _LENGTH.pack(value.primary_partition)
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionWrapper | None:
-        """See Serde.deserialize."""
         if data is None:
             return None
         version, found_hash, rest = _unversioned(data, 2)
@@ -147,16 +149,16 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     def __init__(self, foreign_value_serde: SerdeLike | None) -> None:
         self.foreign_value_serde = as_serde(foreign_value_serde)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionResponseWrapperSerde:
-        """See Serde.with_default."""
         return SubscriptionResponseWrapperSerde(_or_default(self.foreign_value_serde, default))
 
+    @override
     def open_part(self) -> str | None:
-        """See Serde.open_part."""
         return "value of the right table" if self.foreign_value_serde is None else self.foreign_value_serde.open_part()
 
+    @override
     def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
-        """See Serde.serialize."""
         if value is None:
             return None
         foreign_value = None
@@ -165,8 +167,8 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         head = bytes((_versioned(value.version, value.original_value_hash),))
         return head + (value.original_value_hash or b"") + (foreign_value or b"")
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionResponseWrapper | None:
-        """See Serde.deserialize."""
         if data is None:
             return None
         version, found_hash, rest = _unversioned(data, 1)

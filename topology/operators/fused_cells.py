@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ..context.store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
 from ..serdes.serdes import ITSELF, inline
 from .fused_update import FusedUpdate, counts
@@ -74,8 +76,8 @@ class FusedCell(FusedUpdate):
             read = None if inline(cells.read) == ITSELF else inline(cells.read).compiled or cells.read
             self._updates = cells.table.updates(cells.load, cells.hold, read, cells.native)
 
+    @override
     def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
-        """See FusedUpdate.aggregate."""
         if self._updates is None:
             super().aggregate(initializer, aggregator, names)
         elif counts(initializer, aggregator) and self._cells.native is int:
@@ -84,8 +86,8 @@ class FusedCell(FusedUpdate):
             bound = self._code.bind(initializer, "initializer"), self._code.bind(aggregator, "aggregator")
             self._call(self._updates.aggregate, *bound, after_key=(names.key, names.value))
 
+    @override
     def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
-        """See FusedUpdate.reduce."""
         if self._updates is None:
             super().reduce(reducer, names)
         else:

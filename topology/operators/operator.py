@@ -2,7 +2,7 @@
 
 An Operator is declared once, when the topology is built, and holds no state of a run. For each task it is compiled into
 one closure that does its work and calls the next closure: a record runs depth-first through plain Python calls, with no
-look-up of children, no context object and no try block on its way. See docs/architecture.md, "A record's way".
+look-up of children, no context object and no try block on its way. docs/architecture.md follows a record on that way.
 """
 
 from __future__ import annotations

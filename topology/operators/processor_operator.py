@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from ..common.durations import Duration, to_millis
 from ..context.task_context import Cancellable, Process, TaskContext
 from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
@@ -26,8 +28,8 @@ class ProcessorOperator(Operator):
         self.supplier = supplier
         self.fixed_key = fixed_key
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, processor = node.task, self.supplier()
         if processor is None or isinstance(processor, type):
             raise StreamsError(

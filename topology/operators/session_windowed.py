@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
@@ -49,16 +51,16 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         self.windows = windows
         self.session_merger = session_merger
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """See WindowedAggregator."""
         return _SessionStoreGetterSupplier(self.store_name)
 
+    @override
     def flushed_store(self, node: NodeContext) -> Any:
-        """See Operator.flushed_store."""
         return None if self.on_close else cached_store(node, self.store_name, StoreKind.SESSION)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, gap, grace_ms = node.dropped, self.windows.inactivity_gap_ms, self.windows.grace_ms
         initializer, merger, find_sessions = (
             self.initializer,
@@ -149,8 +151,8 @@ class _SessionRange(EmitRange):
 class _SessionEmitter(CloseEmitter):
     """Forwards sessions as they close: found by their ends, with their ends as timestamps."""
 
+    @override
     def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:
-        """See CloseEmitter."""
         for session, aggregate in self.store.find_sessions_ending(first, last):
             yield session, aggregate, session[2]
 

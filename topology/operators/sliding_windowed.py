@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ValueAndTimestamp, Windowed
@@ -56,8 +58,8 @@ class KStreamSlidingWindowAggregate(WindowedAggregator):
         super().__init__(store_name, emit_strategy, initializer, aggregator)
         self.windows = windows
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         difference = self.windows.time_difference_ms
         emitter = CloseEmitter(node, self.store_name, _SlidingWindowRange(difference)) if self.on_close else None
         return _SlidingWindowProcessor(node, self, emitter).process

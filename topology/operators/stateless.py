@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers
@@ -21,12 +23,12 @@ class PassThrough(Operator):
 
     stateless = True
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         return node.forward
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         code.forward(names)
         return True
 
@@ -40,8 +42,8 @@ class KStreamFilter(Operator):
         self.predicate = predicate
         self.filter_not = filter_not
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, predicate = node.forward, self.predicate
 
         def filter_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -54,8 +56,8 @@ class KStreamFilter(Operator):
 
         return filter_not if self.filter_not else filter_
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         holds = f"{code.bind(self.predicate, 'predicate')}({names.key}, {names.value})"
         with code.block(f"if {'not ' if self.filter_not else ''}{holds}:"):
             code.forward(names)
@@ -70,8 +72,8 @@ class KStreamMap(Operator):
     def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         self.mapper = mapper
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, mapper, name = node.forward, self.mapper, node.name
 
         def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -83,8 +85,8 @@ class KStreamMap(Operator):
 
         return map_
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         pair, key, value = code.fresh("pair"), code.fresh("key"), code.fresh("value")
         code.emit(f"{pair} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
         with code.block(f"if type({pair}) is not tuple or len({pair}) != 2:"):
@@ -102,8 +104,8 @@ class KStreamSelectKey(Operator):
     def __init__(self, mapper: Callable[[Any, Any], Any]) -> None:
         self.mapper = mapper
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, mapper = node.forward, self.mapper
 
         def select_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -111,8 +113,8 @@ class KStreamSelectKey(Operator):
 
         return select_key
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         key = code.fresh("key")
         code.emit(f"{key} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
         code.forward(names._replace(key=key))
@@ -128,8 +130,8 @@ class KStreamMapValues(Operator):
         self.mapper = mapper
         self.with_key = with_key
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, mapper = node.forward, self.mapper
 
         def map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -140,8 +142,8 @@ class KStreamMapValues(Operator):
 
         return map_values_with_key if self.with_key else map_values
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         value = code.fresh("value")
         arguments = f"{names.key}, {names.value}" if self.with_key else names.value
         code.emit(f"{value} = {code.bind(self.mapper, 'mapper')}({arguments})")
@@ -160,8 +162,8 @@ class KStreamFlatMap(Operator):
     def __init__(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
         self.mapper = mapper
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, mapper, name = node.forward, self.mapper, node.name
 
         def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -186,8 +188,8 @@ class KStreamFlatMapValues(Operator):
         self.mapper = mapper
         self.with_key = with_key
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, mapper, name = node.forward, self.mapper, node.name
 
         def flat_map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -208,8 +210,8 @@ class KStreamPeek(Operator):
         self.action = action
         self.forward = forward
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, action = node.forward, self.action
 
         def peek(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -221,8 +223,8 @@ class KStreamPeek(Operator):
 
         return peek if self.forward else foreach
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         code.emit(f"{code.bind(self.action, 'action')}({names.key}, {names.value})")
         if self.forward:
             code.forward(names)
@@ -236,8 +238,8 @@ class KStreamPrint(Operator):
         self.action = action
         self.close = close
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         action = self.action
         if self.close is not None:
             node.on_close(self.close)
@@ -255,8 +257,8 @@ class KStreamBranch(Operator):
         self.predicates = tuple(predicates)
         self.child_nodes = tuple(child_nodes)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         branches = [(p, node.children[name]) for p, name in zip(self.predicates, self.child_nodes, strict=False)]
         default = node.children[self.child_nodes[-1]] if len(self.child_nodes) > len(self.predicates) else None
 
@@ -274,8 +276,8 @@ class KStreamBranch(Operator):
 class KTableToStream(Operator):
     """Forwards the new values of a table as a stream (Kafka Streams: a KStreamMapValues over the Change)."""
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward = node.forward
 
         def to_stream(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
@@ -283,8 +285,8 @@ class KTableToStream(Operator):
 
         return to_stream
 
+    @override
     def fuse_change(self, code: LoopCode, key: str, new: str, old: str) -> bool:
-        """See Operator.fuse_change."""
         code.forward(code.names(key, new))
         return True
 

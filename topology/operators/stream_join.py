@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..records import Headers
 from .operator import NodeContext, Operator
@@ -93,8 +95,8 @@ class KStreamJoinWindow(Operator):
     def __init__(self, window_name: str) -> None:
         self.window_name = window_name
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward, put = node.task, node.forward, node.store(self.window_name).put
 
         def join_window(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -143,8 +145,8 @@ class KStreamKStreamJoin(Operator):
         before, after = self.windows.before_ms, self.windows.after_ms
         return (before, after) if self.left else (after, before)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, outer = node.forward, node.dropped, self.outer
         joiner = joiner_with_key(self.joiner, self.with_key)
         tracker = self.shared_time_tracker_supplier.compile(node)
@@ -306,8 +308,8 @@ class KStreamKStreamSelfJoin(Operator):
         self.retention_ms = retention_ms
         self.with_key = with_key
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped = node.forward, node.dropped
         joiner, retention = joiner_with_key(self.joiner_this, self.with_key), self.retention_ms
         before, after = self.windows.before_ms, self.windows.after_ms

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from ..errors import SerializationError
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 
@@ -32,20 +34,20 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
     def __init__(self, key_serde: SerdeLike | None) -> None:
         self.key_serde = as_serde(key_serde)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> TimestampedKeyAndJoinSideSerde:
-        """See Serde.with_default."""
         inner = default if self.key_serde is None else self.key_serde.with_default(default)
         return TimestampedKeyAndJoinSideSerde(inner)
 
+    @override
     def serialize(self, topic: str, value: TimestampedKeyAndJoinSide | None) -> bytes | None:
-        """See Serde.serialize."""
         if value is None:
             return None
         key = _given(self.key_serde, "key").serialize(topic, value.key)
         return _TIMESTAMP_AND_SIDE.pack(value.timestamp, value.left) + (key or b"")
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> TimestampedKeyAndJoinSide | None:
-        """See Serde.deserialize."""
         if data is None:
             return None
         timestamp, left = _TIMESTAMP_AND_SIDE.unpack_from(data)
@@ -60,21 +62,21 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         self.left_serde = as_serde(left_serde)
         self.right_serde = as_serde(right_serde)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> LeftOrRightValueSerde:
-        """See Serde.with_default."""
         left = default if self.left_serde is None else self.left_serde.with_default(default)
         right = default if self.right_serde is None else self.right_serde.with_default(default)
         return LeftOrRightValueSerde(left, right)
 
+    @override
     def serialize(self, topic: str, value: LeftOrRightValue | None) -> bytes | None:
-        """See Serde.serialize."""
         if value is None:
             return None
         data = self._serde(value.left).serialize(topic, value.value)
         return None if data is None else (b"\1" if value.left else b"\0") + data
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> LeftOrRightValue | None:
-        """See Serde.deserialize."""
         if not data:
             return None
         left = data[0] == 1

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
@@ -52,8 +54,8 @@ class KStreamGlobalKTableJoin(Operator):
         self.left_join = left_join
         self.with_key = with_key
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, left_join, mapper = node.forward, node.dropped, self.left_join, self.mapper
         joiner = joiner_with_key(self.joiner, self.with_key)
         get = self.value_getter_supplier.compile(node).get
@@ -100,8 +102,8 @@ class KStreamKTableJoin(Operator):
         getter: KTableValueGetter = node.share((self, "getter"), lambda: self.value_getter_supplier.compile(node))
         return getter
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, left_join = node.dropped, self.left_join
         join = self._join(node)
         if self.grace_ms is not None:
@@ -115,8 +117,8 @@ class KStreamKTableJoin(Operator):
 
         return table_join
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
         getter = self._getter(code.context)
         if self.grace_ms is not None or getter.get_as_of is not None:
             return False

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext, ValueAndTimestamp
-from .operator import NodeContext, Operator
+from .operator import NodeContext
 from .record_context import record_context, with_record_context
+from .table_operator import TableOperator
 from .table_store import NO_TIMESTAMP
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 
-class KTableSuppressProcessor(Operator):
+class KTableSuppressProcessor(TableOperator):
     """Holds updates back until their window closes or their time limit has passed.
 
     suppressed: SuppressedInternal (time to wait in ms, limits of the buffer, what a full buffer does). store_name: the
@@ -29,16 +32,17 @@ class KTableSuppressProcessor(Operator):
         self.parent = parent
         parent.enable_sending_old_values(True)
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too; returns whether the table before does."""
         return self.parent.enable_sending_old_values(force_materialization)
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
         """Return how the suppressed table is read: what is held back counts as not yet updated."""
         return _SuppressGetterSupplier(self)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward = node.task, node.guarded(node.forward)
         wait_ms: int = self.suppressed.time_to_wait_ms
         until_window_closes: bool = self.suppressed.until_window_closes

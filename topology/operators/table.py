@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
-from .operator import NodeContext, Operator
+from .operator import NodeContext
+from .table_operator import DerivedTable, StoredTable, TableOperator
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 
-class KTableSource(Operator):
+class KTableSource(TableOperator):
     """Turns records into updates of a table; it is kept in store_name only if queryable_name is set.
 
     Records without a key are dropped.
@@ -21,12 +24,19 @@ class KTableSource(Operator):
     def __init__(self, store_name: str, queryable_name: str | None) -> None:
         self.store_name = store_name
         self.queryable_name = queryable_name
-        self.send_old_values = False
 
-    def enable_sending_old_values(self) -> None:
-        """Forward old values too, which materializes the table."""
-        self.send_old_values = True
-        self.queryable_name = self.store_name
+    @override
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        if not force_materialization and not self.materialized:
+            return False
+        self.materialize()
+        return super().enable_sending_old_values(force_materialization)
+
+    @override
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the table is read: it is kept in its store from now on."""
+        self.materialize()
+        return KTableMaterializedValueGetterSupplier(self.store_name)
 
     def materialize(self) -> None:
         """Keep the table in its store."""
@@ -37,8 +47,8 @@ class KTableSource(Operator):
         """Whether the table is kept in a store."""
         return self.queryable_name is not None
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped = node.forward, node.dropped
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
@@ -66,27 +76,14 @@ class KTableSource(Operator):
         return source
 
 
-class KTableStep(Operator):
+class KTableStep(DerivedTable):
     """What KTableFilter and KTableMapValues share: each update's values are computed from those of the parent table.
 
     With queryable_name the result is kept in that store, and old values come from there.
     """
 
-    def __init__(self, parent: Table, queryable_name: str | None) -> None:
-        self.parent = parent
-        self.queryable_name = queryable_name
-        self.send_old_values = False
-
-    def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, if this table or one before it is in a store; returns whether it is so."""
-        if self.queryable_name is not None or self.parent.enable_sending_old_values(force_materialization):
-            self.send_old_values = True
-        return self.send_old_values
-
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        if self.queryable_name is not None:
-            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+    @override
+    def computed_view(self) -> KTableValueGetterSupplier:
         return _StepValueGetterSupplier(self)
 
     def value_function(self) -> Callable[[Any, Any], Any]:
@@ -108,8 +105,8 @@ class KTableStep(Operator):
         """Whether updates from None to None are not forwarded."""
         return False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
         forward, value_of = node.forward, self.value_function()
@@ -163,8 +160,8 @@ class KTableFilter(KTableStep):
         self.use_versioned_semantics = False
         self.send_old_values = parent.enable_sending_old_values(False)
 
+    @override
     def value_function(self) -> Callable[[Any, Any], Any]:
-        """See KTableStep."""
         predicate = self.predicate
 
         def keep(key: Any, value: Any) -> Any:
@@ -176,8 +173,8 @@ class KTableFilter(KTableStep):
         return keep_not if self.filter_not else keep
 
     @property
+    @override
     def skips_nothing_to_nothing(self) -> bool:
-        """See KTableStep."""
         return self.send_old_values and not self.use_versioned_semantics
 
 
@@ -191,8 +188,8 @@ class KTableMapValues(KTableStep):
         self.mapper = mapper
         self.with_key = with_key
 
+    @override
     def value_function(self) -> Callable[[Any, Any], Any]:
-        """See KTableStep."""
         mapper = self.mapper
         if self.with_key:
             return mapper
@@ -216,23 +213,17 @@ class _StepValueGetterSupplier(KTableValueGetterSupplier):
         return self.parent.compile(node).map(self.step.row_of())
 
 
-class KTablePassThrough(Operator):
+class KTablePassThrough(StoredTable):
     """Merges the aggregations of a cogrouped stream, which all write to store_name."""
 
-    def __init__(self, parents: Sequence[Any], store_name: str) -> None:
+    def __init__(self, parents: Sequence[TableOperator], store_name: str) -> None:
+        super().__init__(store_name)
         self.parents = parents
-        self.store_name = store_name
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Make the aggregations forward old values. True: they are always materialized."""
-        for parent in self.parents:
-            parent.enable_sending_old_values()
-        return True
+        return all(parent.enable_sending_old_values(force_materialization) for parent in self.parents)
 
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        return KTableMaterializedValueGetterSupplier(self.store_name)
-
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         return node.forward

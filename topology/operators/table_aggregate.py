@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
 from .aggregate import Aggregator, Initializer, Reducer
-from .operator import NodeContext, Operator
+from .operator import NodeContext
 from .stateless import check_pair
-from .table_store import KTableMaterializedValueGetterSupplier, TableStore
+from .table_operator import StoredTable, TableOperator
+from .table_store import TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: Kafka Streams before it cannot read an update with both values: it needs two records (KIP-904).
 _COMBINED_UPDATES_SINCE = (3, 5)
 
 
-class KTableRepartitionMap(Operator):
+class KTableRepartitionMap(TableOperator):
     """Maps old and new value of an update: mapper(key, value) -> (group key, value).
 
     Forwards one update if both have the same group key, else a removal and then an addition; pairs without key or value
@@ -32,16 +35,18 @@ class KTableRepartitionMap(Operator):
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
         """Return how the mapped table is read; only its own operator can, because of the repartitioning."""
         return _RepartitionMapGetterSupplier(self)
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
         """Raise StreamsError: it always needs and sends them."""
         raise StreamsError("A KTableRepartitionMap always requires sending old values")
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, name, use_versioned_semantics = node.forward, node.name, self.use_versioned_semantics
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
@@ -102,25 +107,11 @@ class _RepartitionMapGetterSupplier(KTableValueGetterSupplier):
         return KTableValueGetter(get)
 
 
-class KTableAggregator(Operator):
-    """What KTableAggregate and KTableReduce share."""
-
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-        self.send_old_values = False
-
-    def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too. True: the table is always materialized."""
-        self.send_old_values = True
-        return True
-
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        return KTableMaterializedValueGetterSupplier(self.store_name)
-
-
-class KTableAggregate(KTableAggregator):
+class KTableAggregate(StoredTable):
     """Aggregates a grouped table: remove the old value, add the new one; both (key, value, aggregate) -> aggregate."""
+
+    #: What error messages call it.
+    operation = "aggregate"
 
     def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
         super().__init__(store_name)
@@ -128,16 +119,18 @@ class KTableAggregate(KTableAggregator):
         self.add = add
         self.remove = remove
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
-        store_name, initializer, add, remove = self.store_name, self.initializer, self.add, self.remove
-        store = TableStore(node, store_name)
+        initializer, add, remove, operation = self.initializer, self.add, self.remove, self.operation
+        store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
         update, wants_old = store.updater(node, self.send_old_values)
 
         def aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
-                raise _null_key("aggregate", store_name)
+                raise StreamsError(
+                    f"Record key for KTable {operation} operator with state {store.store.name} should not be null."
+                )
             row = get(key)
             aggregate, row_timestamp = (None, timestamp) if row is None else row
             sent_old = as_read(aggregate) if wants_old and row is not None else None
@@ -153,41 +146,13 @@ class KTableAggregate(KTableAggregator):
         return aggregate
 
 
-class KTableReduce(KTableAggregator):
+class KTableReduce(KTableAggregate):
     """Reduces a grouped table: remove_reducer takes the old value out, add_reducer the new one in."""
 
+    operation = "reduce"
+
     def __init__(self, store_name: str, add_reducer: Reducer, remove_reducer: Reducer) -> None:
-        super().__init__(store_name)
-        self.add_reducer = add_reducer
-        self.remove_reducer = remove_reducer
+        def add(key: Any, value: Any, aggregate: Any) -> Any:
+            return value if aggregate is None else add_reducer(aggregate, value)
 
-    def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
-        store_name, add, remove = self.store_name, self.add_reducer, self.remove_reducer
-        store = TableStore(node, store_name)
-        get, as_read = store.get, store.as_read
-        update, wants_old = store.updater(node, self.send_old_values)
-
-        def reduce(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                raise _null_key("reduce", store_name)
-            row = get(key)
-            aggregate, row_timestamp = (None, timestamp) if row is None else row
-            sent_old = as_read(aggregate) if wants_old and row is not None else None
-            newest = timestamp
-            if change[1] is not None and aggregate is not None:
-                aggregate = remove(aggregate, change[1])
-                newest = max(timestamp, row_timestamp)
-            if change[0] is not None:
-                if aggregate is None:
-                    aggregate = change[0]
-                else:
-                    aggregate = add(aggregate, change[0])
-                    newest = max(timestamp, row_timestamp)
-            update(key, aggregate, sent_old, newest, timestamp, headers)
-
-        return reduce
-
-
-def _null_key(operation: str, store_name: str) -> StreamsError:
-    return StreamsError(f"Record key for KTable {operation} operator with state {store_name} should not be null.")
+        super().__init__(store_name, lambda: None, add, lambda key, value, aggregate: remove_reducer(aggregate, value))

@@ -6,9 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
-from .operator import NodeContext, Operator
+from .operator import NodeContext
+from .table_operator import TableOperator
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
@@ -17,7 +20,7 @@ Joiner = Callable[[Any, Any], Any]
 JoinValues = Callable[[Any, Any], Any]
 
 
-class KTableKTableAbstractJoin(Operator):
+class KTableKTableAbstractJoin(TableOperator):
     """One side of a join: an update of table1 is joined with the row of table2.
 
     joiner(value of table1, value of table2): for the second side, give the tables in reverse order and the joiner
@@ -33,19 +36,17 @@ class KTableKTableAbstractJoin(Operator):
         self.joiner = joiner
         self.getter_supplier1 = table1.value_getter_supplier()
         self.getter_supplier2 = table2.value_getter_supplier()
-        self.send_old_values = False
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, which materializes both tables. True."""
         self.table1.enable_sending_old_values(True)
         self.table2.enable_sending_old_values(True)
-        self.send_old_values = True
-        return True
+        return super().enable_sending_old_values(True)
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the joined table is read: by joining on the fly."""
         return _JoinGetterSupplier(self)
 
     @abstractmethod
@@ -56,8 +57,8 @@ class KTableKTableAbstractJoin(Operator):
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
         """Return the getter of joined rows."""
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, join = node.forward, node.dropped, self.join_function()
         send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
         emits_without_other = self.emits_without_other
@@ -99,12 +100,12 @@ class KTableKTableInnerJoin(KTableKTableAbstractJoin):
 
     emits_without_other = False
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return _with_this(self.joiner)
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -120,12 +121,12 @@ class KTableKTableInnerJoin(KTableKTableAbstractJoin):
 class KTableKTableLeftJoin(KTableKTableAbstractJoin):
     """The left side of a left join."""
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return _with_this(self.joiner)
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -145,12 +146,12 @@ class KTableKTableRightJoin(KTableKTableAbstractJoin):
 
     emits_without_other = False
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return self.joiner
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -168,8 +169,8 @@ class KTableKTableRightJoin(KTableKTableAbstractJoin):
 class KTableKTableOuterJoin(KTableKTableAbstractJoin):
     """Either side of an outer join."""
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def join(this: Any, other: Any) -> Any:
@@ -177,8 +178,8 @@ class KTableKTableOuterJoin(KTableKTableAbstractJoin):
 
         return join
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -213,7 +214,7 @@ class _JoinGetterSupplier(KTableValueGetterSupplier):
         return KTableValueGetter(join(getter1.get, getter2.get), get_forwarded=forwarded)
 
 
-class KTableKTableJoinMerger(Operator):
+class KTableKTableJoinMerger(TableOperator):
     """Merges both sides of a join into one table, kept in queryable_name if that is given."""
 
     def __init__(
@@ -225,23 +226,21 @@ class KTableKTableJoinMerger(Operator):
         self.parent1 = parent1
         self.parent2 = parent2
         self.queryable_name = queryable_name
-        self.send_old_values = False
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, which materializes both joined tables. True."""
         self.parent1.enable_sending_old_values(True)
         self.parent2.enable_sending_old_values(True)
-        self.send_old_values = True
-        return True
+        return super().enable_sending_old_values(True)
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the joined table is read."""
         if self.queryable_name is not None:
             return KTableMaterializedValueGetterSupplier(self.queryable_name)
         return _MergerGetterSupplier(self)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
         if self.send_old_values:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.store_interfaces import StoreKind
 from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
@@ -118,12 +120,12 @@ class KTableMaterializedValueGetterSupplier(KTableValueGetterSupplier):
         self.store_name = store_name
 
     @property
+    @override
     def store_names(self) -> tuple[str, ...]:
-        """See KTableValueGetterSupplier."""
         return (self.store_name,)
 
+    @override
     def compile(self, node: NodeContext) -> KTableValueGetter:
-        """See KTableValueGetterSupplier."""
         store = TableStore(node, self.store_name)
         if store.store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:  # has no cache
             return KTableValueGetter(store.get, store.get_as_of)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from .operator import NodeContext, Operator
+from .operator import NodeContext
 from .processor_operator import forwarding_disabled_context
-from .table_store import NO_TIMESTAMP, KTableMaterializedValueGetterSupplier, TableStore
+from .table_operator import DerivedTable
+from .table_store import NO_TIMESTAMP, TableStore
 from .value_getters import Getter, GetterAsOf, KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: (key, value or None) -> new value or None.
 Transform = Callable[[Any, Any], Any]
 
 
-class KTableTransformValues(Operator):
+class KTableTransformValues(DerivedTable):
     """Replaces values by what a ValueTransformerWithKey makes of them; supplier() makes one for each task.
 
     Unlike a mapper it is called for deletions too. With queryable_name the result is kept in that store. Without, old
@@ -27,21 +30,11 @@ class KTableTransformValues(Operator):
     reads_record_metadata = True
 
     def __init__(self, parent: Table, supplier: Callable[[], Any], queryable_name: str | None) -> None:
-        self.parent = parent
+        super().__init__(parent, queryable_name)
         self.supplier = supplier
-        self.queryable_name = queryable_name
-        self.send_old_values = False
 
-    def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, if this table or one before it is in a store; returns whether it is so."""
-        if self.queryable_name is not None or self.parent.enable_sending_old_values(force_materialization):
-            self.send_old_values = True
-        return self.send_old_values
-
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        if self.queryable_name is not None:
-            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+    @override
+    def computed_view(self) -> KTableValueGetterSupplier:
         return _TransformedValueGetterSupplier(self)
 
     def transformer(self, node: NodeContext) -> Transform:
@@ -58,8 +51,8 @@ class KTableTransformValues(Operator):
         node.owns(transform)
         return transform
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         transform = self.transformer(node)
         if self.queryable_name is not None:
             return self._compile_materialized(node, transform, self.queryable_name)

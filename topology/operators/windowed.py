@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import override
+
 from ..context.store_interfaces import Cells, StoreKind
 from ..context.task_context import Process
 from ..errors import TopologyError
 from ..records import Change, Headers, Window, Windowed
 from .aggregate import Aggregator, Initializer
 from .fused_cells import FusedCell, cached_store, exact_key
-from .operator import NodeContext, Operator
+from .operator import NodeContext
+from .table_operator import TableOperator
 from .table_store import as_read, forwards_itself
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
@@ -47,8 +50,8 @@ class EnumerableWindows(Protocol):
         """Return the windows that hold the timestamp, by their start, in the order of their updates."""
 
 
-class WindowedAggregator(Operator):
-    """What aggregations over windows share: the window store, and whether old values are sent."""
+class WindowedAggregator(TableOperator):
+    """What aggregations over windows share: the window store, and when results are sent."""
 
     def __init__(
         self, store_name: str, emit_strategy: EmitStrategy, initializer: Initializer, aggregator: Aggregator
@@ -57,19 +60,14 @@ class WindowedAggregator(Operator):
         self.emit_strategy = emit_strategy
         self.initializer = initializer
         self.aggregator = aggregator
-        self.send_old_values = False
-
-    def enable_sending_old_values(self) -> None:
-        """Forward old values too."""
-        self.send_old_values = True
 
     @property
     def on_close(self) -> bool:
         """Whether only final results are sent."""
         return self.emit_strategy is EmitStrategy.ON_WINDOW_CLOSE
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
         return WindowStoreGetterSupplier(self.store_name)
 
 
@@ -95,8 +93,8 @@ class KStreamWindowAggregate(WindowedAggregator):
                 "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
             )
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         update = self._compile_update(node)
         dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
         emitter = CloseEmitter(node, self.store_name, _TimeWindowRange(windows)) if self.on_close else None
@@ -126,12 +124,13 @@ class KStreamWindowAggregate(WindowedAggregator):
         observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
         return observed
 
+    @override
     def flushed_store(self, node: NodeContext) -> Any:
-        """See Operator.flushed_store."""
         return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: time windows over a cached store."""
+        """Fuse time windows over a cached store."""
         store, advance_ms = self.flushed_store(code.context), self.advance_ms
         if store is None or advance_ms is None:
             return False
@@ -242,12 +241,12 @@ class WindowStoreGetterSupplier(KTableValueGetterSupplier):
         self.store_name = store_name
 
     @property
+    @override
     def store_names(self) -> tuple[str, ...]:
-        """See KTableValueGetterSupplier."""
         return (self.store_name,)
 
+    @override
     def compile(self, node: NodeContext) -> KTableValueGetter:
-        """See KTableValueGetterSupplier."""
         store = node.store(self.store_name)
         return KTableValueGetter(_getter(store.fetch), get_forwarded=_getter(store.fetch_forwarded))
 

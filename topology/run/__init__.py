@@ -1,1 +1,1 @@
-"""From the graph to what runs: compiled and fused loops."""
+"""Compiled topologies: the closures and fused loops that process records."""

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ..context.async_calls import Call, Lifespan
+from typing_extensions import override
+
+from ..context.async_calls import AsyncCalls, Call, Lifespan
 
 
 class LoopCalls:
@@ -63,16 +65,16 @@ class LoopCalls:
                 raise error
 
     def in_flight(self, of: Hashable) -> int:
-        """See AsyncCalls."""
+        """Return how many calls of an operator were begun and not taken yet."""
         return self._in_flight[of]
 
     def count(self, of: Hashable, by: int) -> None:
-        """See AsyncCalls."""
+        """Change that number."""
         self._in_flight[of] += by
 
 
-class TurnedCalls:
-    """Implements AsyncCalls where nothing goes on beside the task: the loop turns while the task waits.
+class TurnedCalls(AsyncCalls):
+    """Nothing goes on beside the task: the loop turns while the task waits.
 
     make_loop: makes it, with the first call.
     """
@@ -88,31 +90,31 @@ class TurnedCalls:
             self._calls = LoopCalls(self._loop, self._loop.stop)
         return self._calls
 
+    @override
     def begin(self, call: Call) -> None:
-        """See AsyncCalls."""
         self._started().start(call)
 
+    @override
     def cancel(self, call: Call) -> None:
-        """See AsyncCalls."""
         if call.task is not None:
             call.task.cancel()
 
+    @override
     def wait(self, until: Callable[[], bool]) -> None:
-        """See AsyncCalls."""
         while not until():
             assert self._loop is not None
             self._loop.run_forever()  # until the next call has ended
 
+    @override
     def in_flight(self, of: Hashable) -> int:
-        """See AsyncCalls."""
         return self._started().in_flight(of)
 
+    @override
     def count(self, of: Hashable, by: int) -> None:
-        """See AsyncCalls."""
         self._started().count(of, by)
 
+    @override
     def close(self) -> None:
-        """See AsyncCalls."""
         if self._loop is not None and self._calls is not None:
             self._loop.run_until_complete(self._calls.close())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())

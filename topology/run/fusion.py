@@ -19,6 +19,8 @@ from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
+from typing_extensions import override
+
 from penstock.kernel import messages as compiled
 
 from ..context.error_handling import ErrorHandling
@@ -292,8 +294,8 @@ class SourceCode(LoopCode):
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
+    @override
     def say_record(self) -> None:
-        """See LoopCode.say_record."""
         self.emit("task.stream_time_ms = stream_time")
         self.emit("task.message = message")
         self.emit(f"task.timestamp = {self._record_time}")

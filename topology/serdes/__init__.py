@@ -1,1 +1,1 @@
-"""Serdes: how keys and values become bytes."""
+"""Serdes: keys and values as bytes."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from typing_extensions import override
+
 from ..errors import SerializationError
 from .serdes import Serde, SerdeLike, Serdes, as_serde, deserializer_for, serializer_for
 
@@ -37,16 +39,17 @@ class ListSerde(Serde[list[Any]]):
     def __reduce__(self) -> Any:
         return ListSerde, (self.inner,)
 
+    @override
     def with_elements(self, elements: Serde[Any] | None) -> ListSerde:
-        """See Serde.with_elements."""
         return ListSerde(elements) if self.inner is None else self
 
+    @override
     def open_part(self) -> str | None:
-        """See Serde.open_part."""
         return "elements of lists" if self.inner is None else self.inner.open_part()
 
+    @override
     def serialize(self, topic: str, value: list[Any] | None) -> bytes | None:
-        """See Serde.serialize; raises SerializationError for anything but a list."""
+        """Return the bytes; raises SerializationError for anything but a list."""
         if value is None:
             return None
         if not isinstance(value, list):
@@ -62,8 +65,9 @@ class ListSerde(Serde[list[Any]]):
         head = struct.pack(f">{len(nulls) + 2}i", len(nulls), *nulls, len(elements))
         return b"".join((_CONSTANT_SIZE, head, *(data for data in elements if data is not None)))
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> list[Any] | None:
-        """See Serde.deserialize; raises SerializationError for what is no list of such elements."""
+        """Return the list; raises SerializationError for bytes that are no list of such elements."""
         if data is None:
             return None
         from_bytes, size = deserializer_for(self._inner(), topic), _SIZES.get(self._inner())

@@ -26,14 +26,14 @@ class RegistrySerde:
         self._field = MessageField.KEY if is_key else MessageField.VALUE
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """See Serde.serialize; registers the schema if the serializer is set to."""
+        """Return the bytes of a value; registers its schema if the serializer is set to."""
         if value is None:
             return None
         data: bytes = self._serializer(value, self._context(topic, self._field))
         return data
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
-        """See Serde.deserialize."""
+        """Return the value of bytes."""
         return None if data is None else self._deserializer(data, self._context(topic, self._field))
 
     def __repr__(self) -> str:

@@ -14,6 +14,8 @@ from types import FunctionType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
+from typing_extensions import override
+
 from penstock.kernel import codecs as compiled_codecs
 from penstock.kernel import messages as compiled
 
@@ -22,7 +24,6 @@ from . import codecs
 from .json_codec import json_decoder, json_encoder
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: A plain function of one argument; None stands for null and gives None.
 ToBytes = Callable[[Any], bytes | None]
@@ -113,12 +114,12 @@ class PlainSerde(Serde[T]):
         self.cacheable_keys = cacheable_keys
         self.private = private
 
+    @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:
-        """See Serde.serialize."""
         return self.serializer(value)
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
-        """See Serde.deserialize."""
         return cast("T | None", self.deserializer(data))
 
     def __reduce__(self) -> Any:
@@ -137,12 +138,12 @@ class UserSerde(Serde[T]):
         self.serialize = serde.serialize  # type: ignore[method-assign]
         self.deserialize = serde.deserialize  # type: ignore[method-assign]
 
+    @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:
-        """See Serde.serialize."""
         return self.serde.serialize(topic, value)
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
-        """See Serde.deserialize."""
         return cast("T | None", self.serde.deserialize(topic, data))
 
     def __repr__(self) -> str:

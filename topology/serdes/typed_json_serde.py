@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from msgspec import inspect
+from typing_extensions import override
 
 from ..errors import ConfigError
 from .json_codec import json_decoder, json_encoder
@@ -41,12 +42,12 @@ class TypedJsonSerde(Serde[T]):
         self.serializer = nullable(json_encoder(kind, allow_nan))
         self.deserializer = nullable(decode)
 
+    @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:
-        """See Serde.serialize."""
         return cast("Any", self.serializer)(value)  # type: ignore[no-any-return]
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
-        """See Serde.deserialize."""
         return cast("Any", self.deserializer)(data)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
 from ..records import Change, Windowed
@@ -50,17 +52,17 @@ class WindowedSerde(Serde[Windowed]):
     def _deserializer(self, inner: FromBytes) -> FromBytes:
         raise NotImplementedError
 
+    @override
     def serialize(self, topic: str, value: Windowed | None) -> bytes | None:
-        """See Serde.serialize."""
         return self._serializer(serializer_for(self._inner(), topic))(value)
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> Windowed | None:
-        """See Serde.deserialize."""
         result: Windowed | None = self._deserializer(deserializer_for(self._inner(), topic))(data)
         return result
 
+    @override
     def open_part(self) -> str | None:
-        """See Serde.open_part."""
         return "key inside windowed keys" if self.inner is None else self.inner.open_part()
 
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
@@ -96,8 +98,8 @@ class TimeWindowedSerde(WindowedSerde):
     def __reduce__(self) -> Any:
         return TimeWindowedSerde, (self.inner, self.window_size_ms)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
-        """See Serde.with_default."""
         return TimeWindowedSerde(default, self.window_size_ms) if self.inner is None else self
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
@@ -131,8 +133,8 @@ class SessionWindowedSerde(WindowedSerde):
     def __reduce__(self) -> Any:
         return SessionWindowedSerde, (self.inner,)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
-        """See Serde.with_default."""
         return SessionWindowedSerde(default) if self.inner is None else self
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
@@ -198,16 +200,16 @@ class ChangedSerde(Serde[Change]):
     def __reduce__(self) -> Any:
         return ChangedSerde, (self.inner,)
 
+    @override
     def with_default(self, default: Serde[Any] | None) -> ChangedSerde:
-        """See Serde.with_default."""
         return ChangedSerde(default) if self.inner is None else self
 
+    @override
     def serialize(self, topic: str, value: Change | None) -> bytes | None:
-        """See Serde.serialize."""
         return self._serializer(serializer_for(self._inner(), topic))(value)
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> Change | None:
-        """See Serde.deserialize."""
         result: Change | None = self._deserializer(deserializer_for(self._inner(), topic))(data)
         return result
 

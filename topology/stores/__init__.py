@@ -1,1 +1,1 @@
-"""How results are kept: Materialized, Stores, windows."""
+"""Declarations of stores and windows: Materialized, Stores, TimeWindows and the others."""

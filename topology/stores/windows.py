@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from ..common.durations import Duration, non_negative_millis, to_millis
 from ..errors import TopologyError
 from ..operators.windowed import EmitStrategy
@@ -82,8 +84,9 @@ class TimeWindows(Windows):
         """Return hopping windows of the same size that start each advance."""
         return TimeWindows(self.size_ms, self.grace_ms, advance)
 
+    @override
     def windows_for(self, timestamp: int) -> dict[int, Window]:
-        """See Windows.windows_for; starts ascend."""
+        """Return them by ascending start."""
         size, advance = self.size_ms, self.advance_ms
         first = max(0, timestamp - size + advance) // advance * advance
         return {start: Window(start, start + size) for start in range(first, timestamp + 1, advance)}
@@ -119,8 +122,8 @@ class UnlimitedWindows(Windows):
         """0: the window never closes."""
         return 0
 
+    @override
     def windows_for(self, timestamp: int) -> dict[int, Window]:
-        """See Windows.windows_for."""
         start = self.start_ms
         return {start: Window(start, TIMESTAMP_MAX)} if timestamp >= start else {}
 

@@ -1,1 +1,1 @@
-"""What a stream thread and its supervisor say to each other: messages, the thread's state."""
+"""What a stream thread and its supervisor exchange: messages, the thread's state."""

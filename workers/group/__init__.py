@@ -1,1 +1,1 @@
-"""A stream thread's part in its group: rebalances, topics of the application, which host has what."""
+"""The thread's part in its group: rebalances, assignment, the application's topics, metadata of hosts."""

@@ -67,8 +67,8 @@ class RebalanceListener:
             "\tcurrently assigned active tasks: %s\n\tcurrently assigned standby tasks: %s\n",
             self._states.state.name,
             listed(partitions),
-            listed(self._task_manager.active_task_ids()),
-            listed(self._task_manager.standby_task_ids()),
+            listed(self._task_manager.active.all_assigned_task_ids()),
+            listed(self._task_manager.standby.all_assigned_task_ids()),
         )
         self._states.transition_to(StreamThreadState.PARTITIONS_REVOKED)
         start_ms = self._clock.monotonic_ms()
@@ -84,8 +84,8 @@ class RebalanceListener:
             "\tlost active tasks: %s\n\tlost assigned standby tasks: %s\n",
             self._states.state.name,
             listed(partitions),
-            listed(self._task_manager.active_task_ids()),
-            listed(self._task_manager.standby_task_ids()),
+            listed(self._task_manager.active.all_assigned_task_ids()),
+            listed(self._task_manager.standby.all_assigned_task_ids()),
         )
         start_ms = self._clock.monotonic_ms()
         try:

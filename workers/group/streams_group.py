@@ -131,7 +131,7 @@ class StreamsGroup:
     def _handle(self, event: Event) -> None:
         match event:
             case Rebalance():
-                self._task_manager.commit_all()
+                self._task_manager.commits.commit_all()
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
                 self._on_assigned(self._assignor.on_assignment(event))
@@ -144,7 +144,7 @@ class StreamsGroup:
     def _on_assigned(self, assignment: Assignment) -> None:
         task_manager = self._task_manager
         if assignment.error is AssignorError.NONE:
-            task_manager.set_partitions_by_host_state(assignment.partitions_by_host)
+            task_manager.partitions_by_host = assignment.partitions_by_host
             if self._hosts is not None:
                 by_host = assignment.partitions_by_host, assignment.standby_partitions_by_host
                 self._hosts.on_assignment(*by_host, self._topics.counts)
@@ -167,12 +167,12 @@ class StreamsGroup:
         if not self._prepare_topics():
             self.enforce_rebalance(reason)
             return
-        self._task_manager.wait_for_commit()  # the group would refuse it once it has a new generation
+        self._task_manager.commits.wait()  # the group would refuse it once it has a new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
         subscription = self._assignor.subscription(
-            self._task_manager.active_task_ids(),
-            self._task_manager.standby_task_ids(),
+            self._task_manager.active.all_assigned_task_ids(),
+            self._task_manager.standby.all_assigned_task_ids(),
             self._task_manager.task_offset_sums(),
             self._error,
             self._task_manager.task_loads(),
@@ -184,7 +184,7 @@ class StreamsGroup:
 
         Raises TaskTimeoutError if that has failed for task.timeout.ms.
         """
-        task_ids, timeouts = self._task_manager.active_task_ids(), self._task_manager.active.timeouts
+        task_ids, timeouts = self._task_manager.active.all_assigned_task_ids(), self._task_manager.active.timeouts
         try:
             self._topics.prepare(JOIN_PATIENCE_MS if self._has_joined else None)
         except BrokerUnavailableError as error:

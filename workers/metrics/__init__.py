@@ -1,1 +1,1 @@
-"""What is measured in a stream thread, and the memory that it may take."""
+"""Measurements of a stream thread, and its memory budget."""

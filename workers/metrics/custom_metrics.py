@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from typing_extensions import override
+
+from penstock.topology import processor_api
 from penstock.topology.processor_api import Statistic
 
 from .sensors import Metric, MetricGroup, Sensor
@@ -13,8 +16,8 @@ from .sensors import Metric, MetricGroup, Sensor
 MetricKey = tuple[str, tuple[tuple[str, str], ...], str]
 
 
-class CustomSensor:
-    """See processor_api.Sensor. recorded: what the statistics are of, beside the sum and the last value."""
+class CustomSensor(processor_api.Sensor):
+    """recorded: what the statistics are of, beside the sum and the last value."""
 
     def __init__(
         self, recorded: Sensor, now_ms: Callable[[], int], add: Callable[..., None], parents: tuple[CustomSensor, ...]
@@ -26,16 +29,16 @@ class CustomSensor:
         self._add = add
         self._parents = parents
 
+    @override
     def record(self, value: float = 1.0) -> None:
-        """See processor_api.Sensor."""
         self.value = float(value)
         self.sum += self.value
         self.recorded.record(self.value, self._now_ms())
         for parent in self._parents:
             parent.record(value)
 
+    @override
     def add(self, name: str, statistic: Statistic, group: str, tags: Mapping[str, str] | None = None) -> None:
-        """See processor_api.Sensor."""
         self._add(self, name, statistic, group, tags)
 
 
@@ -51,10 +54,8 @@ READ: Mapping[Statistic, Callable[[CustomSensor, int], float]] = {
 }
 
 
-class CustomMetrics:
-    """See processor_api.StreamsMetrics.
-
-    tags: of all metrics here, such as the thread's name. make_sensor: with the configured windows. now_ms: the clock
+class CustomMetrics(processor_api.StreamsMetrics):
+    """tags: of all metrics here, such as the thread's name. make_sensor: with the configured windows. now_ms: the clock
     of the windows.
     """
 
@@ -65,37 +66,37 @@ class CustomMetrics:
         self._sensors: dict[Any, CustomSensor] = {}
         self._metrics: dict[MetricKey, tuple[CustomSensor, Statistic]] = {}
 
+    @override
     def add_sensor(self, name: str, *parents: CustomSensor) -> CustomSensor:
-        """See processor_api.StreamsMetrics."""
         return self._sensor(name, parents)
 
+    @override
     def add_rate_total_sensor(
         self, scope_name: str, entity_name: str, operation_name: str, tags: Mapping[str, str] | None = None
     ) -> CustomSensor:
-        """See processor_api.StreamsMetrics."""
         group, own = f"stream-{scope_name}-metrics", {f"{scope_name}-id": entity_name, **(tags or {})}
         sensor = self._sensor((group, operation_name, *own.items()))
         sensor.add(f"{operation_name}-rate", "rate", group, own)
         sensor.add(f"{operation_name}-total", "total", group, own)
         return sensor
 
+    @override
     def add_latency_rate_total_sensor(
         self, scope_name: str, entity_name: str, operation_name: str, tags: Mapping[str, str] | None = None
     ) -> CustomSensor:
-        """See processor_api.StreamsMetrics."""
         sensor = self.add_rate_total_sensor(scope_name, entity_name, operation_name, tags)
         group, own = f"stream-{scope_name}-metrics", {f"{scope_name}-id": entity_name, **(tags or {})}
         sensor.add(f"{operation_name}-latency-avg", "avg", group, own)
         sensor.add(f"{operation_name}-latency-max", "max", group, own)
         return sensor
 
+    @override
     def remove_sensor(self, sensor: CustomSensor) -> None:
-        """See processor_api.StreamsMetrics."""
         self._sensors = {key: other for key, other in self._sensors.items() if other is not sensor}
         self._metrics = {key: found for key, found in self._metrics.items() if found[0] is not sensor}
 
+    @override
     def metrics(self) -> list[Metric]:
-        """See processor_api.StreamsMetrics."""
         return [
             Metric(name, each.group, each.tags, value) for each in self.groups() for name, value in each.values.items()
         ]

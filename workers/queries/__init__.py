@@ -1,1 +1,1 @@
-"""State stores, read from outside of their thread."""
+"""State stores, read from outside their thread."""

@@ -11,7 +11,7 @@ from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from ..control.messages import LIST_STORES, Query, QueryResult
 from ..tasks.task_manager import TaskManager
 
-#: The methods that read; docs/architecture.md, "Stores", says what they do.
+#: The methods that read; docs/state-stores.md says what they do.
 READ_METHODS = frozenset(
     (
         *("get", "range", "reverse_range", "all", "reverse_all", "prefix_scan", "approximate_num_entries"),

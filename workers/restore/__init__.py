@@ -1,1 +1,1 @@
-"""Changelogs that are read into stores: progress, listeners."""
+"""Changelogs read into stores: the restore consumer, progress, listeners."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..control.messages import ListenerCall, ThreadControl
@@ -18,20 +20,20 @@ class ReportingRestoreListener(StateRestoreListener):
     def _report(self, method: str, *arguments: object) -> None:
         self._control.report(ListenerCall("restore", method, arguments))
 
+    @override
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
-        """See StateRestoreListener."""
         self._report("on_restore_start", partition, store, starting_offset, ending_offset)
 
+    @override
     def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
-        """See StateRestoreListener."""
         self._report("on_batch_restored", partition, store, batch_end_offset, restored)
 
+    @override
     def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """See StateRestoreListener."""
         self._report("on_restore_end", partition, store, total_restored)
 
+    @override
     def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """See StateRestoreListener."""
         self._report("on_restore_suspended", partition, store, total_restored)
 
 
@@ -44,10 +46,11 @@ class ReportingStandbyListener(StandbyUpdateListener):
     def _report(self, method: str, *arguments: object) -> None:
         self._control.report(ListenerCall("standby", method, arguments))
 
+    @override
     def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
-        """See StandbyUpdateListener."""
         self._report("on_update_start", partition, store, starting_offset)
 
+    @override
     def on_batch_loaded(
         self,
         partition: TopicPartition,
@@ -57,11 +60,10 @@ class ReportingStandbyListener(StandbyUpdateListener):
         batch_size: int,
         end_offset: int | None,
     ) -> None:
-        """See StandbyUpdateListener."""
         self._report("on_batch_loaded", partition, store, task_id, batch_end_offset, batch_size, end_offset)
 
+    @override
     def on_update_suspended(
         self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
     ) -> None:
-        """See StandbyUpdateListener."""
         self._report("on_update_suspended", partition, store, store_offset, end_offset, reason)

@@ -1,1 +1,1 @@
-"""Partitions that are not read although they have records."""
+"""Partitions that stall although they have records."""

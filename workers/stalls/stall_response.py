@@ -54,7 +54,7 @@ class StallResponse:
 
     def _report(self, stall: Stall, now_ms: int) -> None:
         self._metrics.partition_stall.record(1, now_ms)
-        task = self._task_manager.active_task(stall.partition)
+        task = self._task_manager.active.running_task_for(stall.partition)
         task_id = "unknown" if task is None else str(task.task_id)
         self._control.report(
             PartitionStalled(task_id, str(stall.partition), stall.position, stall.end, stall.for_ms, stall.action.name)

@@ -1,1 +1,1 @@
-"""Tasks: active, standby and global ones, their registries and their manager, their records, commits and state."""
+"""Active, standby and global tasks: registries, TaskManager, records, commits, state."""

@@ -35,6 +35,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from typing_extensions import override
+
 from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
@@ -153,15 +155,15 @@ class AtLeastOnceCommit(Commit):
         """Whether the group has answered."""
         return self._answer is None or self._answer.done()
 
+    @override
     def finish(self) -> int:
-        """See Commit.finish."""
         if self._answer is None:
             return super().finish()
         self.membership.wait_for_commit(self._answer, self.meanwhile)
         return self._note_committed()
 
+    @override
     def make_permanent(self) -> None:
-        """See the module's docstring."""
         ends = self.changelog_ends()
         if self.offsets:
             self.membership.commit(self.offsets, self.meanwhile)
@@ -171,8 +173,8 @@ class AtLeastOnceCommit(Commit):
 class ExactlyOnceCommit(Commit):
     """processing.guarantee=exactly_once_v2; the tasks must be all that have processed anything."""
 
+    @override
     def make_permanent(self) -> None:
-        """See the module's docstring."""
         ends = self.changelog_ends()
         self.producer.commit_transaction(self.offsets, self.membership.group_metadata())
         self.commit_stores(ends)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.store_factory import build_store
-from penstock.topology.context.async_calls import AsyncCalls
-from penstock.topology.context.task_context import Cancellable
+from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
-from penstock.topology.records import Headers, Message, TaskId, TopicPartition
+from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
 from ..group.topic_names import TopicNames
@@ -35,8 +36,8 @@ BATCH_RECORDS = 10_000
 CATCH_UP_POLL_SECONDS = 0.1
 
 
-class GlobalTask:
-    """The TaskContext of global stores: it has state and time, but no output and no punctuation.
+class GlobalTask(TaskContext):
+    """The context of global stores: it has state and time, but no output and no punctuation.
 
     directory: where the stores are, in this process alone.
     """
@@ -51,38 +52,37 @@ class GlobalTask:
         directory: Path,
         log: PrefixedLogger,
     ) -> None:
-        self.application_id: str = config["application.id"]
-        self.task_id = TaskId(-1, -1)
-        self.config = config
-        self.message: Message | None = None
-        self.timestamp = -1
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
+        super().__init__(TaskId(-1, -1), config)
         self.stores: dict[str, Any] = {}
         self.commit_requested = False
-        self.internal_topic = topics.full
-        self.streams_metrics = streams_metrics
+        self._topics = topics
+        self._streams_metrics = streams_metrics
         self._directory = directory
         self._time = time
         self._metrics = metrics
         self._log = log
 
     @property
+    @override
     def state_dir(self) -> Path:
         """The directory of the global stores of this process."""
         self._directory.mkdir(parents=True, exist_ok=True)
         return self._directory
 
     @property
-    def async_calls(self) -> AsyncCalls:
-        """See TaskContext: behind a global table stands no operator that asks."""
-        raise StreamsError("A global table has no event loop")
+    @override
+    def streams_metrics(self) -> CustomMetrics:
+        return self._streams_metrics
 
+    @override
+    def internal_topic(self, name: str) -> str:
+        return self._topics.full(name)
+
+    @override
     def wall_clock_ms(self) -> int:
-        """Return the wall clock of this iteration in ms."""
         return self._time.wall_clock_ms
 
+    @override
     def store(self, name: str) -> Any:
         """Return a global store; raises UnknownStateStoreError."""
         if name not in self.stores:
@@ -91,27 +91,22 @@ class GlobalTask:
             )
         return self.stores[name]
 
+    @override
     def request_commit(self) -> None:
         """Ask for the stores to be written to disk."""
         self.commit_requested = True
 
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
-        """Count a dropped record."""
         self._metrics.dropped_records.record(1, self._time.now_ms)
         self._log.debug("Skipping a record of a global table at %s: %s", node, reason)
 
+    @override
     def send(self, topic: str, *_: Any) -> None:
         """Refuse: every process would send the same."""
         raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
-    def log_change(self, store_name: str, *_: Any) -> None:
-        """Refuse: a global store's topic is its changelog."""
-        raise StreamsError(f"The global store {store_name} has no changelog of its own")
-
-    def partition_count(self, topic: str) -> int:
-        """Refuse: there is no output."""
-        raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
-
+    @override
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
         """Refuse, as Kafka Streams does."""
         raise StreamsError("schedule() is not supported in the processor of a global store")

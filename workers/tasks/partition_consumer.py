@@ -134,11 +134,11 @@ class PartitionConsumer:
         return records
 
     def wake(self) -> None:
-        """See Reader."""
+        """Have poll() return; see Reader.wake."""
         self._reader.wake()
 
     def read_ahead(self, until: Future[Any]) -> None:
-        """See Reader."""
+        """Fetch while another client waits for an answer; see Reader.read_ahead."""
         self._reader.read_ahead(until)
 
     def _handle(self, event: ReaderEvent) -> None:

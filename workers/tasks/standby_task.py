@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing_extensions import override
 
 from penstock.statestore.store_factory import build_store
-from penstock.topology.context.task_context import Cancellable
-from penstock.topology.errors import StreamsError
 
 from .task import Task
 from .task_state import TaskState
@@ -40,26 +37,7 @@ class StandbyTask(Task):
             self.log.info("Suspended from %s", self.state.name)
             self._transition_to(TaskState.SUSPENDED)
 
-    # What TaskContext has beyond a Task: stores are made to ask for none of it while they restore.
-
-    def request_commit(self) -> None:
-        """Do nothing: what a standby task restores is committed batch by batch."""
-
-    def send(self, topic: str, *_: Any) -> None:
-        """Refuse."""
-        raise self._does_not("write", topic)
-
-    def partition_count(self, topic: str) -> int:
-        """Refuse."""
-        raise self._does_not("write", topic)
-
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
-        """Refuse."""
-        raise self._does_not("schedule", "punctuations")
-
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a row that a store did not take, e.g. because it has expired."""
         self.metrics.drop(self.environment.time.now_ms)
-
-    def _does_not(self, what: str, to: str) -> StreamsError:
-        return StreamsError(f"{self.log.prefix}a standby task does not {what} {to}")

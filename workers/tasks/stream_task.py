@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.statestore.store_factory import build_store
@@ -42,7 +44,7 @@ class TaskClients:
 
 
 class StreamTask(Task):
-    """One sub-topology and one partition, as the operators see it: implements topology.task_context.TaskContext."""
+    """One sub-topology and one partition, whose records are processed."""
 
     kind = "task"
 
@@ -60,7 +62,7 @@ class StreamTask(Task):
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
         # Instance attributes take the place of the methods: they run for each record.
-        self.send = make_send(clients.producer, task_id)
+        self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
@@ -262,8 +264,9 @@ class StreamTask(Task):
         source = self._compiled.source_of(topic)
         return samples.of_records(process, source.name if source is not None else topic)
 
+    @override
     def look(self, restored: int) -> None:
-        """See Task.look; the queues have counted too."""
+        """Take in what the queues have counted too."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
         for function in self.functions:
             function.look(self.environment.time.now_ms)
@@ -286,6 +289,7 @@ class StreamTask(Task):
 
     # -- punctuation
 
+    @override
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
         """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
         if punctuation is Punctuation.STREAM_TIME:
@@ -314,8 +318,8 @@ class StreamTask(Task):
 
     # -- commit: see committer.py for the order
 
+    @override
     def request_commit(self) -> None:
-        """Ask for a commit as soon as the current records are processed."""
         self._commit_requests += 1
 
     @property
@@ -338,7 +342,7 @@ class StreamTask(Task):
         return self.state_manager.checkpoint_due(self.environment.time.now_ms)
 
     def checkpoint_needed(self, enforced: bool) -> bool:
-        """See ProcessorStateManager.checkpoint_needed."""
+        """Whether so much has changed that the changelogs' offsets should be stored."""
         return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -406,10 +410,11 @@ class StreamTask(Task):
 
     # -- the rest of TaskContext
 
+    @override
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has (full name)."""
         return self._clients.producer.partition_count(topic)
 
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a dropped record; the first one of its kind is logged with where it came from."""
         self.metrics.drop(self.environment.time.now_ms)

@@ -141,7 +141,7 @@ class StreamsProducer:
         return self._topics.partition_count(topic)
 
     def check_changelogs(self) -> None:
-        """See RecordCollector."""
+        """Raise if a changelog topic is gone; see RecordCollector.check_changelogs."""
         self.collector.check_changelogs()
 
     # -- the transaction

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from typing_extensions import override
+
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.context.async_calls import AsyncCalls
-from penstock.topology.errors import StreamsError
+from penstock.topology.context.task_context import TaskContext
 from penstock.topology.graph.processor_topology import ProcessorTopology
-from penstock.topology.records import Headers, Message, TaskId, TopicPartition
+from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
@@ -64,8 +66,8 @@ class TaskEnvironment:
     open_rows: OpenRows | None = None
 
 
-class Task(ABC):
-    """One sub-topology and one partition, active or standby; the stores see it as their TaskContext."""
+class Task(TaskContext, ABC):
+    """One sub-topology and one partition, active or standby."""
 
     #: As in log lines: "task" or "standby-task".
     kind: ClassVar[str]
@@ -77,17 +79,10 @@ class Task(ABC):
         topology: ProcessorTopology,
         environment: TaskEnvironment,
     ) -> None:
-        self.task_id = task_id
+        super().__init__(task_id, environment.config)
         self.input_partitions = frozenset(input_partitions)
         self.topology = topology
         self.environment = environment
-        self.application_id = environment.application_id
-        self.config = environment.config
-        self.message: Message | None = None
-        self.timestamp = -1
-        self.headers: Headers = None
-        self.stream_time_ms = -1
-        self.processor_metadata: dict[str, int] = {}
         prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
         self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
         self.state_manager = ProcessorStateManager(
@@ -194,39 +189,35 @@ class Task(ABC):
         partitions = ", ".join(map(str, sorted(self.input_partitions)))
         return f"{indent}TaskId: {self.task_id}\n{indent}\tPartitions [{partitions}]\n"
 
-    # What follows is the part of TaskContext that stores use.
+    # -- TaskContext, as stores use it
 
     @property
+    @override
     def state_dir(self) -> Path:
         """The task's directory, locked and made if need be; raises LockError if another process has it."""
         return self.state_manager.directory()
 
     @property
+    @override
     def streams_metrics(self) -> CustomMetrics:
-        """See TaskContext."""
         return self.environment.streams_metrics
 
     @property
+    @override
     def async_calls(self) -> AsyncCalls:
-        """See TaskContext."""
         return self.environment.async_calls
 
+    @override
     def wall_clock_ms(self) -> int:
-        """Return the wall clock of this iteration in ms."""
         return self.environment.time.wall_clock_ms
 
+    @override
     def store(self, name: str) -> Any:
         """Return a state store of this task, or a global one; raises UnknownStateStoreError."""
         if name in self.state_manager.stores:
             return self.state_manager.stores[name]
         return self.environment.global_store(name)
 
+    @override
     def internal_topic(self, name: str) -> str:
-        """Return the full name of an internal topic; user topics stay as they are."""
         return self.environment.topics.full(name)
-
-    def log_change(
-        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        """Write to a changelog; only active tasks do, with a function that takes this one's place."""
-        raise StreamsError(f"{self.log.prefix}does not write to the changelog of {store_name}")

@@ -1,25 +1,24 @@
 """Coordinates the tasks of one stream thread (seed 003; Kafka Streams: TaskManager).
 
 It decides what happens to tasks and in which order. Which task is in which state is the registries' knowledge, what a
-state means the tasks', how a commit goes the Committer's.
+state means the tasks', when they are committed TaskCommits'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from penstock.clients.group.membership import GroupMembership, RetriableCommitError
+from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.state_directory import StateDirectory
-from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError, TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..restore.store_changelog_reader import StoreChangelogReader
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
-from .committer import Commit, Committer
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
@@ -27,6 +26,7 @@ from .standby_task import StandbyTask
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task import Task
+from .task_commits import NOT_COMMITTED, TaskCommits
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
 from .task_offset_sums import task_offset_sums
 
@@ -35,12 +35,9 @@ TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
 #: Deletes the records before these offsets; returns whether it took the order (False: the last one is still running).
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
 
-#: What commit returns in the middle of a rebalance (Kafka: TaskManager.commit).
-NOT_COMMITTED = -1
-
 
 class TaskManager:
-    """consumer may be set later, as it is where the consumer's own assignor needs the task manager first."""
+    """The tasks of a stream thread: active and standby are the registries, commits what commits the active ones."""
 
     def __init__(
         self,
@@ -49,8 +46,8 @@ class TaskManager:
         task_creator: TaskCreator,
         standby_task_creator: StandbyTaskCreator,
         changelog_reader: StoreChangelogReader,
-        committer: Committer,
-        membership: GroupMembership,
+        commits: TaskCommits,
+        consumer: PartitionConsumer,
         producer: StreamsProducer,
         state_directory: StateDirectory,
         offset_reset: OffsetReset,
@@ -59,15 +56,14 @@ class TaskManager:
     ) -> None:
         self.active = active
         self.standby = standby
-        self.consumer: PartitionConsumer | None = None
+        self.commits = commits
         self.assigned_active_tasks: TaskPartitions = {}
         self.assigned_standby_tasks: TaskPartitions = {}
         self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
         self._task_creator = task_creator
         self._standby_task_creator = standby_task_creator
         self._changelog_reader = changelog_reader
-        self._committer = committer
-        self._membership = membership
+        self._consumer = consumer
         self._producer = producer
         self._state_directory = state_directory
         self._offset_reset = offset_reset
@@ -78,18 +74,10 @@ class TaskManager:
 
     # -- assignment
 
-    def set_consumer(self, consumer: PartitionConsumer) -> None:
-        """Set the main consumer."""
-        self.consumer = consumer
-
     def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
         """Note what the leader has assigned."""
         self.assigned_active_tasks = active_tasks
         self.assigned_standby_tasks = standby_tasks
-
-    def set_partitions_by_host_state(self, partitions_by_host: Mapping[str, Collection[TopicPartition]]) -> None:
-        """Note which host reads which partitions, for queries."""
-        self.partitions_by_host = partitions_by_host
 
     def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
         """Close suspended tasks that have moved away, resume the others, and register new ones.
@@ -97,11 +85,6 @@ class TaskManager:
         assignment: all input partitions of this thread. Nothing is opened here: that is
         update_new_and_restoring_tasks'.
         """
-        if self.consumer is None:
-            raise StreamsError(
-                f"{self._log.prefix}consumer has not been initialized while adding stream tasks. "
-                "This should not happen."
-            )
         # Before anything is closed: what goes on here in the other role keeps its stores open.
         in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
         promoted = self.standby.recycle_suspended(in_assignment)
@@ -115,7 +98,7 @@ class TaskManager:
         self._adopt(self.standby.created, demoted)
         new = self.active.uninitialized_partitions()
         self._log.trace("Pausing partitions: %s", listed(new))
-        self.consumer.pause(new)
+        self._consumer.pause(new)
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
         """Hand recycled stores to the new tasks of their ids; close those that nobody takes over."""
@@ -175,7 +158,7 @@ class TaskManager:
     def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
         """Commit and suspend these tasks; with a cooperative assignment only what moves. Raises the first error."""
         first = FirstError()
-        if active and not self.rebalance_in_progress:
+        if active and not self.commits.rebalance_in_progress:
             self._commit_before_suspending(active, first)
         for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
             try:
@@ -187,10 +170,10 @@ class TaskManager:
     def _commit_before_suspending(self, active: Collection[TaskId], first: FirstError) -> None:
         running = [task for task_id, task in self.active.running.items() if task_id in active]
         try:
-            self._commit(running, enforce_checkpoint=True)
+            self.commits.commit(running, enforce_checkpoint=True)
         except (RetriableCommitError, BrokerUnavailableError) as error:
             failed = f"Tasks {listed(active)} could not be committed before they leave"
-            if self._committer.all_together:  # the others' next commit would make their output permanent
+            if self.commits.all_together:  # the others' next commit would make their output permanent
                 first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
             else:
                 self._log.warning("%s; their last records will be processed again: %s", failed, error)
@@ -199,20 +182,20 @@ class TaskManager:
 
     def handle_lost_all(self) -> None:
         """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
-        self._committer.forget()
+        self.commits.forget()
         self._producer.abort_transaction()
         self.active.close(clean=False)
         self.assigned_active_tasks = {}
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks whose state cannot be used, delete it, and start them anew; others are committed first."""
-        if self._committer.all_together:  # what the others did lies in the same transaction as what is given up
+        if self.commits.all_together:  # what the others did lies in the same transaction as what is given up
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
             again = set(task_ids)
             try:
-                self._commit([task for task_id, task in self.active.running.items() if task_id not in again])
+                self.commits.commit([task for task_id, task in self.active.running.items() if task_id not in again])
             except (RetriableCommitError, BrokerUnavailableError) as error:
                 self._log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
                 again |= self.active.running.keys()
@@ -224,16 +207,16 @@ class TaskManager:
 
         Without a commit, in the middle of a rebalance, what was done since the last one is done again.
         """
-        if self.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
+        if self.commits.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
             self._open_uncommitted(task_ids)
         else:
             self._start_anew(self.active, self._task_creator, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
         """Give up what these tasks did since the last commit, and open them anew."""
-        self.wait_for_commit()  # else it might come behind a later one, and the offsets would go back
+        self.commits.wait()  # else it might come behind a later one, and the offsets would go back
         again = set(task_ids)
-        if self._committer.all_together:  # what the others did lies in the same transaction
+        if self.commits.all_together:  # what the others did lies in the same transaction
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         self._log.warning("Opening tasks %s anew, from their last commit", listed(again))
@@ -261,11 +244,11 @@ class TaskManager:
             self.active.initialize_new_tasks()
             self.standby.initialize_new_tasks()
             self.active.update_restored(self._changelog_reader.completed())
-        if not self.active.all_tasks_running() or self.consumer is None:
+        if not self.active.all_tasks_running():
             return False
-        assignment = self.consumer.assignment()
+        assignment = self._consumer.assignment()
         self._log.trace("Resuming partitions %s", listed(assignment))
-        self.consumer.resume(assignment)
+        self._consumer.resume(assignment)
         self._full.clear()
         return self.standby.all_tasks_running()
 
@@ -284,14 +267,6 @@ class TaskManager:
         return not (self.active.all_tasks_running() and self.standby.all_tasks_running())
 
     # -- processing
-
-    def active_task(self, partition: TopicPartition) -> StreamTask | None:
-        """Return the running task that reads a partition."""
-        return self.active.running_task_for(partition)
-
-    def standby_task(self, partition: TopicPartition) -> StandbyTask | None:
-        """Return the running standby task that owns a changelog partition."""
-        return self.standby.running_task_for(partition)
 
     def add_records_to_tasks(self, records: Records) -> None:
         """Hand what was read to the tasks; what belongs to none was fetched before its task left."""
@@ -325,81 +300,17 @@ class TaskManager:
 
     def balance_fetching(self, limit: int) -> None:
         """Pause partitions with more than limit records buffered, resume those that have room again."""
-        if self.consumer is None:
-            return
         full = {
             p
             for task in self.active.running.values()
             if task.num_buffered() > limit
             for p in task.full_partitions(limit)
         }
-        self.consumer.pause(full - self._full)
-        self.consumer.resume(self._full - full)
+        self._consumer.pause(full - self._full)
+        self._consumer.resume(self._full - full)
         self._full = full
 
-    # -- commit
-
-    @property
-    def rebalance_in_progress(self) -> bool:
-        """Whether this member waits for an assignment, or for word whether it still is one: nothing is committed."""
-        return self._membership.join_pending or self._membership.in_doubt
-
-    def commit_all(self, enforce_checkpoint: bool = False) -> int:
-        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance.
-
-        enforce_checkpoint: the tasks are about to be closed.
-        """
-        if self.rebalance_in_progress:
-            return NOT_COMMITTED
-        return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
-
-    def start_commit_all(self) -> int:
-        """Do as commit_all(), but let tasks go on while the group takes the offsets, where a commit may be so."""
-        if self.rebalance_in_progress:
-            return NOT_COMMITTED
-        return self._tried(lambda: self._committer.start(self._commit_of_all()))
-
-    def take_commit_answer(self) -> None:
-        """Take what the group has said of the commit under way, if it has."""
-        if self._committer.is_answered:
-            self.wait_for_commit()
-
-    def wait_for_commit(self) -> None:
-        """Wait for the commit that is under way, if there is one; if it has failed, the next one has it all."""
-        self._tried(self._committer.wait)
-
-    def _commit_of_all(self, enforce_checkpoint: bool = False) -> Commit:
-        commit = self._committer.begin(enforce_checkpoint)
-        self.active.apply_to_running_tasks(commit.add)
-        return commit
-
-    def _tried(self, commit: Callable[[], int]) -> int:
-        try:
-            return commit()
-        except (RetriableCommitError, BrokerUnavailableError) as error:
-            self._log.warning("Commit failed, will try again: %s", error)
-            return NOT_COMMITTED
-
-    def maybe_commit_active_tasks_per_user_requested(self) -> int:
-        """Commit the active tasks whose code asked for it. Returns how many."""
-        if self.rebalance_in_progress or self._committer.is_under_way:
-            return 0
-        try:
-            return self.active.maybe_commit_per_user_requested(self._commit)
-        except (RetriableCommitError, BrokerUnavailableError) as error:
-            self._log.warning("Commit that was requested failed, will try again: %s", error)
-            return 0
-
-    def _commit(self, tasks: Collection[StreamTask], enforce_checkpoint: bool = False) -> int:
-        if self._membership.in_doubt:
-            raise RetriableCommitError(
-                "This process stood still for longer than session.timeout.ms; the group has not said yet whether its "
-                "tasks are still its own. Commit again later."
-            )
-        commit = self._committer.begin(enforce_checkpoint)
-        for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
-            commit.add(task)
-        return self._committer.finish(commit)
+    # -- what is done beside processing
 
     def maybe_purge_committed_records(self) -> None:
         """Delete the records of repartition topics that all have been committed."""
@@ -415,22 +326,6 @@ class TaskManager:
                 return
 
     # -- looking on
-
-    def has_active_running_tasks(self) -> bool:
-        """Return whether an active task runs."""
-        return bool(self.active.running)
-
-    def has_standby_running_tasks(self) -> bool:
-        """Return whether a standby task runs."""
-        return bool(self.standby.running)
-
-    def active_task_ids(self) -> set[TaskId]:
-        """Return all active tasks here, running or not."""
-        return self.active.all_assigned_task_ids()
-
-    def standby_task_ids(self) -> set[TaskId]:
-        """Return all standby tasks here, running or not."""
-        return self.standby.all_assigned_task_ids()
 
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return how far the state of each task on this machine is; see task_offset_sums.py."""
@@ -466,7 +361,7 @@ class TaskManager:
         )
         if clean:
             try:
-                self.commit_all(enforce_checkpoint=True)
+                self.commits.commit_all(enforce_checkpoint=True)
             except Exception as error:  # noqa: BLE001  raised below
                 first.note(error)
                 clean = False

@@ -1,1 +1,1 @@
-"""The stream thread: its loop, how it is put together, commands, measurement."""
+"""The stream thread: its loop, its assembly, commands, measurement."""

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Hashable
 from math import inf
 
+from typing_extensions import override
+
 from penstock.topology.context.async_calls import AsyncCalls, Call
 from penstock.topology.errors import StreamsError
 from penstock.topology.run.event_loop import LoopCalls
@@ -28,8 +30,8 @@ CLOSE_SECONDS = 10.0
 MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
 
 
-class EventLoopThread:
-    """Implements topology.async_calls.AsyncCalls.
+class EventLoopThread(AsyncCalls):
+    """The calls run on a thread of their own.
 
     on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
     """
@@ -47,8 +49,8 @@ class EventLoopThread:
         self._ended = threading.Event()  # a call, since wait() has looked
         self._failure: BaseException | None = None
 
+    @override
     def begin(self, call: Call) -> None:
-        """See AsyncCalls."""
         loop = self._loop or self._start()
         self._new.append(call)
         if not self._scheduled:  # one wake-up for many calls
@@ -63,13 +65,13 @@ class EventLoopThread:
             if not call.done:
                 self._calls.start(call)
 
+    @override
     def cancel(self, call: Call) -> None:
-        """See AsyncCalls."""
         if self._loop is not None and not call.done:
             self._loop.call_soon_threadsafe(_cancel, call)
 
+    @override
     def wait(self, until: Callable[[], bool]) -> None:
-        """See AsyncCalls."""
         while True:
             self._ended.clear()
             if until():
@@ -81,13 +83,14 @@ class EventLoopThread:
         if self._failure is not None:
             raise StreamsError(f"The event loop {self._name} has ended") from self._failure
 
+    @override
     def in_flight(self, of: Hashable) -> int:
-        """See AsyncCalls. Raises StreamsError if calls do not run any more."""
+        """Return how many; raises StreamsError if calls do not run any more."""
         self._check()
         return 0 if self._calls is None else self._calls.in_flight(of)
 
+    @override
     def count(self, of: Hashable, by: int) -> None:
-        """See AsyncCalls."""
         if self._calls is None:
             self._start()
         assert self._calls is not None

@@ -19,7 +19,7 @@ from ..metrics.sensors import MetricGroup
 from ..queries.store_reads import StoreReader
 from ..queries.topology_json import topology_json
 from ..tasks.partition_consumer import InvalidOffsetError
-from ..tasks.task_manager import NOT_COMMITTED
+from ..tasks.task_commits import NOT_COMMITTED
 from .batch_sizer import BatchSizer
 from .garbage_collection import tuned_garbage_collection
 from .measurement import measure
@@ -316,14 +316,14 @@ class StreamThread:
         self._log.debug("State is %s; initializing tasks if necessary", state.name)
         if self.task_manager.update_new_and_restoring_tasks():
             took_ms = self._parts.clock.monotonic_ms() - self._group.listener.last_partition_assigned_ms
-            active = listed(self.task_manager.active_task_ids())
+            active = listed(self.task_manager.active.all_assigned_task_ids())
             self._log.info("Restoration took %s ms for all active tasks %s", took_ms, active)
             self._states.transition_to(_S.RUNNING)
             return 0
         if self.paused:
             return 0
         self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
-        if self.task_manager.has_active_running_tasks():
+        if self.task_manager.active.running:
             busy = self.task_manager.has_buffered_records()
             restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET)
         else:
@@ -409,13 +409,13 @@ class StreamThread:
 
         Returns how many were committed, or NOT_COMMITTED in the middle of a rebalance.
         """
-        self.task_manager.take_commit_answer()
+        self.task_manager.commits.take_answer()
         since_ms = self._time.now_ms - self._last_commit_ms
         before_ms = self._time.now_ms
         if since_ms > self._commit_interval_ms:
             committed = self._commit_all(since_ms)
         else:
-            committed = self.task_manager.maybe_commit_active_tasks_per_user_requested()
+            committed = self.task_manager.commits.commit_requested()
         if committed > 0:
             self.advance_now_and_compute_latency()
             latency_ms = max(self._time.now_ms - before_ms, 0)
@@ -437,7 +437,7 @@ class StreamThread:
             since_ms,
             self._commit_interval_ms,
         )
-        committed = self.task_manager.start_commit_all()
+        committed = self.task_manager.commits.start_commit_all()
         if committed == NOT_COMMITTED:
             self._log.debug(
                 "Unable to commit as we are in the middle of a rebalance, will try again when it completes."
@@ -451,7 +451,7 @@ class StreamThread:
 
     def maybe_update_standby_tasks(self) -> int:
         """Let standby tasks follow their changelogs for a bounded time. Returns how many records were applied."""
-        if self.state is not _S.RUNNING or self.paused or not self.task_manager.has_standby_running_tasks():
+        if self.state is not _S.RUNNING or self.paused or not self.task_manager.standby.running:
             return 0
         updated = self._restore(0, RESTORE_BUDGET)
         self.advance_now_and_compute_latency()

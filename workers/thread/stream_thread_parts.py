@@ -66,6 +66,7 @@ from ..tasks.sink_topics import SinkTopics
 from ..tasks.stream_task import TaskClients
 from ..tasks.streams_producer import StreamsProducer
 from ..tasks.task import TaskEnvironment
+from ..tasks.task_commits import TaskCommits
 from ..tasks.task_creator import StandbyTaskCreator, TaskCreator
 from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
@@ -256,21 +257,22 @@ class _Assembly:
         async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
         environment = self._environment(changelog_reader, global_state, async_calls)
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
+        committer = Committer(producer, membership, ends, timeouts, consumer.read_ahead)
+        active, log = AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts), self._log("task_manager")
         task_manager = TaskManager(
-            AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts),
+            active,
             AssignedStandbyTasks(self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
             changelog_reader,
-            Committer(producer, membership, ends, timeouts, consumer.read_ahead),
-            membership,
+            TaskCommits(active, committer, membership, log),
+            consumer,
             producer,
             self.state_directory,
             offset_reset,
             RecordPurge(self.admin, self.log),
-            self._log("task_manager"),
+            log,
         )
-        task_manager.set_consumer(consumer)
         return StreamThreadParts(
             thread_client_id=self.name,
             topology=self.topology,

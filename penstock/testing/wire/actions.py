@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from . import refusals
 from .exchange import Action, Direction, Exchange
 
@@ -24,9 +26,11 @@ class _Passage(Action):
 
     direction: Direction
 
+    @override
     async def on_request(self, exchange: Exchange) -> None:
         await self._choose(Direction.REQUEST, exchange, exchange.forward)
 
+    @override
     async def on_answer(self, exchange: Exchange, answer: bytes) -> None:
         await self._choose(Direction.ANSWER, exchange, lambda: exchange.give(answer))
 
@@ -43,6 +47,7 @@ class Delay(_Passage):
 
     seconds: float
 
+    @override
     async def _pass(self, exchange: Exchange, send: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(self.seconds)
         await send()
@@ -55,6 +60,7 @@ class Dribble(_Passage):
     pieces: int
     seconds: float
 
+    @override
     async def _pass(self, exchange: Exchange, send: Callable[[], Awaitable[None]]) -> None:
         frame = exchange.frame(self.direction)
         size = -(-len(frame) // self.pieces)
@@ -67,6 +73,7 @@ class Dribble(_Passage):
 class Reset(_Passage):
     """Half of the frame passes, then the connection is reset on both sides (RST)."""
 
+    @override
     async def _pass(self, exchange: Exchange, send: Callable[[], Awaitable[None]]) -> None:
         frame = exchange.frame(self.direction)
         await exchange.write(self.direction, frame[: len(frame) // 2])
@@ -77,6 +84,7 @@ class Reset(_Passage):
 class Blackhole(_Passage):
     """From this frame on the connection is silent in one direction, without being closed: a half-open connection."""
 
+    @override
     async def _pass(self, exchange: Exchange, send: Callable[[], Awaitable[None]]) -> None:
         exchange.silence(self.direction)
 
@@ -87,12 +95,14 @@ class Drop(Action):
 
     acted: bool
 
-    async def on_request(self, exchange: Exchange) -> None:  # noqa: D102  see Action
+    @override
+    async def on_request(self, exchange: Exchange) -> None:
         if not self.acted:
             exchange.close()
         await exchange.forward()
 
-    async def on_answer(self, exchange: Exchange, answer: bytes) -> None:  # noqa: D102
+    @override
+    async def on_answer(self, exchange: Exchange, answer: bytes) -> None:
         exchange.close()
 
 
@@ -109,13 +119,15 @@ class Fail(Action):
     def __post_init__(self) -> None:
         refusals.error_of(self.error)
 
-    async def on_request(self, exchange: Exchange) -> None:  # noqa: D102  see Action
+    @override
+    async def on_request(self, exchange: Exchange) -> None:
         if refusals.reaches_broker(exchange.request):
             await exchange.forward()
         else:
             await exchange.refuse(refusals.refusal(exchange.request, refusals.error_of(self.error)))
 
-    async def on_answer(self, exchange: Exchange, answer: bytes) -> None:  # noqa: D102
+    @override
+    async def on_answer(self, exchange: Exchange, answer: bytes) -> None:
         if refusals.reaches_broker(exchange.request):
             answer = refusals.with_error(exchange.request, answer, refusals.error_of(self.error))
         await exchange.give(answer)
@@ -134,7 +146,8 @@ class Hold(Action):
     drop: bool = False
     seconds: float = 60.0
 
-    async def on_request(self, exchange: Exchange) -> None:  # noqa: D102  see Action
+    @override
+    async def on_request(self, exchange: Exchange) -> None:
         passed = exchange.passing(self.until, self.nth)
         if self.drop:
             exchange.leave_client()

@@ -12,6 +12,7 @@ class Stuck:
     """Watches how long each record takes. budget_seconds: from its arrival, or from the healing of the last fault.
 
     Records are numbered by key and come out in that order, or later: a record that comes out late has been stuck too.
+    Input and output are read from different partitions, so a record may be seen to come out before it came in.
     """
 
     def __init__(self, budget_seconds: float, clock: Callable[[], float]) -> None:
@@ -20,12 +21,16 @@ class Stuck:
         self._healed_at: float | None = None
         self._arrived = 0
         self._waiting: dict[str, deque[tuple[int, float]]] = {}
+        self._out_first: set[tuple[str, int]] = set()
         self._slowest = 0.0
         self._late: list[str] = []
 
     def came_in(self, key: str, number: int) -> None:
         """Note a record that was committed to the input."""
         self._arrived += 1
+        if (key, number) in self._out_first:
+            self._out_first.discard((key, number))
+            return
         self._waiting.setdefault(key, deque()).append((number, self._clock()))
 
     def came_out(self, key: str, number: int) -> None:
@@ -36,6 +41,7 @@ class Stuck:
                 del waiting[place]
                 self._judge(key, number, arrived, "came out after")
                 return
+        self._out_first.add((key, number))
 
     def healed(self) -> None:
         """Note that the last fault is healed."""

@@ -2,8 +2,8 @@
 
 The coordinator's log (``__transaction_state``) says of each transaction how it was decided and which partitions take
 part. In each of these the producer's batches end with a marker. The n-th marker of a producer in a partition belongs
-to its n-th transaction there. A coordinator that fails over in between may write a marker twice: the second one ends
-no batch and carries a later coordinator epoch.
+to its n-th transaction there. A marker may be written twice: by the next coordinator when the first one has failed in
+between, or by the same one when the partition's leader has failed before it answered. The second one ends no batch.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _without_repetitions(segments: list[Segment], wanted: int) -> list[Segment]:
             before is not None
             and not segment.records
             and before.commit == segment.marker.commit
-            and before.coordinator_epoch < segment.marker.coordinator_epoch
+            and before.coordinator_epoch <= segment.marker.coordinator_epoch
         )
         if surplus > 0 and repeated:
             surplus -= 1

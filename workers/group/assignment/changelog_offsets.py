@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from typing_extensions import override
+
 from penstock.clients.cluster.admin import Admin, answered, results
 from penstock.clients.cluster.offsets import LATEST
 from penstock.clients.group.membership import OffsetAndMetadata
@@ -30,8 +32,8 @@ class CommittedOffsets(Protocol):
         """Return the offset of each partition, None without one; raises StreamsError."""
 
 
-class AdminChangelogOffsets:
-    """ChangelogOffsets by the partitions' leaders, and a reader of the group's offsets.
+class AdminChangelogOffsets(ChangelogOffsets):
+    """By the partitions' leaders, and a reader of the group's offsets.
 
     timeout_ms: for one question. The group waits meanwhile and this member sends no heartbeats, so two such times must
     be well below ``session.timeout.ms``.
@@ -42,14 +44,14 @@ class AdminChangelogOffsets:
         self._committed = committed
         self._timeout_ms = timeout_ms
 
+    @override
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """See ChangelogOffsets."""
         asked = self._admin.offsets(dict.fromkeys(partitions, LATEST), self._timeout_ms)
         with answered(f"The end offsets of {len(partitions)} changelog partitions are not known"):
             return results(asked, self._timeout_ms)
 
+    @override
     def committed_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """See ChangelogOffsets."""
         if not partitions:
             return {}
         found = self._committed.committed(partitions)

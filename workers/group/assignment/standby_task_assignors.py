@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from typing_extensions import override
+
 from penstock.topology.common.java_collections import grown_hash_order
 from penstock.topology.records import TaskId
 
@@ -37,11 +39,11 @@ def create_standby_task_assignor(configs: AssignmentConfigs) -> StandbyTaskAssig
     return ClientTagAwareStandbyTaskAssignor() if configs.rack_aware_assignment_tags else DefaultStandbyTaskAssignor()
 
 
-class DefaultStandbyTaskAssignor:
+class DefaultStandbyTaskAssignor(StandbyTaskAssignor):
     """Standby tasks go to the least loaded clients."""
 
+    @override
     def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
-        """See StandbyTaskAssignor."""
         _assign_to_least_loaded(clients, dict.fromkeys(sorted(stateful_tasks), configs.num_standby_replicas), configs)
 
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
@@ -78,14 +80,14 @@ def warn_of_missing_standbys(missing: Mapping[TaskId, int], configs: AssignmentC
         )
 
 
-class ClientTagAwareStandbyTaskAssignor:
+class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
     """The copies of a task are spread over different values of as many tags as can be (KIP-708).
 
     What cannot be spread so goes to the least loaded clients.
     """
 
+    @override
     def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
-        """See StandbyTaskAssignor."""
         tags = _Tags(clients, configs.rack_aware_assignment_tags)
         remaining: dict[TaskId, int] = {}
         active_clients = {task: client for client in clients.values() for task in client.active_tasks}

@@ -12,6 +12,8 @@ from itertools import cycle
 from typing import Protocol
 from uuid import UUID
 
+from typing_extensions import override
+
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 
@@ -43,7 +45,7 @@ class TaskAssignor(Protocol):
         """
 
 
-class HighAvailabilityTaskAssignor:
+class HighAvailabilityTaskAssignor(TaskAssignor):
     """Balance first, then leave each task where its state is until the balanced place has caught up (KIP-441).
 
     racks: to save traffic between racks; the balance stays (KIP-925).
@@ -52,6 +54,7 @@ class HighAvailabilityTaskAssignor:
     TRAFFIC_COST = 10
     NON_OVERLAP_COST = 1
 
+    @override
     def assign(
         self,
         clients: Clients,
@@ -60,7 +63,6 @@ class HighAvailabilityTaskAssignor:
         configs: AssignmentConfigs,
         racks: RackAwareOptimizer | None = None,
     ) -> bool:
-        """See TaskAssignor."""
         for task, client in zip(sorted(stateful_tasks), cycle(clients.values()), strict=False):
             client.assign_active(task)
         _balance(clients, _active, lambda source, destination: True)
@@ -166,7 +168,7 @@ def _should_move_a_task(source: ClientState, destination: ClientState) -> bool:
     return 0 <= then_at_source - then_at_destination < skew
 
 
-class StickyTaskAssignor:
+class StickyTaskAssignor(TaskAssignor):
     """Tasks stay with the client that had them, as far as balance allows; no warm-up, tasks move at once.
 
     must_preserve_active: balance counts for nothing; every task goes back to the client that had it. racks: to save
@@ -179,6 +181,7 @@ class StickyTaskAssignor:
     def __init__(self, must_preserve_active: bool = False) -> None:
         self._must_preserve_active = must_preserve_active
 
+    @override
     def assign(
         self,
         clients: Clients,
@@ -187,7 +190,7 @@ class StickyTaskAssignor:
         configs: AssignmentConfigs,
         racks: RackAwareOptimizer | None = None,
     ) -> bool:
-        """See TaskAssignor; never needs a probing rebalance."""
+        """Assign; never needs a probing rebalance."""
         make = StickyAssignment if configs.spread else StickyAssignmentOfKafkaStreams
         assignment = make(clients, all_tasks, self._must_preserve_active)
         assignment.assign_active()
@@ -205,9 +208,10 @@ class StickyTaskAssignor:
         return False
 
 
-class FallbackPriorTaskAssignor:
+class FallbackPriorTaskAssignor(TaskAssignor):
     """For when no lag is known: leave all where it was and try again soon."""
 
+    @override
     def assign(
         self,
         clients: Clients,
@@ -215,7 +219,7 @@ class FallbackPriorTaskAssignor:
         stateful_tasks: Collection[TaskId],
         configs: AssignmentConfigs,
     ) -> bool:
-        """See TaskAssignor; always asks for a probing rebalance."""
+        """Assign; always asks for a probing rebalance."""
         StickyTaskAssignor(must_preserve_active=True).assign(clients, all_tasks, stateful_tasks, configs)
         return True
 

@@ -9,7 +9,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "penstock.labels" -}}
 {{ include "penstock.selector" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Values.image.tag | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}

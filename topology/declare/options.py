@@ -1,4 +1,4 @@
-"""The keyword arguments of joins; KStream.join and KTable.join say what they mean."""
+"""The keyword arguments of what yields a table, and of joins; KTable and KStream.join say what they mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from ..common.durations import Duration
 from ..graph.graph_nodes import Partitioner
 from ..serdes.serdes import SerdeLike
-from ..stores.materialized import StoreOption
+from ..stores.materialized import Materialized, StoreOption, materialized_option
 from ..stores.stores import StoreSupplier
 
 
@@ -30,14 +30,28 @@ class StreamJoinOptions(TypedDict, total=False):
     key_selector: Callable[[Any, Any], Any] | None
 
 
-class TableJoinOptions(TypedDict, total=False):
-    """Options of KTable.join and its kin (Kafka Streams: Materialized, TableJoined)."""
+class TableOptions(TypedDict, total=False):
+    """Options of all that yields a table (Kafka Streams: Named, Materialized)."""
 
     name: str | None
     store: StoreOption
     key_serde: SerdeLike | None
     value_serde: SerdeLike | None
-    # by foreign key
+
+
+def table_options(
+    name: str | None = None,
+    store: StoreOption = None,
+    key_serde: SerdeLike | None = None,
+    value_serde: SerdeLike | None = None,
+) -> tuple[str | None, Materialized | None]:
+    """Return the name of the operator, and how its table is kept."""
+    return name, materialized_option(store, key_serde, value_serde)
+
+
+class TableJoinOptions(TableOptions, total=False):
+    """Options of KTable.join and its kin (Kafka Streams: TableJoined)."""
+
     foreign_key: Callable[..., Any] | None
     with_key: bool
     partitioner: Partitioner | None

@@ -1,0 +1,318 @@
+"""``python -m benchmarks.matrix``: microseconds of CPU a record, by operator and serde.
+
+Each stateful operator runs with each serde of keys (values: int64) and of values (keys: text), in one task of this
+process: from the bytes of a record to the bytes of its outputs and changelogs, without a client. What differs along a
+row is the serde alone, so that a row says whether a fast way was built for one serde only.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.driver import CACHE_BYTES
+from penstock import (
+    BufferConfig,
+    JoinWindows,
+    KGroupedStream,
+    KStream,
+    KTable,
+    Processor,
+    ProcessorContext,
+    Record,
+    Serde,
+    Serdes,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    Suppressed,
+    TimeWindows,
+    Windowed,
+)
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.records import RawRecord
+
+INPUT, OTHER, OUTPUT = "in", "other", "out"
+KEYS, RECORDS, BATCH = 500, 12_000, 2_000
+#: Of event time between two records: a key comes every five seconds.
+STEP_MS = 10
+WINDOW = TimeWindows.of_size_with_no_grace(timedelta(seconds=10))
+HOPPING = WINDOW.advance_by(timedelta(seconds=2))
+SLIDING = SlidingWindows.of_time_difference_with_no_grace(timedelta(seconds=10))
+SESSION = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=6))
+JOIN = JoinWindows.of_time_difference_with_no_grace(timedelta(milliseconds=100))
+#: A cell that is slower than text and int64 in its row by more than this is marked.
+SLOWER = 4 / 3
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A key or value that is JSON of a type."""
+
+    id: int
+    shop: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A serde, and how to make the n-th object for it."""
+
+    name: str
+    serde: Serde[Any]
+    make: Callable[[int], Any]
+
+
+_RANDOM = random.Random(1)
+#: No serde may profit from numbers in order.
+_IDS = [_RANDOM.getrandbits(31) for _ in range(100_000)]
+
+
+def _windowed(n: int) -> Windowed:
+    return Windowed(f"k{n:06}", n * 10_000, (n + 1) * 10_000)
+
+
+TEXT = Kind("text", Serdes.string(), "k{:06}".format)
+INT64 = Kind("int64", Serdes.int64(), _IDS.__getitem__)
+COMMON = (
+    Kind("bytes", Serdes.bytes(), lambda n: b"k%06d" % n),
+    Kind("int32", Serdes.int32(), _IDS.__getitem__),
+    Kind("float64", Serdes.float64(), lambda n: _IDS[n] / 7),
+    Kind("uuid", Serdes.uuid(), lambda n: uuid.UUID(int=_IDS[n])),
+    Kind("json", Serdes.json(), lambda n: {"id": n, "shop": "s"}),
+    Kind("json type", Serdes.json(Item), lambda n: Item(n, "s")),
+)
+WINDOWED = Kind("windowed", Serdes.time_windowed(Serdes.string(), timedelta(seconds=10)), _windowed)
+KEY_KINDS = (TEXT, INT64, *COMMON, WINDOWED)
+VALUE_KINDS = (INT64, TEXT, *COMMON)
+
+
+def newest(_old: Any, new: Any) -> Any:
+    """Return what came last: a reducer whose own work is nothing."""
+    return new
+
+
+class KeepNewest(Processor[Any, Any, Any, Any]):
+    """Reads the row of a key, writes it, and forwards."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Find the store."""
+        super().init(context)
+        self.rows = context.get_state_store("rows")
+
+    def process(self, record: Record[Any, Any]) -> None:
+        """Keep a record's value."""
+        self.rows.get(record.key)
+        self.rows.put(record.key, record.value)
+        self.context.forward(record)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What operators are declared with."""
+
+    builder: StreamsBuilder
+    keys: Serde[Any]
+    values: Serde[Any]
+
+    def stream(self, topic: str = INPUT) -> KStream[Any, Any]:
+        """Return the records as a stream."""
+        return self.builder.stream(topic, key_serde=self.keys, value_serde=self.values)
+
+    def grouped(self) -> KGroupedStream[Any, Any]:
+        """Return them by key."""
+        return self.stream().group_by_key()
+
+    def table(self, topic: str = INPUT) -> KTable[Any, Any]:
+        """Return them as a table."""
+        return self.builder.table(topic, key_serde=self.keys, value_serde=self.values)
+
+
+def _of_windows(table: KTable[Windowed, Any]) -> KStream[Any, Any]:
+    return table.to_stream(lambda windowed, _value: windowed.key)
+
+
+def _processed(made: Declared) -> KStream[Any, Any]:
+    rows = Stores.key_value_store_builder(Stores.persistent_key_value_store("rows"), made.keys, made.values)
+    made.builder.add_state_store(rows)
+    return made.stream().process(KeepNewest, "rows")
+
+
+def _suppressed(made: Declared) -> KStream[Any, Any]:
+    closed = Suppressed.until_window_closes(BufferConfig.unbounded())
+    return _of_windows(made.grouped().windowed_by(WINDOW).reduce(newest).suppress(closed))
+
+
+def _joined_streams(made: Declared) -> KStream[Any, Any]:
+    return made.stream().join(
+        made.stream(OTHER),
+        newest,
+        JOIN,
+        key_serde=made.keys,
+        value_serde=made.values,
+        other_value_serde=made.values,
+    )
+
+
+def _regrouped(made: Declared) -> KStream[Any, Any]:
+    grouped = made.table().group_by(lambda key, value: (key, value), key_serde=made.keys, value_serde=made.values)
+    return grouped.reduce(newest, newest).to_stream()
+
+
+def _versioned(made: Declared) -> KStream[Any, Any]:
+    rows = Stores.persistent_versioned_key_value_store("rows", timedelta(minutes=1))
+    return made.builder.table(INPUT, key_serde=made.keys, value_serde=made.values, store=rows).to_stream()
+
+
+#: Each operator, and how many bytes of cache it has.
+OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
+    "reduce": (lambda made: made.grouped().reduce(newest).to_stream(), CACHE_BYTES),
+    "reduce, no cache": (lambda made: made.grouped().reduce(newest).to_stream(), 0),
+    "tumbling window": (lambda made: _of_windows(made.grouped().windowed_by(WINDOW).reduce(newest)), CACHE_BYTES),
+    "hopping window": (lambda made: _of_windows(made.grouped().windowed_by(HOPPING).reduce(newest)), CACHE_BYTES),
+    "sliding window": (lambda made: _of_windows(made.grouped().windowed_by(SLIDING).reduce(newest)), CACHE_BYTES),
+    "session": (lambda made: _of_windows(made.grouped().windowed_by(SESSION).reduce(newest)), CACHE_BYTES),
+    "suppress": (_suppressed, CACHE_BYTES),
+    "processor": (_processed, CACHE_BYTES),
+    "table": (lambda made: made.table().map_values(partial(newest, None), store="mapped").to_stream(), CACHE_BYTES),
+    "versioned table": (_versioned, CACHE_BYTES),
+    "table regrouped": (_regrouped, CACHE_BYTES),
+    "stream-table join": (lambda made: made.stream().join(made.table(OTHER), newest), CACHE_BYTES),
+    "table-table join": (lambda made: made.table().join(made.table(OTHER), newest).to_stream(), CACHE_BYTES),
+    "stream-stream join": (_joined_streams, CACHE_BYTES),
+}
+
+
+class Running:
+    """An operator with its serdes in a task, in a directory of its own."""
+
+    def __init__(self, operator: str, keys: Kind, values: Kind, directory: Path) -> None:
+        make, cache_bytes = OPERATORS[operator]
+        builder = StreamsBuilder()
+        make(Declared(builder, keys.serde, values.serde)).to(OUTPUT, key_serde=keys.serde, value_serde=values.serde)
+        config = StreamsConfig({"application.id": "matrix", "bootstrap.servers": "localhost:0"})
+        built = build_whole_topology(builder.build().internal_builder, config)
+        self.task = DriverTask(built, config, Clock(0), directory, ThreadCache(cache_bytes))
+        self._keys = [keys.serde.serialize(INPUT, keys.make(n)) for n in range(KEYS)]
+        self._values = [values.serde.serialize(INPUT, values.make(n)) for n in range(KEYS + 1)]
+        self._at = 0
+        #: How many records came out.
+        self.outputs = 0
+        if self.task.compiled.source_of(OTHER) is not None:
+            self._process(self._made(OTHER, KEYS))
+
+    def run(self, records: int) -> None:
+        """Process so many more records."""
+        for _ in range(0, records, BATCH):
+            self._process(self._made(INPUT, min(BATCH, records)))
+
+    def _made(self, topic: str, records: int) -> list[RawRecord]:
+        first, self._at = self._at, self._at + records
+        keys, values, count = self._keys, self._values, len(self._values)
+        return [
+            RawRecord(topic, 0, n, n * STEP_MS, keys[n * 7 % KEYS], values[n % count])
+            for n in range(first, first + records)
+        ]
+
+    def _process(self, messages: Sequence[RawRecord]) -> None:
+        source = self.task.compiled.source_of(messages[0].topic())
+        assert source is not None
+        source.process_batch(messages)
+        self.task.commit()
+        sent = self.task.take_produced()
+        for topic in {record.topic for record in sent}:
+            if topic == OUTPUT:
+                self.outputs += sum(record.topic == topic for record in sent)
+            elif self.task.compiled.source_of(topic) is not None:
+                again = [
+                    RawRecord(topic, 0, n, record.timestamp or 0, record.key, record.value)
+                    for n, record in enumerate(sent)
+                    if record.topic == topic
+                ]
+                self._process(again)
+
+
+def measured(operator: str, keys: Kind, values: Kind, records: int, rounds: int) -> float:
+    """Return microseconds of CPU time a record; raises ClickException if nothing came out."""
+    with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as directory:
+        running = Running(operator, keys, values, Path(directory))
+        running.run(records)
+        took = []
+        for _ in range(rounds):
+            began = time.process_time()
+            running.run(records)
+            took.append(time.process_time() - began)
+        running.task.close()
+    if not running.outputs:
+        raise click.ClickException(f"{operator} with {keys.name} and {values.name}: nothing has come out")
+    return statistics.median(took) / records * 1e6
+
+
+def cells(names: Sequence[str]) -> Iterator[tuple[str, Kind, Kind]]:
+    """Yield what is to be measured, row by row: each serde of keys, then each of values."""
+    for name in names:
+        yield from ((name, keys, INT64) for keys in KEY_KINDS)
+        yield from ((name, TEXT, values) for values in VALUE_KINDS[1:])
+
+
+Costs = dict[tuple[str, str, str], float]
+
+
+def slower(costs: Costs, operator: str, keys: Kind, values: Kind) -> float:
+    """Return how much more a cell costs than text and int64 in its row."""
+    return costs[operator, keys.name, values.name] / costs[operator, TEXT.name, INT64.name]
+
+
+def as_table(costs: Costs, names: Sequence[str], kinds: Sequence[Kind], of_keys: bool) -> Table:
+    """Return half of the matrix: operators by serdes of keys, or of values."""
+    table = Table(title=f"µs of CPU a record, by the serde of {'keys' if of_keys else 'values'}")
+    table.add_column("operator")
+    for kind in kinds:
+        table.add_column(kind.name, justify="right")
+    for name in names:
+        row = []
+        for kind in kinds:
+            keys, values = (kind, INT64) if of_keys else (TEXT, kind)
+            cost, times = costs[name, keys.name, values.name], slower(costs, name, keys, values)
+            row.append(f"[bold]{cost:.1f}[/] x{times:.1f}" if times > SLOWER else f"{cost:.1f}")
+        table.add_row(name, *row)
+    return table
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", metavar="NAMES", help=f"Some of: {'; '.join(OPERATORS)} (with semicolons).")
+@click.option("--records", type=click.IntRange(min=BATCH), default=RECORDS, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+def main(only: str | None, records: int, rounds: int) -> None:
+    """Print what a record costs in each stateful operator with each serde: where it is bold, a third more than text."""
+    names = [name.strip() for name in only.split(";")] if only else list(OPERATORS)
+    for unknown in sorted(set(names) - set(OPERATORS)):
+        raise click.UsageError(f"There is no operator {unknown!r}: {'; '.join(OPERATORS)}")
+    costs: Costs = {}
+    todo = list(cells(names))
+    with click.progressbar(todo, label="measuring", show_pos=True) as shown:
+        for name, keys, values in shown:
+            costs[name, keys.name, values.name] = measured(name, keys, values, records, rounds)
+    console = Console()
+    console.print(as_table(costs, names, KEY_KINDS, of_keys=True))
+    console.print(as_table(costs, names, VALUE_KINDS, of_keys=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Mutants of the producers: what a transaction's requests say, and which time their deadlines count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.clients.cluster.brokers import ProducerId
+from penstock.clients.served_clock import ServedClock
+from penstock.clients.writing import transaction_requests
+from tests.simulation.mutants.mutant import Mutant
+
+
+def epoch_of_the_transaction_before(_: Any) -> Any:
+    """What EndTxn answers is not taken: each transaction has the epoch of the first one (KIP-890)."""
+    return lambda answer, producer: producer
+
+
+def offsets_of_another_epoch(original: Any) -> Any:
+    """Offsets go with the epoch before the transaction's."""
+
+    def txn_offset_commit(transactional_id: str, producer: ProducerId, *more: Any) -> Any:
+        return original(transactional_id, ProducerId(producer.id, producer.epoch - 1), *more)
+
+    return txn_offset_commit
+
+
+def all_time_counts(_: Any) -> Any:
+    """Deadlines go on while a record is processed, or the process stands still. This was found."""
+    return lambda clock: clock._clock.monotonic_ms()
+
+
+PRODUCER_MUTANTS = (
+    Mutant("epoch not bumped", transaction_requests, "next_producer", epoch_of_the_transaction_before, 47, plain=False),
+    Mutant(
+        "offsets committed outside of the transaction's epoch",
+        transaction_requests,
+        "txn_offset_commit",
+        offsets_of_another_epoch,
+        10,
+        plain=False,
+    ),
+    Mutant("deadline while not served", ServedClock, "monotonic_ms", all_time_counts, 66, plain=False),
+)

@@ -1,0 +1,341 @@
+"""A real producer over the simulated brokers: what it asks takes simulated time, gets lost, or comes late.
+
+Real is what is in clients/writing: batches, numbers, deadlines, transactions; and the connections of the stream thread
+as far as their sockets. What runs on the IO thread (questions, opening connections) are events of the world.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.connection.opening import Opened
+from penstock.clients.errors import DeliveryTimeoutError, ErrorCode, Kind, UnreachableError
+from penstock.clients.protocol.produce_messages import API_KEY, API_VERSION, NEW_TRANSACTIONS_VERSION
+from penstock.clients.protocol.schema import Request
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
+from penstock.clients.writing.writer import Lost
+from penstock.topology.records import TopicPartition
+from tests.produce_bytes import ProduceBytes, Said, encoded_answer
+from tests.simulation.coordinators import Coordinators, stamp_of, stamped
+
+NODES = 2
+_VERSIONS = {API_KEY: (API_VERSION, NEW_TRANSACTIONS_VERSION)}
+_LENGTH_BYTES = 4
+#: How long a request is on its way, in ms, and one that comes late; and when it is noticed that a connection is broken.
+WAY_MS = (0, 1, 2, 5)
+LATE_MS = (600, 3_000, 12_000)
+BROKEN_MS = 300
+#: Of requests that get lost: those that come late.
+LATE_SHARE = 0.5
+#: Errors that brokers now and then have for a batch, of which the second one is written all the same.
+_TRANSIENT = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+class _Connection:
+    """A connection to a broker, at its end. free_at_ms: when the request before is handled."""
+
+    def __init__(self, node: int, end: socket.socket) -> None:
+        self.node = node
+        self.free_at_ms = 0
+        self._end: socket.socket | None = end
+        end.setblocking(False)
+        self._received = b""
+
+    @property
+    def is_open(self) -> bool:
+        return self._end is not None
+
+    def requests(self) -> list[bytes]:
+        """Return the requests that have come."""
+        while self._end is not None:
+            try:
+                some = self._end.recv(1 << 20)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # it was closed with an answer that nobody has read
+                some = b""
+            if not some:
+                self.close()
+            self._received += some
+        found = []
+        while len(self._received) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._received[:_LENGTH_BYTES], "big")
+            if len(self._received) < end:
+                break
+            found.append(self._received[_LENGTH_BYTES:end])
+            self._received = self._received[end:]
+        return found
+
+    def say(self, answer: bytes) -> None:
+        if self._end is not None:
+            self._end.sendall(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+
+
+class Wire:
+    """A producer's way to the brokers: its Brokers, and the selector by which it waits for them. io: its process."""
+
+    failure = None
+
+    def __init__(self, coordinators: Coordinators, io: Any) -> None:
+        self._coordinators = coordinators
+        self._io = io
+        self._world = io.world
+        self.client, self.transaction_timeout_ms = io.client, io.transaction_timeout_ms
+        self._connections: list[_Connection] = []
+        self._has_come = False
+        self._closed = False
+
+    # clients.cluster.brokers.Brokers
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        def find() -> Leaders:
+            found = {p: Leader(p.partition % NODES, 1) for topic in topics for p in self._io.broker.partitions(topic)}
+            missing = set(topics) - {partition.topic for partition in found}
+            return Leaders(found, dict.fromkeys(sorted(missing), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+        return self._ask("ask for leaders", find, on_done)
+
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
+        return self._ask("ask for an id", lambda: ProducerId(self._coordinators.producer_id(), 0), on_done)
+
+    def ask_coordinator(
+        self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
+    ) -> Future[Any]:
+        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences whoever
+        # has sent it again: nobody can help that.
+        can_be_late = self._coordinators.is_new and request.api.name in ("TxnOffsetCommit", "EndTxn")
+        name = f"ask {request.api.name}"
+        return self._ask(name, lambda: self._coordinators.answer(request, self), on_done, can_be_late)
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
+        def connect() -> Opened:
+            ours, theirs = socket.socketpair()
+            self._connections.append(_Connection(node, theirs))
+            return Opened(ours, _VERSIONS)
+
+        return self._ask("connect", connect, on_done)
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        raise AssertionError("these brokers let everybody in for ever")
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in self._connections:
+            connection.close()
+
+    def _ask(
+        self, what: str, effect: Callable[[], Any], on_done: Callable[[], None], can_be_late: bool = False
+    ) -> Future[Any]:
+        """Have something done by a broker, in a while. The future has what it returns."""
+        future: Future[Any] = Future()
+
+        def done(answer: Any) -> None:
+            if self._closed or future.cancelled():
+                return
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                self._judge(what, getattr(answer, "error_code", 0))
+                future.set_result(answer)
+            self._has_come = True
+            on_done()
+
+        def take_effect(lost: str | None) -> None:
+            if self._closed and what == "connect":
+                return
+            answer = UnreachableError("the brokers are away") if self._world.brokers_away else effect()
+            if lost is None:
+                self._io.later(self._way_ms(), partial(done, answer))
+
+        def ask() -> None:
+            lost = None if what == "connect" else self._io.loses()
+            if lost != "request":
+                self._world.after(self._way_ms(), partial(take_effect, lost))
+            elif can_be_late and self._happens(LATE_SHARE, f"a request comes late: {what}"):
+                self._world.after(self._world.chance.choice(LATE_MS), partial(take_effect, lost))
+            if lost is not None:
+                self._io.later(BROKEN_MS, partial(done, UnreachableError(f"{what}: no answer")))
+
+        self._io.points.call(what, ask)
+        return future
+
+    # The selector of its connections
+
+    def register(self, *_: Any) -> None:
+        """See selectors.BaseSelector; nothing is left to the operating system here."""
+
+    modify = unregister = register
+
+    def select(self, timeout: float) -> list[Any]:
+        """Wait until something has come."""
+        self.pump()
+        if not self._has_come:
+            self._io.wait(lambda: self._has_come, max(1, math.ceil(timeout * 1000)))
+        self._has_come = False
+        return []
+
+    # Produce requests
+
+    def pump(self) -> None:
+        """Put what the producer has sent on its way."""
+        for connection in self._connections:
+            for data in connection.requests():
+                self._put_on_its_way(connection, ProduceBytes(data))
+        self._connections = [each for each in self._connections if each.is_open]
+
+    def _put_on_its_way(self, connection: _Connection, request: ProduceBytes) -> None:
+        now = self._world.now_ms
+        lost = self._io.loses()
+        handle = partial(self._handle, connection, request, lost)
+        if lost != "request":
+            connection.free_at_ms = max(now + self._way_ms(), connection.free_at_ms)
+            self._world.after(connection.free_at_ms - now, handle)
+        elif self._happens(LATE_SHARE, "a request comes late: produce"):
+            self._world.after(self._world.chance.choice(LATE_MS), handle)
+        if lost is not None:
+            self._world.after(BROKEN_MS, partial(self._break, connection))
+
+    def _handle(self, connection: _Connection, request: ProduceBytes, lost: str | None) -> None:
+        if self._world.brokers_away:
+            self._break(connection)
+            return
+        transient = self._happens(self._io.roughness.failed_sends, "a broker cannot write a batch now")
+        error = self._world.chance.choice(_TRANSIENT) if transient else ErrorCode.NONE
+        codes = dict.fromkeys(request.record_batches, 0)
+        if error != ErrorCode.NOT_ENOUGH_REPLICAS:
+            codes = self._coordinators.produce(request, self)
+        said = {partition: Said(code or error) for partition, code in codes.items()}
+        if lost is None:
+            answer = encoded_answer(request.correlation_id, said)
+            self._world.after(self._way_ms(), partial(self._say, connection, answer, codes.values()))
+
+    def _say(self, connection: _Connection, answer: bytes, codes: Collection[int]) -> None:
+        if connection.is_open:
+            for code in codes:
+                self._judge("produce", code)
+            connection.say(answer)
+            self._has_come = True
+
+    def _break(self, connection: _Connection) -> None:
+        connection.close()
+        self._has_come = True
+
+    def _judge(self, what: str, code: int) -> None:
+        """A producer that holds its id is not to hear that it is fenced."""
+        if ErrorCode(code).kind is Kind.FENCED and self._coordinators.is_held_by(self):
+            self._world.violated(f"{self.client} is fenced ({what}: {ErrorCode(code).name}), but by nobody")
+
+    def _way_ms(self) -> int:
+        way_ms: int = self._world.chance.choice(WAY_MS)
+        return way_ms
+
+    def _happens(self, share: float, what: str) -> bool:
+        happens: bool = share > 0 and self._world.chance.random() < share
+        if happens:
+            self._world.happened(what)
+        return happens
+
+
+class OwnWriter:
+    """The real producer as a Writer, hit where its process is. delivery_ms: how long its records may take."""
+
+    #: Every record comes by produce().
+    records = None
+
+    def __init__(self, producer: KafkaProducer, wire: Wire, io: Any, delivery_ms: int) -> None:
+        self._producer = producer
+        self._wire = wire
+        self._io = io
+        self._delivery_ms = delivery_ms
+        self._judged: DeliveryTimeoutError | None = None
+        network = producer._sender._network
+        network._selector.close()
+        network._selector = wire  # type: ignore[assignment]
+
+    def produce(
+        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+    ) -> None:
+        stamp = stamped(headers, self._io.broker.group.term(self._io.client), self._io.served_ms)
+        self._producer.produce(topic, key, value, partition, 0 if timestamp is None else timestamp, stamp)
+        self._wire.pump()
+
+    def send_due(self) -> None:
+        self._producer.send_due()
+        self._wire.pump()
+
+    def wait_ms(self) -> float:
+        return self._producer.wait_ms()
+
+    def poll(self) -> None:
+        if self._producer._sender.is_idle and math.isinf(self._producer.wait_ms()):
+            self._producer.poll()
+        else:
+            self._io.points.call("send some", self.send_due)
+
+    def flush(self, seconds: float = math.inf) -> None:
+        self._io.points.call("flush producer", partial(self._producer.flush, seconds))
+
+    def take_lost(self) -> list[Lost]:
+        lost = self._producer.take_lost()
+        for error, record in lost:
+            if isinstance(error, DeliveryTimeoutError) and error is not self._judged:
+                self._judged = error  # a transaction's other records are given up for the same one
+                self._judge(self._io.served_ms - stamp_of(record.headers())[0].served_ms)
+        return lost
+
+    def _judge(self, served_ms: int) -> None:
+        """A record is not to be given up in time in which nobody could have sent it."""
+        self._io.world.happened("a record is given up")
+        if served_ms < self._delivery_ms:
+            self._io.world.violated(
+                f"{self._io.client} has given up a record after {served_ms} ms of its own, of {self._delivery_ms}"
+            )
+
+    def drop(self) -> None:
+        self._producer.drop()
+
+    def close(self) -> None:
+        self._wire.pump()
+        self._producer.close()
+
+    def lose_process(self) -> None:
+        """What the process has sent is on its way, the rest is gone with it."""
+        self.close()
+
+
+class OwnTransactionalWriter(OwnWriter):
+    """The same with transactions."""
+
+    _producer: TransactionalKafkaProducer
+
+    def init_transactions(self, seconds: float) -> None:
+        self._io.points.call("init transactions", partial(self._producer.init_transactions, seconds))
+
+    def begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+    ) -> None:
+        send = partial(self._producer.send_offsets_to_transaction, offsets, group_metadata, seconds)
+        self._io.points.call("send offsets", send)
+
+    def commit_transaction(self, seconds: float) -> None:
+        self._io.points.call("commit transaction", partial(self._producer.commit_transaction, seconds))
+
+    def abort_transaction(self, seconds: float) -> None:
+        self._io.points.call("abort transaction", partial(self._producer.abort_transaction, seconds))

@@ -1,0 +1,61 @@
+"""What operators share whose result is a table: it can be read by others, and sends old values if one needs them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from typing_extensions import override
+
+from .operator import Operator
+from .table_store import KTableMaterializedValueGetterSupplier
+from .value_getters import KTableValueGetterSupplier, Table
+
+
+class TableOperator(Operator):
+    """The operator behind a KTable. send_old_values: its updates carry the old value too."""
+
+    send_old_values = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Send old values too, which may keep tables in stores; returns False if that is needed but not forced."""
+        self.send_old_values = True
+        return True
+
+    @abstractmethod
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the table is read."""
+
+
+class StoredTable(TableOperator):
+    """A table that is always kept, in the store of this name."""
+
+    def __init__(self, store_name: str) -> None:
+        self.store_name = store_name
+
+    @override
+    def view(self) -> KTableValueGetterSupplier:
+        return KTableMaterializedValueGetterSupplier(self.store_name)
+
+
+class DerivedTable(TableOperator):
+    """A table that is computed from its parent, and kept only if queryable_name says in which store."""
+
+    def __init__(self, parent: Table, queryable_name: str | None) -> None:
+        self.parent = parent
+        self.queryable_name = queryable_name
+
+    @override
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        if self.queryable_name is not None or self.parent.enable_sending_old_values(force_materialization):
+            self.send_old_values = True
+        return self.send_old_values
+
+    @override
+    def view(self) -> KTableValueGetterSupplier:
+        if self.queryable_name is not None:
+            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+        return self.computed_view()
+
+    @abstractmethod
+    def computed_view(self) -> KTableValueGetterSupplier:
+        """Return how the table is read where it is not kept."""
