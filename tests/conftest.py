@@ -1,4 +1,4 @@
-"""What all tests share: the broker of the run, names and topics of their own, and the check that no process is left."""
+"""What all tests share: the broker of the run, their own names and topics, and the check that no process is left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     os.environ.pop(NO_BYTECODE_VARIABLE, None)
     short_lived_jvms.use_options()
+
+
+@pytest.hookimpl(trylast=True)  # after -m has deselected tests
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: one that begins last would run alone."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    with_broker = {item.path for item in items if item.get_closest_marker("broker")}
+    items.sort(key=lambda item: (-slow[item.path], item.path not in with_broker))
 
 
 @pytest.fixture

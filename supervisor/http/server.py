@@ -55,10 +55,10 @@ class HttpServer:
         self.port = listener.getsockname()[1]
         # Imported only if used: an application without HTTP does not pay for it.
         uvicorn = import_module("uvicorn")
-        app, connections = (import_module(name, __package__) for name in (".http_app", ".http_connections"))
+        endpoints, connections = (import_module(name, __package__) for name in (".endpoints", ".connections"))
         self._server = connections.Server(
             uvicorn.Config(
-                app.http_app(self._view, self._address),
+                endpoints.http_app(self._view, self._address),
                 log_config=None,
                 access_log=False,
                 log_level=logging.WARNING,
