@@ -211,7 +211,7 @@ def test_a_bug_is_a_traceback_and_an_exit_code_of_its_own(folder: Path) -> None:
     (folder / "buggy.py").write_text(
         "import penstock.cli\n"
         "def load(*_): raise ZeroDivisionError('a bug')\n"
-        "penstock.cli.load_config = load\n"
+        "penstock.cli.options.load_config = load\n"
         "penstock.cli.main()\n"
     )
     result = subprocess.run(

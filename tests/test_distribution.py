@@ -31,7 +31,7 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
             print(error.name.partition(".")[0])"""
-OF_EXTRAS = {"kio", "pandas", "pyarrow", "pyspark"}
+OF_EXTRAS = {"kio", "pandas", "py4j", "pyarrow", "pyspark"}
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 

@@ -92,3 +92,7 @@ class InvalidStateStoreError(StreamsError):
 
 class BrokerUnavailableError(StreamsError):
     """The broker could not be reached within the stated time."""
+
+
+class SchemaRegistryUnavailableError(BrokerUnavailableError):
+    """The schema registry could not be reached: the task tries again for task.timeout.ms, and no handler is asked."""

@@ -17,8 +17,9 @@ from ..clock import Clock
 from ..cluster.cluster import Cluster
 from ..errors import BrokerError, ErrorCode, Kind, RetriableError
 from ..log_context import PrefixedLogger
+from ..protocol.offset_commits import OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
-from .membership import CommitTimeoutError, Event, MemberSubscription, OffsetAndMetadata, RetriableCommitError
+from .membership import CommitTimeoutError, Event, MemberSubscription, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..writing.transaction_requests import GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,6 @@ class Fatal:
 
 
 Event = Rebalance | Assigned | Lost | Fatal
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed offset (the next one to read) and the text stored with it.
-
-    leader_epoch: of the record before it, -1 if unknown: by it a log is noticed that was truncated since (KIP-320).
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
 
 
 class MemberSubscription(NamedTuple):

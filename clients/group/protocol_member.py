@@ -15,10 +15,10 @@ from ..clock import Clock
 from ..cluster.cluster import Cluster
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
-from ..writing.transaction_requests import GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, OffsetAndMetadata, Rebalance
+from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.topology.records import TopicPartition
 
 from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
-from ..writing.transaction_requests import CommittedOffset, GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..writing.writer import Lost
 from .errors import PURGED, client_error
 from .group_metadata import encode_group_metadata
@@ -108,7 +108,7 @@ class LibrdkafkaWriter:
             raise _transaction_error(error.args[0]) from error
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         """See Writer."""
         positions = [

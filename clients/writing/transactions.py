@@ -22,11 +22,11 @@ from ..cluster.coordinators import CoordinatorKind, Coordinators
 from ..errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError, TransactionError, broker_error
 from ..log_context import PrefixedLogger
 from ..protocol.messages import api_versions
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
 from ..state_machine import StateMachine
 from . import transaction_requests as requests
 from .open_transaction import OpenTransaction, Question, code_of
-from .transaction_requests import CommittedOffset, GroupMetadata
 
 #: How long a coordinator is not asked again that still ends the transaction before; it takes it some milliseconds.
 CONCURRENT_BACKOFF_MS = 20
@@ -190,7 +190,7 @@ class TransactionManager:
         is_new = self._level >= requests.NEW_PROTOCOL_LEVEL
         self._open = OpenTransaction(self.transactional_id, self._producer, is_new)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
         """Begin to put consumed offsets into the transaction."""
         self.check()
         self._open.send_offsets(offsets, group)

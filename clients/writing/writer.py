@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.topology.records import TopicPartition
 
 from ..errors import ClientError
-from .transaction_requests import CommittedOffset, GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 
 #: The partition is that of the key.
 BY_KEY = -1
@@ -77,7 +77,7 @@ class TransactionalWriter(Writer, Protocol):
         """Begin a transaction: all that is produced from now on belongs to it."""
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         """Have offsets committed together with the transaction."""
 

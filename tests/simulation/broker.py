@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.clients.errors import ErrorCode, broker_error
-from penstock.clients.group.membership import OffsetAndMetadata
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.produce_bytes import KnownProducers
 from tests.simulation.group import Group, Offsets

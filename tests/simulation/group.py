@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.clients.errors import ErrorCode
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from tests.simulation.connection import Reply
 from tests.simulation.world import Due, World

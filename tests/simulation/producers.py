@@ -17,10 +17,10 @@ from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
 from penstock.clients.errors import DeliveryTimeoutError, ErrorCode, Kind, UnreachableError
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.protocol.produce_messages import API_KEY, API_VERSION, NEW_TRANSACTIONS_VERSION
 from penstock.clients.protocol.schema import Request
 from penstock.clients.writing.kafka_producer import KafkaProducer
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import TopicPartition
@@ -329,7 +329,7 @@ class OwnTransactionalWriter(OwnWriter):
         self._producer.begin_transaction()
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         send = partial(self._producer.send_offsets_to_transaction, offsets, group_metadata, seconds)
         self._io.points.call("send offsets", send)

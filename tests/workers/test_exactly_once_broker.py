@@ -29,13 +29,12 @@ from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
 from penstock.dev.dev_broker import DevBroker

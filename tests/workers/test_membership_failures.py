@@ -31,7 +31,6 @@ from penstock.clients.group.membership import (
     Fatal,
     MemberAssignment,
     MemberSubscription,
-    OffsetAndMetadata,
     RetriableCommitError,
 )
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
@@ -39,7 +38,7 @@ from penstock.clients.group.requests import GroupMemberConfig, Identity
 from penstock.clients.librdkafka import group_metadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings, network_settings
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition

@@ -26,7 +26,6 @@ from penstock.clients.group.membership import (
     Lost,
     MemberAssignment,
     MemberSubscription,
-    OffsetAndMetadata,
     Rebalance,
     RetriableCommitError,
 )
@@ -35,6 +34,7 @@ from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 

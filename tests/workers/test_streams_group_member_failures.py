@@ -31,13 +31,13 @@ from penstock.clients.group.membership import (
     Lost,
     MemberAssignment,
     MemberSubscription,
-    OffsetAndMetadata,
     RetriableCommitError,
 )
 from penstock.clients.group.requests import Identity
 from penstock.clients.group.streams_values import StreamsSubtopology, StreamsTopology
 from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError

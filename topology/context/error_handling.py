@@ -201,6 +201,8 @@ class ErrorHandling:
 
     def failed_serialization(self, name: str, record: ProducerRecord, error: Exception) -> None:
         """Drop a record that cannot be serialized, or raise StreamsError, as the production handler says."""
+        if isinstance(error, UNHANDLED):
+            raise error
         context = self._context(name, self.task.message, self.task.timestamp, self.task.headers)
         response = self.production(context, record, error)
         self._send_dead_letters(name, error, response)

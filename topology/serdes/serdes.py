@@ -463,11 +463,16 @@ class Serdes:
         return SessionWindowedSerde(inner)
 
     @staticmethod
-    def avro(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """Avro with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
+    def avro(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+        """Avro with a schema registry, as dicts or objects of a type. Needs penstock-streams[schema-registry].
+
+        schema: the text; None for that of the record; or a Schema of confluent-kafka, which may have
+        references. registry: a URL, a configuration dict or a SchemaRegistryClient. kind: a msgspec.Struct, dataclass.
+        options: those of confluent-kafka's serializer, e.g. auto_register_schemas=False.
+        """
         from .schema_registry_serdes import avro_serde
 
-        return avro_serde(schema, registry, is_key=is_key, **options)
+        return avro_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
     def protobuf(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
@@ -477,8 +482,20 @@ class Serdes:
         return protobuf_serde(message_type, registry, is_key=is_key, **options)
 
     @staticmethod
-    def json_schema(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """JSON with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
+    def json_schema(
+        schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
+    ) -> Serde[Any]:
+        """JSON with a schema registry; its arguments are those of avro. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import json_schema_serde
 
-        return json_schema_serde(schema, registry, is_key=is_key, **options)
+        return json_schema_serde(schema, registry, kind=kind, is_key=is_key, **options)
+
+    @staticmethod
+    def debezium(kind: Any = None) -> Serde[Any]:
+        """Rows of a database's table, from Debezium's change events in JSON: what the row is after the change.
+
+        A deleted row is None. kind: a type that rows are read as, as for json. See docs/databases.md.
+        """
+        from .debezium_serde import DebeziumSerde
+
+        return DebeziumSerde(kind)

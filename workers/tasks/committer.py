@@ -37,7 +37,8 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
+from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
+from penstock.clients.group.membership import GroupMembership
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.statestore.store_factory import build_store
 from penstock.topology.context.punctuation_queue import PunctuationQueue

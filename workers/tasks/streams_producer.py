@@ -21,9 +21,8 @@ from penstock.clients.errors import (
     TransactionError,
     UnusableClientError,
 )
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.writer import TransactionalWriter, Writer
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
@@ -162,11 +161,10 @@ class StreamsProducer:
         The transaction then has to be aborted, and the tasks be closed.
         """
         self.begin_transaction()
-        committed = {partition: CommittedOffset(*at) for partition, at in offsets.items()}
         # The records first: librdkafka may hang when offsets are sent while the broker is away.
         self.flush()
         send_offsets, commit = self._transactions.send_offsets_to_transaction, self._transactions.commit_transaction
-        self._attempt("send offsets to the transaction", send_offsets, committed, group_metadata, self._request_seconds)
+        self._attempt("send offsets to the transaction", send_offsets, offsets, group_metadata, self._request_seconds)
         self._attempt("commit the transaction", commit, self._request_seconds)
         self.in_transaction = False
         self.collector.note(self._writer.take_lost())
