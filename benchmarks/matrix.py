@@ -58,7 +58,8 @@ WINDOW = TimeWindows.of_size_with_no_grace(timedelta(seconds=10))
 HOPPING = WINDOW.advance_by(timedelta(seconds=2))
 SLIDING = SlidingWindows.of_time_difference_with_no_grace(timedelta(seconds=10))
 SESSION = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=6))
-JOIN = JoinWindows.of_time_difference_with_no_grace(timedelta(milliseconds=100))
+#: A batch of one side comes before that of the other one.
+JOIN = JoinWindows.of_time_difference_and_grace(timedelta(milliseconds=100), timedelta(minutes=1))
 #: A cell that is slower than text and int64 in its row by more than this is marked.
 SLOWER = 4 / 3
 
@@ -170,6 +171,11 @@ def _joined_streams(made: Declared) -> KStream[Any, Any]:
     )
 
 
+def _mapped(made: Declared) -> KStream[Any, Any]:
+    same = partial(newest, None)
+    return made.table().map_values(same, store="rows", key_serde=made.keys, value_serde=made.values).to_stream()
+
+
 def _regrouped(made: Declared) -> KStream[Any, Any]:
     grouped = made.table().group_by(lambda key, value: (key, value), key_serde=made.keys, value_serde=made.values)
     return grouped.reduce(newest, newest).to_stream()
@@ -190,7 +196,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
     "session": (lambda made: _of_windows(made.grouped().windowed_by(SESSION).reduce(newest)), CACHE_BYTES),
     "suppress": (_suppressed, CACHE_BYTES),
     "processor": (_processed, CACHE_BYTES),
-    "table": (lambda made: made.table().map_values(partial(newest, None), store="mapped").to_stream(), CACHE_BYTES),
+    "table": (_mapped, CACHE_BYTES),
     "versioned table": (_versioned, CACHE_BYTES),
     "table regrouped": (_regrouped, CACHE_BYTES),
     "stream-table join": (lambda made: made.stream().join(made.table(OTHER), newest), CACHE_BYTES),
@@ -200,7 +206,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
 
 
 class Running:
-    """An operator with its serdes in a task, in a directory of its own."""
+    """An operator with its serdes in a task, in its own directory."""
 
     def __init__(self, operator: str, keys: Kind, values: Kind, directory: Path) -> None:
         make, cache_bytes = OPERATORS[operator]
@@ -214,16 +220,20 @@ class Running:
         self._at = 0
         #: How many records came out.
         self.outputs = 0
+        self._with_both = operator == "stream-stream join"
         if self.task.compiled.source_of(OTHER) is not None:
-            self._process(self._made(OTHER, KEYS))
+            self._process(self._made(OTHER, 0, KEYS))
 
     def run(self, records: int) -> None:
-        """Process so many more records."""
+        """Process so many more records; where two streams are joined, as many of the other one, at the same times."""
         for _ in range(0, records, BATCH):
-            self._process(self._made(INPUT, min(BATCH, records)))
+            size = min(BATCH, records)
+            if self._with_both:
+                self._process(self._made(OTHER, self._at, size))
+            self._process(self._made(INPUT, self._at, size))
+            self._at += size
 
-    def _made(self, topic: str, records: int) -> list[RawRecord]:
-        first, self._at = self._at, self._at + records
+    def _made(self, topic: str, first: int, records: int) -> list[RawRecord]:
         keys, values, count = self._keys, self._values, len(self._values)
         return [
             RawRecord(topic, 0, n, n * STEP_MS, keys[n * 7 % KEYS], values[n % count])

@@ -38,7 +38,7 @@ class Curve:
 class Progress:
     """How many records a group has processed.
 
-    Partitions are committed about each second, those of each thread at another moment. So their sum stands still and
+    Partitions are committed about each second, those of each thread at another moment. So their sum stalls and
     jumps, and on a fast machine, which has done all in a few commits, the rate between two sums can be anything. Here
     the records between two commits of a partition count as processed evenly.
 

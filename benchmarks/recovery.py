@@ -1,4 +1,4 @@
-"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it goes on.
+"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it continues.
 
 Both systems get the same changelog, written here record by record as a count without a cache would have written it, and
 are watched from outside. What they restore, and when, they say themselves in their logs: see LogLines.
@@ -126,7 +126,7 @@ class Instance:
         self.process.wait()
 
     def stop(self) -> None:
-        """End the program in good order; raises BenchmarkError if it does not."""
+        """End the program cleanly; raises BenchmarkError if it fails."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_TIMEOUT_SECONDS)
@@ -160,7 +160,7 @@ class Run:
         return f"{self.name}-counts-changelog"
 
     def start(self, threads: int) -> Instance:
-        """Start one more program; each has a state directory of its own, as on a machine of its own."""
+        """Start one more program; each has its own state directory, as on its own machine."""
         number = sum(1 for _ in self.home.glob("*.properties"))
         config = {
             "application.id": self.name,
@@ -212,7 +212,7 @@ class Run:
         return counts
 
     def end(self) -> None:
-        """Stop what still runs; raises BenchmarkError if that was not in good order."""
+        """Stop what still runs; raises BenchmarkError if it did not end cleanly."""
         for instance in self.instances:
             if instance.process.poll() is None:
                 instance.stop()

@@ -21,7 +21,7 @@ LINGER_MS = 1
 
 
 class SteadyWriter(ABC):
-    """Writes a portion of records to a topic again and again, in a thread of its own."""
+    """Writes a portion of records to a topic again and again, in its own thread."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.topic = topic

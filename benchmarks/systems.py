@@ -71,7 +71,7 @@ class System(ABC):
     """One way to run the benchmark's topologies."""
 
     name: str
-    #: Whether each stream thread is a process of its own.
+    #: Whether each stream thread is its own process.
     threads_are_processes = False
     #: The scenarios that it can do, None for all.
     scenarios: tuple[str, ...] | None = None

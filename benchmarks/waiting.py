@@ -124,7 +124,7 @@ SHARES = {"steady": 1.0, "spread": 0.3, "failing": 0.6, "dying": 0.6}
 
 
 class Service:
-    """The service in a process of its own, which can be killed and started again."""
+    """The service in its own process, which can be killed and started again."""
 
     def __init__(self, python: Path, mode: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:

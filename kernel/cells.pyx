@@ -309,7 +309,7 @@ cdef class CellUpdates:
         if new is None or self.is_held(new):
             held = new
         elif self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
-            held = new  # nobody else has it: the function has made it, or was given it
+            held = new  # no other object has it: the function created it or was given it
         else:
             held = self.hold(new)
         cell.row = None if held is None else (held, newest)

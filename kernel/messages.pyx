@@ -14,7 +14,7 @@ cdef extern from *:
         Py_DECREF(before);
     }
 
-    /* Put six objects into a tuple that nobody but its owner has; return whether that was so. */
+    /* Put six objects into a tuple that only its owner has; return whether that was so. */
     static inline int row_fill(PyObject *row, PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObject *e,
                                PyObject *f) {
         if (Py_REFCNT(row) > 1) return 0;
@@ -38,7 +38,7 @@ cpdef str decode_text(bytes data):
 @cython.final
 @cython.no_gc
 cdef class Origin:
-    """The partition that messages come from. has_texts: whoever takes them reads their keys as texts."""
+    """The partition that messages come from. has_texts: their consumer reads their keys as texts."""
 
 
 cdef object serialized(key):
@@ -55,7 +55,7 @@ cdef class Message:
     _key: serialized, or a text that is ASCII (key_from).
     """
 
-    @cython.nonecheck(True)  # somebody may have made one by hand
+    @cython.nonecheck(True)  # one may have been made by hand
     def topic(self):
         """Return the topic."""
         return self._origin.topic
@@ -143,7 +143,7 @@ cdef class Unpacked:
             value = self.value_of(message.value())
             at = self.timestamp(message.timestamp()[1])
             headers = message.headers()
-        # Whoever had the row before has taken it apart, as loops do: it is used again, as zip() does with its own.
+        # The row's previous owner has unpacked it, as loops do: it is reused, as zip() does with its own.
         if not row_fill(<PyObject *>self.row, message, key, value, at, self.stream_time, headers):
             self.row = (message, key, value, at, self.stream_time, headers)
         return self.row

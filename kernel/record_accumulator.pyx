@@ -105,7 +105,7 @@ cdef class ProducerBatch:
     """Records of one partition that are written together or not at all (Kafka: ProducerBatch).
 
     created_ms: when its first record came, by who sends it. stamp: what it was sent with, so that the brokers know it when
-    it comes again; None before. is_uncertain: it may have been written although nobody has said so.
+    it comes again; None before. is_uncertain: it may have been written without an acknowledgement.
     """
 
     cdef uint8_t *data
@@ -278,7 +278,7 @@ cdef class RecordAccumulator(RecordTaker):
     cdef dict topics
     cdef str last_name
     cdef TopicRecords last_topic
-    #: PartitionRecords whose batch has begun since whoever reads this emptied it.
+    #: PartitionRecords whose batch has begun since the reader emptied this.
     cdef readonly list begun
 
     def __init__(self, Py_ssize_t batch_bytes, Py_ssize_t record_bytes, on_full, now_ms, int32_t seed=0):

@@ -47,7 +47,7 @@ cdef enum:
 
 
 class UnknownFormatError(Exception):
-    """Records in a form that is not read here: an old message format, or a codec that nobody has yet."""
+    """Records in a form that is not read here: an old message format, or an unknown codec."""
 
 
 class CorruptRecordsError(Exception):

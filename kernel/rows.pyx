@@ -186,9 +186,9 @@ cdef class LatestRows:
     """The rows of a window or session store with the latest times, by record key, on disk or not.
 
     A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
-    bytes. complete_from: the rows from this time on are all here, so that nobody need ask the disk for them, nor for
-    rows that are not there. buffer: what puts go to. room(): how many bytes of memory the rows may take. Rows that
-    nobody fetches are not kept until somebody does.
+    bytes. complete_from: the rows from this time on are all here, so the disk need not be asked for them, nor for
+    missing rows. buffer: what puts go to. room(): how many bytes of memory the rows may take. Rows are
+    kept only while they are fetched.
     """
 
     cdef RowBuffer buffer

@@ -65,7 +65,7 @@ def test_ctrl_c_stops_the_demo_in_good_order_and_the_next_run_answers_as_plain_p
     assert "Traceback" not in shown
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
 
-    with start_demo(home, "--verify") as demo:  # it goes on with what the first one left
+    with start_demo(home, "--verify") as demo:  # it continues with what the first one left
         shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, shown
     assert "The data set is loaded already" in shown

@@ -5,12 +5,17 @@ Quotations in code blocks may have them: an example of a log says what the progr
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.markdown import prose
+from tests.test_structure import ROOMS, linked
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What to write instead, by the words as a regular expression.
@@ -29,16 +34,9 @@ INSTEAD = {
     r"\w*behaviour|colours?|optimisation|centre|licence|misspelt|spoilt": "American spelling",
 }
 FORBIDDEN = re.compile("|".join(rf"\b(?P<_{n}>{words})\b" for n, words in enumerate(INSTEAD)), re.IGNORECASE)
-#: Pages and folders that were not read for this yet; names leave these lists, none comes.
-PAGES_NOT_READ = {
-    *("async.md", "http.md", "metrics.md", "rebalancing.md"),
-    "spark.md",
-}
-FOLDERS_READ = ("penstock", "supervisor", "pipeline")
-TEXTS = [
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in PAGES_NOT_READ),
-    *(file for folder in FOLDERS_READ for file in sorted((ROOT / folder).glob("*.py"))),
-]
+#: Where people read: documentation, and the code with its docstrings, comments, log lines, errors and help texts.
+FOLDERS = (*ROOMS, "benchmarks", "bin", "deploy", "docs", "examples", "publish", "tests")
+KINDS = {".md", ".py", ".pyx", ".pxd", ".toml", ".cfg", ".yaml", ""}
 
 
 def found_in(text: str) -> list[str]:
@@ -47,12 +45,41 @@ def found_in(text: str) -> list[str]:
     return [f"{found[0]!r}: write {suggestions[int(str(found.lastgroup)[1:])]}" for found in FORBIDDEN.finditer(text)]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_prose_is_plain_english(path: Path) -> None:
+def texts(folder: Path, pattern: str) -> Iterator[Path]:
+    for path in sorted(folder.glob(pattern)):
+        if (
+            path.is_file()
+            and path.suffix in KINDS
+            and path.name not in ("CHANGELOG.md", "test_words.py")
+            and not linked(path)
+        ):
+            yield path
+
+
+def prose_of(path: Path) -> str:
+    """Return a page without its blocks, a test's comments and docstrings without its data; all of any other file."""
     text = path.read_text()
     if path.suffix == ".md":
-        text = re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE)
-    assert not found_in(text)
+        return re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE)
+    return "\n".join(comments(text)) if path.is_relative_to(ROOT / "tests") and path.suffix == ".py" else text
+
+
+def comments(source: str) -> Iterator[str]:
+    """Yield the comments and the docstrings of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+@pytest.mark.parametrize("folder", [".", *FOLDERS])
+def test_prose_is_plain_english(folder: str) -> None:
+    paths = list(texts(ROOT / folder, "*" if folder == "." else "**/*"))
+    assert paths
+    wrong = {str(path.relative_to(ROOT)): found for path in paths if (found := found_in(prose_of(path)))}
+    assert not wrong
 
 
 def test_the_words_are_found() -> None:

@@ -21,11 +21,11 @@ class TopologyError(PenstockError):
 
 
 class HandedOverError(TopologyError):
-    """The application was handed over to another engine: this one would go on from old state."""
+    """The application was handed over to another engine: this one would continue from old state."""
 
 
 class StreamsError(PenstockError):
-    """A stream thread cannot go on (Kafka Streams: StreamsException)."""
+    """A stream thread cannot continue (Kafka Streams: StreamsException)."""
 
 
 class ProcessorStateError(StreamsError):
@@ -92,3 +92,7 @@ class InvalidStateStoreError(StreamsError):
 
 class BrokerUnavailableError(StreamsError):
     """The broker could not be reached within the stated time."""
+
+
+class SchemaRegistryUnavailableError(BrokerUnavailableError):
+    """The schema registry could not be reached: the task tries again for task.timeout.ms, and no handler is asked."""

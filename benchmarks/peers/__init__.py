@@ -1,1 +1,1 @@
-"""The same count in other Python libraries for stream processing, each in an environment of its own."""
+"""The same count in other Python libraries for stream processing, each in its own environment."""

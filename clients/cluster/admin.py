@@ -153,7 +153,7 @@ class KafkaAdmin:
     ) -> Mapping[TopicPartition, Future[int]]:
         asked: dict[TopicPartition, Future[int]] = {partition: Future() for partition in partitions}
         for future in asked.values():
-            future.set_running_or_notify_cancel()  # nobody can cancel it: the IO thread answers it
+            future.set_running_or_notify_cancel()  # it cannot be canceled: the IO thread answers it
 
         def end(asking: Future[None]) -> None:
             """Leave no future without an answer, whatever has ended the question."""

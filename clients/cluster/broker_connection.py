@@ -57,7 +57,7 @@ class BrokerConnection:
     async def ask(self, request: Request, timeout_ms: float | None = None) -> Any:
         """Send a request and return the answer. timeout_ms: for the answer, None for the connection's own.
 
-        Raises UnreachableError, or BrokerError if the broker lets nobody in or does not know such requests.
+        Raises UnreachableError, or BrokerError if the broker refuses the connection or does not know such requests.
         """
         loop = asyncio.get_running_loop()
         async with self._turn:
@@ -90,7 +90,7 @@ class BrokerConnection:
         return self._opened
 
     async def _renew(self, opened: Opened) -> None:
-        """Authenticate again, behind what is on its way (KIP-368)."""
+        """Authenticate again, behind what is in flight (KIP-368)."""
         if self._pending:
             self._drained.clear()
             await self._drained.wait()

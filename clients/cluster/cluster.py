@@ -109,7 +109,7 @@ class Cluster:
         """Send a broker a request and return the answer.
 
         purpose: requests of one purpose have a connection of their own and are answered in order. timeout_ms: for the
-        answer, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if the broker lets nobody in.
+        answer, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if it refuses.
         """
         return await self._connection(address, purpose).ask(request, timeout_ms)
 
@@ -195,10 +195,10 @@ class Cluster:
     async def _keep_knowing_brokers(self) -> None:
         """Ask for the cluster's brokers from time to time: one of them is asked when a coordinator is lost.
 
-        Who asks for leaders learns of them by that.
+        Callers learn of leaders by that.
         """
         while True:
-            with suppress(RetriableError, BrokerError):  # who asks something else meets the same, and says so
+            with suppress(RetriableError, BrokerError):  # other requests meet the same error, and report it
                 await self.metadata(())
             await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
 

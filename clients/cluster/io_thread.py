@@ -1,4 +1,4 @@
-"""The one thread of a process for what must go on while user code runs: an event loop (Kafka: the heartbeat threads).
+"""The thread of a process for what must continue while user code runs: an event loop (Kafka: the heartbeat threads).
 
 Heartbeats and joins, questions, and the opening of connections run there as coroutines. The first client starts it, the
 last one ends it.
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class IoThread:
-    """An event loop on a thread of its own. Get it by acquire(), and give it back by release()."""
+    """An event loop on its own thread. Get it by acquire(), and give it back by release()."""
 
     _lock: ClassVar = threading.Lock()
     _running: ClassVar[IoThread | None] = None
@@ -38,7 +38,7 @@ class IoThread:
             return cls._running
 
     def release(self) -> None:
-        """End the thread if nobody else uses it. Coroutines of the caller must have ended."""
+        """End the thread if no other client uses it. Coroutines of the caller must have ended."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -54,7 +54,7 @@ class IoThread:
     def _run(self) -> None:
         try:
             self._loop.run_forever()
-        except BaseException as error:  # noqa: BLE001  said by failure: who waits for an answer must hear of it
+        except BaseException as error:  # noqa: BLE001  reported by failure: callers that wait must learn of it
             self._failure = error
 
     @property

@@ -62,7 +62,7 @@ class LeaderTable:
         return self._counts
 
     def refresh(self, now_ms: int) -> None:
-        """Ask anew after a ``retry.backoff.ms``, unless an answer is on its way."""
+        """Ask again after ``retry.backoff.ms``, unless a request is in flight."""
         if self._asked is None:
             self._ask_at = min(self._ask_at, now_ms + self._settings.retry_backoff_ms)
 

@@ -59,14 +59,14 @@ class NetworkClient(Generic[A]):
         self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
         #: Whether something has happened since this was set to False: what could not be sent before may be now.
         self.has_changed = True
-        #: Brokers whose connection has ended, or could not be made; whoever reads this empties it.
+        #: Brokers whose connection has ended, or could not be made; the reader empties it.
         self.lost_nodes: set[int] = set()
 
     def wake(self) -> None:
         """Let wait() return; any thread may call it."""
         try:
             self._waker.send(b"\0")
-        except BlockingIOError:  # it is full: whoever waits will wake up
+        except BlockingIOError:  # it is full: the waiting thread will wake up
             return
 
     def link(self, node: int) -> BrokerLink[A]:
@@ -106,7 +106,7 @@ class NetworkClient(Generic[A]):
             self.has_changed = True
             if link.state is LinkState.CLOSED:
                 self.lost_nodes.add(node)
-                self.leaders.refresh(now_ms)  # it may have given up what it led
+                self.leaders.refresh(now_ms)  # it may no longer lead its partitions
         self._note(f"Broker {node} cannot be {self._api.verb}", node, link.failure)
         return over
 

@@ -1,4 +1,4 @@
-"""One broker: connected or not, with requests on their way (Kafka: NetworkClient's ClusterConnectionStates)."""
+"""One broker: connected or not, with requests in flight (Kafka: NetworkClient's ClusterConnectionStates)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Api(Generic[A]):
 
     verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes,
     without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
-    many requests may be on their way.
+    many requests may be in flight.
     """
 
     key: int
@@ -57,7 +57,7 @@ class Api(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request on its way. asked: what whoever has sent it needs to make something of the answer."""
+    """A request in flight. asked: what its sender needs to understand the answer."""
 
     correlation_id: int
     version: int
@@ -89,7 +89,7 @@ LINK_TRANSITIONS = {
 
 
 class BrokerLink(Generic[A]):
-    """Connects when it is told to, sends requests, has their answers. Never waits; selector: watches its socket.
+    """Connects on request, sends requests, receives their answers. Never waits; selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
@@ -120,7 +120,7 @@ class BrokerLink(Generic[A]):
         self._pending: deque[Pending] = deque()
         self._not_before_ms = 0  # a quota, or a failure: nothing is sent until then
         self._idle_since_ms = 0
-        #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
+        #: Requests that the lost connection leaves unanswered; the reader empties it.
         self.unanswered: list[Any] = []
         #: The highest version of requests that both sides know, since there was a connection.
         self.version = api.versions[0]
@@ -137,11 +137,11 @@ class BrokerLink(Generic[A]):
         if now_ms < self._not_before_ms:
             return False
         if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self._settings.max_idle_ms:
-            self._let_go()  # who is between us and the broker may have forgotten the connection, and tell nobody
+            self._let_go()  # a firewall in between may have dropped the connection silently
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
             self._opening = self._brokers.open(self.node, self._on_done)
-        if now_ms >= self._renew_at:  # behind the answers that are on their way
+        if now_ms >= self._renew_at:  # behind the answers that are in flight
             if self.state is _S.IDLE:
                 self._renew()
             return False
@@ -189,7 +189,7 @@ class BrokerLink(Generic[A]):
     def advance(self, now_ms: int) -> tuple[Any, A] | None:
         """Take a connection that was made, or return what was asked and the answer, if one has come.
 
-        Raises StreamsError for a broker that knows no version of ours.
+        Raises StreamsError if no version of the request is supported by both.
         """
         if self._opening is not None:
             self._take_opened(self._opening, now_ms)
@@ -200,7 +200,7 @@ class BrokerLink(Generic[A]):
         return None
 
     def _notice_its_end(self, now_ms: int) -> None:
-        """Let go of a connection that the broker closed because nothing was asked for long: that is no failure."""
+        """Drop a connection that the broker closed for idleness; not an error."""
         assert self._socket is not None
         try:
             if self._socket.receive() is not None:
@@ -261,7 +261,7 @@ class BrokerLink(Generic[A]):
             received = self._socket.receive()
             self._watch()
             if received is None:
-                if self._socket.has_received:  # a part of it; who asks may have come late himself
+                if self._socket.has_received:  # a part of it; the caller may have come late
                     self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")

@@ -26,10 +26,10 @@ RENEWAL = 0.85, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection that is ready for requests, and whose owner whoever asked for it is.
+    """A connection that is ready for requests. The caller owns it.
 
     versions: the lowest and highest version that the broker speaks, by api key. features: levels of the cluster's
-    finalized features. session_ms: how long the broker takes it for authenticated, None for ever (KIP-368).
+    finalized features. session_ms: how long it stays authenticated, None indefinitely (KIP-368).
     """
 
     socket: socket.socket
@@ -67,7 +67,7 @@ async def open_connection(host: str, port: int, settings: NetworkSettings) -> Op
 
 
 async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
-    """Authenticate an open connection again, on which nothing is on its way (KIP-368). Raises as open_connection."""
+    """Authenticate an open connection again, on which nothing is in flight (KIP-368). Raises as open_connection."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
             return await _authenticate(_Conversation(opened.socket, settings), opened, settings)

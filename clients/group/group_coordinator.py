@@ -100,7 +100,7 @@ class GroupCoordinator:
             # for a moment. If it was another process after all, that one is fenced by the new join, and told so.
             self._log.warning(
                 "The group's coordinator, unreachable a moment ago, knows another member of group.instance.id=%s; "
-                "joining anew.",
+                "joining again.",
                 self._config.instance_id,
             )
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -16,7 +16,7 @@ from .requests import GroupMemberConfig
 class GroupMember(ProtocolMember):
     """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-    assign: the leader's decision; it runs on a thread of its own.
+    assign: the leader's decision; it runs on a separate thread.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ from ..cluster.cluster import Cluster
 from ..errors import BrokerError, RetriableError
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
+from ..protocol.offset_commits import OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
 from .group_description import GroupDescription, describe_group
-from .membership import OffsetAndMetadata
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class GroupOffsetsReader:
-    """Asks a group's coordinator over a connection of its own, which is opened by the first question.
+    """Asks a group's coordinator over its own connection, which the first request opens.
 
     network: how to reach the brokers. timeout_ms: for one question, tries included. Only one thread may use it.
     """

@@ -1,10 +1,10 @@
-"""Whether a process stood still for longer than its session lasts: then others may own its tasks by now.
+"""Detects that a process was suspended for longer than its session: others may own its tasks by now.
 
-SIGSTOP, a suspended virtual machine, a host that swaps: all threads stop at once, and the group throws the member out.
-When they go on, the stream thread may write before the IO thread has heard of that. With exactly-once the broker
-refuses such records. With at-least-once it takes them, and a changelog that ends with them gives whoever restores it
-next an older state than the offsets that are committed. (Kafka Streams has that gap.) So nothing is processed and
-committed until the coordinator has answered a request that was sent since.
+SIGSTOP, a suspended virtual machine, a host that swaps: all threads stop at once, and the group removes the member.
+When they continue, the stream thread may write before the IO thread has learned of it. With exactly-once the broker
+refuses such records. With at-least-once it accepts them, and the next restore from a changelog that ends with them
+yields an older state than the committed offsets. (Kafka Streams has that gap.) So nothing is processed or committed
+until the coordinator has answered a request that was sent after the process continued.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from ..clock import Clock
 from ..log_context import PrefixedLogger
 
-#: How many times in a session it is looked whether the process runs.
+#: How many times in a session the clock is checked.
 BEATS = 5
 
 
@@ -42,8 +42,8 @@ class Standstill:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._last_beat_ms > self._session_ms:
             self._log.warning(
-                "This process stood still for %d ms, longer than session.timeout.ms=%d: nothing is processed until "
-                "the group has said whether its tasks are still its own",
+                "This process was suspended for %d ms, longer than session.timeout.ms=%d: nothing is processed until "
+                "the group has confirmed that it still owns its tasks",
                 now_ms - self._last_beat_ms,
                 self._session_ms,
             )

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.topology.records import TaskId, TopicPartition
 
-#: Member epochs with a meaning of their own (StreamsGroupHeartbeatRequest.json).
+#: Member epochs with a special meaning (StreamsGroupHeartbeatRequest.json).
 JOIN_GROUP_MEMBER_EPOCH = 0
 LEAVE_GROUP_MEMBER_EPOCH = -1
 LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
@@ -143,7 +143,7 @@ class Status(IntEnum):
     MISSING_CLIENT_TAGS = 6
 
 
-#: While the group has one of these it is not ready: nobody has been given all that will be his.
+#: While the group has one of these it is not ready: no member has all of its tasks yet.
 NOT_READY = frozenset(
     {
         Status.MISSING_SOURCE_TOPICS,

@@ -14,14 +14,14 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.topology.records import TopicPartition
 
 from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
-from ..writing.transaction_requests import CommittedOffset, GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..writing.writer import Lost
 from .errors import PURGED, client_error
 from .group_metadata import encode_group_metadata
 
 #: How long one wait for room in librdkafka's queue lasts, in seconds; the record is then tried again.
 ROOM_SECONDS = 0.05
-#: How much longer than it was told to a call may take, in seconds, before it is given up.
+#: How much longer than its timeout a call may take, in seconds, before it is abandoned.
 GRACE_SECONDS = 2.0
 #: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
 NOW, EARLIEST = 0, 1
@@ -32,8 +32,8 @@ class LibrdkafkaWriter:
     """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
 
     Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
-    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait for ever when it comes
-    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
+    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait forever when it
+    returns, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
     the thread that waits in it, and fenced by the one that replaces it.
     """
 
@@ -78,7 +78,7 @@ class LibrdkafkaWriter:
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call what serves callbacks; raises UnusableClientError if the client fails for good: all else it mends."""
+        """Call what serves callbacks; raises UnusableClientError if the client fails for good."""
         try:
             checked(call, *arguments)
         except KafkaException as error:
@@ -90,7 +90,7 @@ class LibrdkafkaWriter:
         return lost
 
     def drop(self) -> None:
-        """See Writer: librdkafka cannot tell what is on its way from what is not."""
+        """See Writer: librdkafka cannot tell what is in flight from what is not."""
 
     def close(self) -> None:
         """See Writer."""
@@ -108,7 +108,7 @@ class LibrdkafkaWriter:
             raise _transaction_error(error.args[0]) from error
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         """See Writer."""
         positions = [
@@ -164,7 +164,7 @@ def checked(call: Callable[..., Any], *arguments: Any) -> Any:
 
     If the client fails for good meanwhile, confluent-kafka 2.16 sets an exception and returns a result nevertheless;
     called plainly, Python then raises it out of any later statement. operator.call looks at once. Or it returns nothing
-    and sets no exception: then nobody knows why.
+    and sets no exception: then the reason is unknown.
     """
     try:
         return operator.call(call, *arguments)

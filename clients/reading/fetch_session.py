@@ -26,7 +26,7 @@ class PartitionAsked(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Whether its answer is of no use any more: another broker, asked since its leader moved, was faster."""
+        """True if a newer leader has already answered for this offset."""
         return self.fetch.has_failed or not self.fetch.is_assigned or self.request.offset != self.fetch.next_offset
 
 
@@ -58,7 +58,7 @@ class FetchSession:
         return SessionPart(self._id, self._epoch, by_id, changed, forgotten)
 
     def _was_anothers(self, part: Part, asked: PartitionAsked) -> bool:
-        """Return whether a partition was assigned anew: where it ends was said before, and is not said again."""
+        """Return whether a partition was reassigned: its end was reported before, and is not reported again."""
         before = self._remembered.get(part)
         return before is not None and before.fetch is not asked.fetch
 

@@ -208,7 +208,7 @@ class Fetcher:
                 self._fail(fetch, _recreated(fetch, topic_id))
 
     def _fail(self, fetch: PartitionFetch, error: BrokerError) -> None:
-        """Ask for a partition no more until it is assigned anew, and say why, behind what was fetched of it before."""
+        """Stop fetching a partition until it is reassigned, and report why, after the records fetched before."""
         fetch.has_failed = True
         self._buffer.put(Buffered(fetch, None, ReaderEvent(fetch.partition, fetch.next_offset, error)))
 

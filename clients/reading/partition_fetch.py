@@ -48,7 +48,7 @@ class PartitionFetch:
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True
-        self.has_failed = False  # it is not asked for until it is assigned anew
+        self.has_failed = False  # it is not fetched until it is reassigned
         self.told_end = -1
         self.retry_at_ms = 0
         self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)
@@ -129,7 +129,7 @@ class FetchBuffer:
             return int(buffered.batches.take(run, limit))
         except record_batches.CorruptRecordsError as error:
             fetch = buffered.fetch
-            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it is of use
+            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it can be used
             buffered.batches = None
             buffered.event = ReaderEvent(fetch.partition, -1, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
             return 0

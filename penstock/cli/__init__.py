@@ -12,19 +12,17 @@ import sys
 import traceback
 from collections.abc import Mapping
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.cli.terminal import print_text
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging
 from penstock.supervisor.logs.output_stream import open_standard_streams
-from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
 from penstock.topology.config.streams_config import KEYS, StreamsConfig
@@ -183,8 +181,7 @@ def cli() -> None:
 )
 def run(
     topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     threads: int | None,
     engine: str,
     master: str | None,
@@ -216,7 +213,7 @@ def run(
         options["penstock.topology.changes"] = "--accept-changes", "accept"
     if json_output and engine == "local":
         options["penstock.log.format"] = "--json", "json"
-    config = load_config(config_file, os.environ, assignments, options)
+    config = settings.load(options)
     set_up_logging(config)
     if engine == "spark":
         from penstock.cli.on_spark import run_on_spark
@@ -251,20 +248,13 @@ def run(
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
 @click.option("--html", "form", flag_value="html", help="As a self-contained page with drawings.")
 @as_json
-def describe(
-    topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    engine: str,
-    form: str | None,
-    json_output: bool,
-) -> None:
+def describe(topology: str, settings: Settings, engine: str, form: str | None, json_output: bool) -> None:
     """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
 
     With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why);
     the exit code is 3 if an operator is refused.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     if form is not None and json_output:
         raise click.UsageError(f"--{form} and --json exclude each other.")
     built = TopologySource.of(topology).load_for_command(config)
@@ -311,13 +301,13 @@ def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
 @configuration
 @as_json
 @click.option("--all", "show_all", is_flag=True, help="Every key with its meaning, including defaults.")
-def show_config(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, show_all: bool) -> None:
+def show_config(settings: Settings, json_output: bool, show_all: bool) -> None:
     """Print the effective configuration and the origin of each value, in TOML. Secrets are masked.
 
     The command line (-c) overrides the environment (PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms), which
     overrides the file, which overrides the defaults.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     if json_output:
         keys = config if show_all else _told(config)
         print_json({key: {"value": _value(config, key), "origin": config.origin(key)} for key in keys})

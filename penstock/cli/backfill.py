@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import click
 from typing_extensions import override
 
 from penstock.cli.handover import as_plain, progress_bar, show_result
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.reset import Moment
 from penstock.pipeline.handover.backfill import Backfill
-from penstock.supervisor.source.config_loader import load_config
 
 PARQUET = "parquet:"
 
@@ -56,8 +53,7 @@ class Start(click.ParamType["int | str"]):
 @click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
 def backfill(
     topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     json_output: bool,
     since: int | str,
     until: int | None,
@@ -70,7 +66,7 @@ def backfill(
     Then `penstock run` continues from there. For an application without state. If the command is interrupted, run it
     again: it continues where it stopped.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     with (
         progress_bar(not json_output) as progress,
         Backfill(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from penstock.cli.dead_letters import Choice, DeadLetters, Letter, Replayed, check_names, shown, text
-from penstock.cli.options import LIMIT, Duration, as_json, configuration, examples, print_json
+from penstock.cli.options import LIMIT, Duration, Settings, as_json, configuration, examples, print_json
 from penstock.cli.status_view import counted, show, table
 from penstock.cli.terminal import print_text
-from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import StreamsError
 
 
@@ -38,8 +35,8 @@ def _choice(names: tuple[str, ...], exception: str, message: str, source: str, s
     return Choice(check_names(names), exception, message, source, since_ms)
 
 
-def _letters(config_file: Path | None, assignments: tuple[str, ...], topic: str | None) -> DeadLetters:
-    return DeadLetters(load_config(config_file, os.environ, assignments), topic)
+def _letters(settings: Settings, topic: str | None) -> DeadLetters:
+    return DeadLetters(settings.load(), topic)
 
 
 @click.group(
@@ -57,8 +54,7 @@ def dlq() -> None:
 @_chooses
 @click.option("--limit", type=LIMIT, default=100, show_default=True, help="Number of dead letters, the newest.")
 def list_letters(
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     topic: str | None,
     exception: str,
     message: str,
@@ -68,7 +64,7 @@ def list_letters(
     limit: int,
 ) -> None:
     """List dead letters, the newest last."""
-    letters = _letters(config_file, assignments, topic)
+    letters = _letters(settings, topic)
     choice = _choice((), exception, message, source, since)
     found = sorted(filter(choice.fits, letters.letters()), key=lambda letter: letter.timestamp)
     rows = shown(found[-limit:], letters.replayed())
@@ -87,11 +83,9 @@ def list_letters(
 @click.option("--topic", help="The dead-letter topic, if not the configured one.")
 @configuration
 @as_json
-def show_letter(
-    letter: str, topic: str | None, config_file: Path | None, assignments: tuple[str, ...], json_output: bool
-) -> None:
+def show_letter(letter: str, topic: str | None, settings: Settings, json_output: bool) -> None:
     """Show a dead letter: the reason, the source, the record, the traceback."""
-    letters = _letters(config_file, assignments, topic)
+    letters = _letters(settings, topic)
     found = next(filter(_choice((letter,), "", "", "", None).fits, letters.letters()), None)
     if found is None:
         raise StreamsError(f"There is no letter {letter} in {letters.topic}; its retention may be over.")
@@ -124,8 +118,7 @@ def show_letter(
 @click.option("--execute", is_flag=True, help="Do it; without this, only print what would be done.")
 def replay(
     names: tuple[str, ...],
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     topic: str | None,
     exception: str,
     message: str,
@@ -139,7 +132,7 @@ def replay(
     choice = _choice(names, exception, message, source, since)
     if (choice == Choice()) is not every:
         raise click.UsageError("Select dead letters: by name, by --exception, --message, --source, --since; or --all.")
-    letters = _letters(config_file, assignments, topic)
+    letters = _letters(settings, topic)
     done, stuck = letters.replay(choice) if execute else letters.waiting(choice)
     if json_output:
         rows = {"executed": execute, "letters": shown(done, Replayed()), "without_source": shown(stuck, Replayed())}

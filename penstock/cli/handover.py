@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.status_view import counted, show, table
 from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
-from penstock.supervisor.source.config_loader import load_config
 
 
 @click.command(
@@ -37,8 +34,7 @@ from penstock.supervisor.source.config_loader import load_config
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def handover(
     topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     json_output: bool,
     engine: str,
     master: str | None,
@@ -54,7 +50,7 @@ def handover(
     """
     if keep_checkpoint and engine != "spark":
         raise click.UsageError("--keep-checkpoint is for --to spark.")
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     with (
         progress_bar(not json_output) as progress,
         Handover(
@@ -122,4 +118,4 @@ def show_result(done: HandedOver) -> None:
     if done.deleted_tasks:
         click.echo(f"Deleted stale state of {counted(len(done.deleted_tasks), 'task')} on this host.")
     run = "`penstock run --engine spark`" if done.engine == "spark" else "`penstock run`"
-    click.echo(f"The application is the {done.engine} engine's now: {run} goes on.")
+    click.echo(f"The application is the {done.engine} engine's now: {run} continues.")

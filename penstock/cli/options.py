@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from typing_extensions import override
 
 from penstock.cli.terminal import print_text
+from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.common.durations import iso_8601_millis
+from penstock.topology.config.streams_config import StreamsConfig
 
 #: Number of rows or records: up to the limit of all counters.
 LIMIT = click.IntRange(1, 2**31 - 1)
@@ -25,24 +29,41 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+class Settings(NamedTuple):
+    """What the options of a command say of the configuration."""
+
+    file: Path | None
+    assignments: tuple[str, ...]
+
+    def load(self, options: Mapping[str, tuple[str, Any]] | None = None) -> StreamsConfig:
+        """Return the configuration; options: the command's own, see load_config."""
+        return load_config(self.file, os.environ, self.assignments, options)
+
+
 def configuration(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for the configuration; they become config_file and assignments."""
+    """Add the options for the configuration; they become settings."""
     file = click.Path(dir_okay=False, path_type=Path)
-    command = click.option(
+
+    @functools.wraps(command)
+    def configured(*args: Any, config_file: Path | None, assignments: tuple[str, ...], **kwargs: Any) -> None:
+        command(*args, settings=Settings(config_file, assignments), **kwargs)
+
+    add_assignments = click.option(
         "-c",
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
         help="Set one key; may be repeated, overrides the file.",
-    )(command)
-    return click.option(
+    )
+    add_file = click.option(
         "--config",
         "config_file",
         type=file,
         envvar="PENSTOCK_CONFIG",
         show_envvar=True,
         help="Configuration file (TOML).",
-    )(command)
+    )
+    return add_file(add_assignments(configured))
 
 
 def as_json(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from penstock.cli.options import configuration, examples
+from penstock.cli.options import Settings, configuration, examples
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory, plain_facts, read_facts
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.streams_config import StreamsConfig
@@ -48,20 +46,13 @@ class Comparison:
 )
 @click.option("--offline", is_flag=True, help="Do not ask the brokers for the group's topology.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
-    topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    against: Path | None,
-    offline: bool,
-    as_json: bool,
-) -> None:
+def plan(topology: str, settings: Settings, against: Path | None, offline: bool, as_json: bool) -> None:
     """Compare a topology with the running one and the one that created the state; changes nothing.
 
     The verdict is safe, rebuild these stores (they are restored from their changelogs at the next start), or refuse:
     `penstock run` also refuses a topology that does not fit this host's state, with the same exit code.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     config.require("application.id")
     file = against or application_directory(config) / FACTS_FILE_NAME
     new = plain_facts(TopologySource.of(topology).load_for_command(config), config)

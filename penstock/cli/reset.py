@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 from typing_extensions import override
 
-from penstock.cli.options import Duration, as_json, configuration, examples, print_json
+from penstock.cli.options import Duration, Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import NotRunningError, RunningApplication
 from penstock.cli.status_view import counted, show, table
 from penstock.supervisor.offline.application_reset import ApplicationReset, Move, Target
-from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
@@ -55,8 +52,7 @@ class Moment(click.ParamType[int]):
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def reset(
     topology: str | None,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     json_output: bool,
     execute: bool,
     inputs: tuple[str, ...],
@@ -76,7 +72,7 @@ def reset(
     given = [to_earliest, to_latest, to_datetime is not None, by_duration is not None, shift_by is not None]
     if sum(given) > 1:
         raise click.UsageError("Give one of --to-earliest, --to-latest, --to-datetime, --by-duration, --shift-by.")
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     topics = set(inputs) if topology is None else set(inputs) | _sources(topology, config)
     if not topics and not local_only:
         raise click.UsageError("Name the topology (MODULE:TOPOLOGY) or --input-topic, so that offsets can be moved.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from penstock.cli.options import Settings
 from penstock.supervisor.control.control_socket import SOCKET_NAME, socket_address
-from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, StreamsError
 
@@ -139,6 +138,6 @@ def _running_below(state_dir: Path) -> list[RunningApplication]:
     return found
 
 
-def application(config_file: Path | None, assignments: tuple[str, ...]) -> RunningApplication:
+def application(settings: Settings) -> RunningApplication:
     """Return the application that the options of a command name; see find."""
-    return find(load_config(config_file, os.environ, assignments))
+    return find(settings.load())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import NotRunningError, find
 from penstock.cli.status_view import counted
 from penstock.cli.terminal import print_text
@@ -26,7 +25,6 @@ from penstock.statestore.directory.snapshot import (
 from penstock.statestore.directory.snapshot import restore as restore_snapshot
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.supervisor.queries.snapshots import SNAPSHOT_SECONDS, snapshot_name
-from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -55,15 +53,13 @@ def snapshot() -> None:
 @configuration
 @click.option("--name", help="Name of the snapshot; default: the time, in UTC.")
 @as_json
-def create(
-    directory: Path, config_file: Path | None, assignments: tuple[str, ...], name: str | None, json_output: bool
-) -> None:
+def create(directory: Path, settings: Settings, name: str | None, json_output: bool) -> None:
     """Take a snapshot of the stores on this host, into DIRECTORY, whether the application runs or not.
 
     Each store is as of its task's last commit. On the same file system its files are hard links, which take no space
     until RocksDB replaces them.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     config.require("application.id")
     try:
         with find(config) as running:
@@ -160,19 +156,12 @@ def _counts(taken: Snapshot) -> str:
     help="Refuse an older snapshot: changelogs drop tombstones after their delete.retention.ms.",
 )
 @as_json
-def restore(
-    path: Path,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    force: bool,
-    max_age_hours: float,
-    json_output: bool,
-) -> None:
+def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, json_output: bool) -> None:
     """Copy the stores of a snapshot into state.dir; the next `penstock run` replays only newer records.
 
     The application must not run on this host. Other tasks than those of the snapshot stay as they are.
     """
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     config.require("application.id")
     if not (path / MANIFEST_NAME).exists() and (found := snapshots_in(path, _warn)):
         path = found[-1][0]

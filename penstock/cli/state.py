@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 import click
 from typing_extensions import override
 
-from penstock.cli.options import LIMIT, as_json, configuration, examples, print_json
+from penstock.cli.options import LIMIT, Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import NotRunningError, RunningApplication, find
 from penstock.cli.status_view import number, show, state_text, table
 from penstock.cli.terminal import print_text
-from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]
@@ -95,9 +92,9 @@ class OpenState(State):
 
 
 @contextmanager
-def _state(config_file: Path | None, assignments: tuple[str, ...], topology: str | None) -> Iterator[State]:
+def _state(settings: Settings, topology: str | None) -> Iterator[State]:
     """Yield the state of the running or stopped application."""
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     try:
         running = find(config)
     except NotRunningError:
@@ -135,11 +132,9 @@ def state() -> None:
 @state.command("list", epilog=examples("penstock state list", "penstock state list --json"))
 @_of_a_store
 @as_json
-def list_stores(
-    config_file: Path | None, assignments: tuple[str, ...], topology: str | None, json_output: bool
-) -> None:
+def list_stores(settings: Settings, topology: str | None, json_output: bool) -> None:
     """List the stores of each task on this host."""
-    with _state(config_file, assignments, topology) as found:
+    with _state(settings, topology) as found:
         rows = found.stores()
     if json_output:
         print_json(rows)
@@ -167,19 +162,12 @@ def list_stores(
 @click.argument("key")
 @_of_a_store
 @as_json
-def get(
-    store: str,
-    key: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    topology: str | None,
-    json_output: bool,
-) -> None:
+def get(store: str, key: str, settings: Settings, topology: str | None, json_output: bool) -> None:
     """Show the rows of a key: one, or one per window or session.
 
     KEY has the form of the key serde: text, a number, JSON, 0xff00 for bytes. The exit code is 1 if there is none.
     """
-    with _state(config_file, assignments, topology) as found:
+    with _state(settings, topology) as found:
         rows = found.get(store, key)
     _show_rows(rows, json_output)
     if not rows:
@@ -205,13 +193,12 @@ def show_range(
     key_from: str | None,
     key_to: str | None,
     limit: int,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     topology: str | None,
     json_output: bool,
 ) -> None:
     """Show rows in the order of their keys' bytes, task after task."""
-    with _state(config_file, assignments, topology) as found:
+    with _state(settings, topology) as found:
         rows = found.rows(store, key_from, key_to)
         _show_rows(itertools.islice(rows, limit), json_output)
         has_more = next(rows, None) is not None
@@ -224,17 +211,10 @@ def show_range(
 @_ranged
 @_of_a_store
 @click.option("--json", is_flag=True, expose_value=False, help="No effect: an export is always lines of JSON.")
-def export(
-    store: str,
-    key_from: str | None,
-    key_to: str | None,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    topology: str | None,
-) -> None:
+def export(store: str, key_from: str | None, key_to: str | None, settings: Settings, topology: str | None) -> None:
     """Write all rows of a store on this host as JSON, one per line."""
     count = 0
-    with _state(config_file, assignments, topology) as found:
+    with _state(settings, topology) as found:
         for row in found.rows(store, key_from, key_to):
             print_text(json.dumps(row))
             count += 1

@@ -7,12 +7,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import RunningApplication, application
 from penstock.cli.status_view import PAUSED, TextConsole, lag_view, show, status_view
 
@@ -27,9 +26,9 @@ from penstock.cli.status_view import PAUSED, TextConsole, lag_view, show, status
 @configuration
 @as_json
 @click.option("--tasks", is_flag=True, help="Each task too.")
-def status(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, tasks: bool) -> None:
+def status(settings: Settings, json_output: bool, tasks: bool) -> None:
     """Show what a running application does, and its last errors."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         found = running.ask("status")
     if json_output:
         print_json(found)
@@ -56,16 +55,9 @@ def status(config_file: Path | None, assignments: tuple[str, ...], json_output: 
     help="How often.",
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of times.")
-def top(
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    json_output: bool,
-    tasks: bool,
-    interval: float,
-    count: int | None,
-) -> None:
+def top(settings: Settings, json_output: bool, tasks: bool, interval: float, count: int | None) -> None:
     """Show the status every second, until Ctrl-C."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         turns = _statuses(running, interval, count)
         if json_output:
             for found in turns:
@@ -99,9 +91,9 @@ def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
 @click.command(epilog=examples("penstock lag", "penstock lag --json"))
 @configuration
 @as_json
-def lag(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+def lag(settings: Settings, json_output: bool) -> None:
     """Show the lag of input partitions, the largest first."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         rows = running.ask("lag")
         paused = running.ask("status")["paused"]
     if json_output:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import ANSWER_SECONDS, RunningApplication, application
 
 
@@ -38,9 +37,9 @@ def threads() -> None:
 @threads.command(epilog=examples("penstock threads add", "penstock threads add --config penstock.toml"))
 @configuration
 @as_json
-def add(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+def add(settings: Settings, json_output: bool) -> None:
     """Start one more stream thread (KIP-663). The next start uses num.stream.threads again."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         done = running.ask("add_thread")
     _say(done, json_output, f"Added {_short(done['thread'])}; it takes part after the next rebalance.")
 
@@ -50,15 +49,13 @@ def add(config_file: Path | None, assignments: tuple[str, ...], json_output: boo
 @configuration
 @as_json
 @_waits
-def remove(
-    thread: str | None, config_file: Path | None, assignments: tuple[str, ...], json_output: bool, timeout: float
-) -> None:
+def remove(thread: str | None, settings: Settings, json_output: bool, timeout: float) -> None:
     """Stop a stream thread and wait for its end (KIP-663).
 
     THREAD is its number or name in `penstock status`; without one it is the last. Its tasks move to others.
     """
     named = {} if thread is None else {"name": thread}
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         done = _ask(running, "remove_thread", timeout, **named)
     _say(done, json_output, f"Removed {_short(done['thread'])}.")
 
@@ -69,21 +66,14 @@ def remove(
 @as_json
 @_waits
 @click.option("--all", "all_threads", is_flag=True, help="All of them, one after the other.")
-def restart(
-    thread: str | None,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    json_output: bool,
-    timeout: float,
-    all_threads: bool,
-) -> None:
+def restart(thread: str | None, settings: Settings, json_output: bool, timeout: float, all_threads: bool) -> None:
     """Make a stream thread commit and close, and replace its process, which resumes the tasks.
 
     THREAD is its number or name in `penstock status`.
     """
     if (thread is None) is not all_threads:
         raise click.UsageError("Name one thread, as `penstock status` shows it, or give --all.")
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         names = [each["name"] for each in running.ask("status")["threads"]] if thread is None else [thread]
         for name in names:
             done = _ask(running, "restart_thread", timeout, name=name)
@@ -100,9 +90,9 @@ def _restarted(done: dict[str, Any]) -> str:
 @click.command(epilog=examples("penstock pause", "penstock pause --config penstock.toml"))
 @configuration
 @as_json
-def pause(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+def pause(settings: Settings, json_output: bool) -> None:
     """Stop processing until resume or the next start; the application stays in its group (KIP-834)."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         done = running.ask("pause")
     text = "Paused: nothing is processed until `penstock resume` or the next start; the application stays in its group."
     _say(done, json_output, text)
@@ -111,9 +101,9 @@ def pause(config_file: Path | None, assignments: tuple[str, ...], json_output: b
 @click.command(epilog=examples("penstock resume", "penstock resume --config penstock.toml"))
 @configuration
 @as_json
-def resume(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+def resume(settings: Settings, json_output: bool) -> None:
     """Continue after a pause."""
-    with application(config_file, assignments) as running:
+    with application(settings) as running:
         done = running.ask("resume")
     _say(done, json_output, "Resumed.")
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from penstock.cli.options import LIMIT, Duration, as_json, configuration, examples, print_json
+from penstock.cli.options import LIMIT, Duration, Settings, as_json, configuration, examples, print_json
 from penstock.cli.status_view import counted, number, show, table
 from penstock.cli.terminal import is_stdout_read, print_line, until_stdout_closes
 from penstock.cli.topic_lines import TopicSerdes, json_line, read_line, text_line
 from penstock.cli.topics import Topics, TopicWriter
-from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import SerializationError, StreamsError
 from penstock.topology.serdes.serdes import Serdes
@@ -50,7 +47,9 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions; default: the broker's.")
 @click.option("--replicas", type=click.IntRange(min=1), help="Replicas of each partition; default: the broker's.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="A setting of the topic.")
+@click.option(
+    "--set", "topic_config", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="A setting of the topic."
+)
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is left as it is.")
 @configuration
 @as_json
@@ -58,15 +57,14 @@ def create(
     names: tuple[str, ...],
     partitions: int | None,
     replicas: int | None,
-    settings: dict[str, str],
+    topic_config: dict[str, str],
     if_not_exists: bool,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     json_output: bool,
 ) -> None:
     """Create topics, and wait until they can be used."""
-    topics = Topics(load_config(config_file, os.environ, assignments))
-    created = topics.create(names, partitions, replicas, settings)
+    topics = Topics(settings.load())
+    created = topics.create(names, partitions, replicas, topic_config)
     if json_output:
         print_json(created)
     existing = [name for name, is_new in created.items() if not is_new]
@@ -85,12 +83,12 @@ def create(
 @click.option("--internal", is_flag=True, help="Include Kafka's own topics, whose names begin with two underscores.")
 @configuration
 @as_json
-def list_topics(internal: bool, config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+def list_topics(internal: bool, settings: Settings, json_output: bool) -> None:
     """List the topics.
 
     RECORDS counts from the first offset to the last: a compacted topic, or one with transactions, has fewer.
     """
-    topics = Topics(load_config(config_file, os.environ, assignments))
+    topics = Topics(settings.load())
     found = topics.list(internal)
     if json_output:
         print_json([asdict(each) for each in found])
@@ -114,12 +112,10 @@ def _with_serdes(command: Callable[..., None]) -> Callable[..., None]:
     return configuration(command)
 
 
-def _config(
-    config_file: Path | None, assignments: tuple[str, ...], key_serde: str | None, value_serde: str | None
-) -> tuple[StreamsConfig, TopicSerdes]:
+def _config(settings: Settings, key_serde: str | None, value_serde: str | None) -> tuple[StreamsConfig, TopicSerdes]:
     given = {"key": key_serde, "value": value_serde}
     options = {f"default.{part}.serde": (f"--{part}-serde", name) for part, name in given.items() if name is not None}
-    config = load_config(config_file, os.environ, assignments, options)
+    config = settings.load(options)
     return config, TopicSerdes(Serdes.of(config["default.key.serde"]), Serdes.of(config["default.value.serde"]))
 
 
@@ -135,13 +131,7 @@ def _config(
 @_with_serdes
 @as_json
 def produce(
-    name: str,
-    file: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    key_serde: str | None,
-    value_serde: str | None,
-    json_output: bool,
+    name: str, file: str, settings: Settings, key_serde: str | None, value_serde: str | None, json_output: bool
 ) -> None:
     """Write records from lines of JSON, from FILE or standard input.
 
@@ -151,7 +141,7 @@ def produce(
 
     The exit code is 0 when the brokers have confirmed all records.
     """
-    config, serdes = _config(config_file, assignments, key_serde, value_serde)
+    config, serdes = _config(settings, key_serde, value_serde)
     writer = Topics(config).writer(name)
     try:
         with click.open_file(file, "rb") as lines:
@@ -196,8 +186,7 @@ def consume(
     follow: bool,
     since: int | None,
     limit: int | None,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     key_serde: str | None,
     value_serde: str | None,
     json_output: bool,
@@ -207,7 +196,7 @@ def consume(
     It begins with the first record and ends after the last existing one. It reads only committed records, joins no
     group and commits no offset. On a terminal control characters are escaped.
     """
-    config, serdes = _config(config_file, assignments, key_serde, value_serde)
+    config, serdes = _config(settings, key_serde, value_serde)
     since_ms = None if since is None else time.time_ns() // 1_000_000 - since
     as_line = json_line if json_output else text_line
     records = Topics(config).read(name, since_ms=since_ms, is_wanted=is_stdout_read if follow else None)

@@ -1,4 +1,4 @@
-"""Archives of the classes that a JVM has loaded: its next starts map them instead of reading and checking them anew.
+"""Archives of the classes that a JVM has loaded: its next starts map them instead of reading and checking them again.
 
 The JVM writes an archive at its end (class-data sharing, JEP 350). It ignores one that does not fit its version, its
 class path or the jars' times.

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Does not wait while nobody but a deadline is waited for. own: how many of the loop's own sockets it has."""
+    """Does not wait while only a deadline is waited for. own: how many of the loop's own sockets it has."""
 
     skipped = 0.0
     busy = 0

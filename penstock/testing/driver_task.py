@@ -136,7 +136,7 @@ class DriverTask(TaskContext):
         return 1
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Stream time punctuates with the first record, the wall clock after the first interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms + interval_ms
         return self._punctuations[punctuation].schedule(due_ms, interval_ms, callback)

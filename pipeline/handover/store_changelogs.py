@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from penstock.statestore.stores.session_store import TIME_FIRST
 from penstock.statestore.stores.state_store import LONG
 from penstock.statestore.stores.values import TIMESTAMPED
 from penstock.statestore.stores.window_store import WINDOW_KEY_SCHEMA
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import TopologyError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -48,14 +49,14 @@ def changelogs_of(topology: ProcessorTopology, application_id: str) -> dict[str,
     }
 
 
-def check_portable(built: Iterable[ProcessorTopology], config: Mapping[str, Any]) -> None:
+def check_portable(built: Iterable[ProcessorTopology], config: StreamsConfig) -> None:
     """Raise TopologyError with all stores that cannot be moved to another engine, and why. config: a StreamsConfig."""
     refused = [text for topology in built for text in _refused(topology, config)]
     if refused:
         raise TopologyError(f"The application cannot be handed over: {'; '.join(refused)}")
 
 
-def _refused(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator[str]:
+def _refused(topology: ProcessorTopology, config: StreamsConfig) -> Iterator[str]:
     if buckets_of(topology, config) > 1:
         yield (
             f"sub-topology {topology.subtopology} has its state in buckets, each with its own stream time: only "

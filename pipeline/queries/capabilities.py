@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.context.timestamp_extractors import fail_on_invalid_timestamp
 from penstock.topology.errors import TopologyError
@@ -237,7 +238,7 @@ class CapabilityReport:
         return "\n".join((*map(str, self.subtopologies), *general, f"In all: {self.capability.value}"))
 
 
-def report_capabilities(topology: Topology, config: Mapping[str, Any]) -> CapabilityReport:
+def report_capabilities(topology: Topology, config: StreamsConfig) -> CapabilityReport:
     """Return the report of a topology; config: a StreamsConfig. Topics that match patterns need not be known."""
     builder = topology.internal_builder
     built = builder.build_subtopologies(config, frozenset())
@@ -254,7 +255,7 @@ def report_capabilities(topology: Topology, config: Mapping[str, Any]) -> Capabi
     return CapabilityReport(reports, tuple(_general(topology, config)))
 
 
-def is_stateless(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
+def is_stateless(topology: ProcessorTopology, config: StreamsConfig) -> bool:
     """Return whether records of a sub-topology need neither stores, nor an order, nor their task's stream time."""
     operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
     return (
@@ -264,14 +265,14 @@ def is_stateless(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool
     )
 
 
-def _extracts_timestamps(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
+def _extracts_timestamps(topology: ProcessorTopology, config: StreamsConfig) -> bool:
     sources = (node for node in topology.nodes.values() if isinstance(node, SourceNode))
     return config.get("default.timestamp.extractor") not in (None, "FailOnInvalidTimestamp") or any(
         source.timestamp_extractor not in (None, fail_on_invalid_timestamp) for source in sources
     )
 
 
-def buckets_of(topology: ProcessorTopology, config: Mapping[str, Any]) -> int:
+def buckets_of(topology: ProcessorTopology, config: StreamsConfig) -> int:
     """Return how many tasks share the keys of a partition: one if the user's objects may see all of them."""
     by_task = is_stateless(topology, config) or may_punctuate(topology) or _extracts_timestamps(topology, config)
     buckets: int = 1 if by_task else config["penstock.spark.buckets"]
@@ -284,7 +285,7 @@ def may_punctuate(topology: ProcessorTopology) -> bool:
     return any(type(operator).__name__ in ("ProcessorOperator", "KTableTransformValues") for operator in operators)
 
 
-def _general(topology: Topology, config: Mapping[str, Any]) -> Iterator[Finding]:
+def _general(topology: Topology, config: StreamsConfig) -> Iterator[Finding]:
     if topology.internal_builder.global_stores:
         names = ", ".join(topology.internal_builder.global_stores)
         yield Finding(f"global stores {names}", *_GLOBAL)
@@ -296,14 +297,14 @@ def _general(topology: Topology, config: Mapping[str, Any]) -> Iterator[Finding]
         )
 
 
-def _findings(topology: ProcessorTopology, config: Mapping[str, Any], internal: frozenset[str]) -> Iterator[Finding]:
+def _findings(topology: ProcessorTopology, config: StreamsConfig, internal: frozenset[str]) -> Iterator[Finding]:
     for node in topology.nodes.values():
         capability, text = _capability(node, topology, config, internal)
         yield Finding(node.name, capability, text)
 
 
 def _capability(
-    node: Node, topology: ProcessorTopology, config: Mapping[str, Any], internal: frozenset[str]
+    node: Node, topology: ProcessorTopology, config: StreamsConfig, internal: frozenset[str]
 ) -> tuple[Capability, str]:
     if isinstance(node, SourceNode):
         return _MERGING if _merges(topology, config) and _source(node) == _IDENTICAL else _source(node)
@@ -329,7 +330,7 @@ def _capability(
     return (Capability.COARSER, "; ".join(coarser)) if coarser else (capability, text)
 
 
-def _waits_for_the_clock(operator: Operator, config: Mapping[str, Any]) -> bool:
+def _waits_for_the_clock(operator: Operator, config: StreamsConfig) -> bool:
     """Return whether results of closed windows wait until an interval of the wall clock is over, on both engines."""
     if isinstance(operator, KStreamKStreamJoin):
         return operator.outer_join_window_name is not None and config.get(stream_join.EMIT_INTERVAL_KEY, 1) > 0
@@ -337,7 +338,7 @@ def _waits_for_the_clock(operator: Operator, config: Mapping[str, Any]) -> bool:
     return on_close and config.get(window_close.EMIT_INTERVAL_KEY, 1) > 0
 
 
-def _merges(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
+def _merges(topology: ProcessorTopology, config: StreamsConfig) -> bool:
     """Return whether each bucket of a sub-topology brings several topics' records into one order."""
     topics = [topic for node in topology.nodes.values() if isinstance(node, SourceNode) for topic in node.topics]
     return len(topics) > 1 and buckets_of(topology, config) > 1

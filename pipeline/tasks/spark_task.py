@@ -19,6 +19,7 @@ import orjson
 from typing_extensions import override
 
 from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
@@ -45,7 +46,7 @@ class TaskPlan:
     """
 
     topology: ProcessorTopology
-    config: Mapping[str, Any]
+    config: StreamsConfig
     partition_counts: Mapping[str, int]
 
 
@@ -274,7 +275,7 @@ class SparkTask(TaskContext):
             ) from None
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Stream time punctuates with the first record, the wall clock after the first interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms() + interval_ms
         schedule = self._queues[punctuation].schedule(due_ms, interval_ms, callback)

@@ -48,7 +48,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._observed_ms = NOTHING_OBSERVED if observed is None else observed
         self._number = self.rows.committed_mark(SEQUENCE) or 0
         self._min_timestamp = 0  # nothing is older
-        self._totals: tuple[int, int] | None = None  # records and bytes, once somebody asks
+        self._totals: tuple[int, int] | None = None  # records and bytes, computed on request
 
     def put(self, buffer_time: int, key: Any, value: Any, context: ProcessorRecordContext) -> bool:
         """Buffer a record at its context's timestamp; False if it is beyond the grace period and was not buffered.

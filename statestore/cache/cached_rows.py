@@ -1,7 +1,6 @@
 """What a cache of window or session rows knows of one record key.
 
-Cache keys are tuples that begin with the record key and go on with the row's times, so that the keys of one record key
-sort by time.
+Cache keys are tuples of the record key and the row's times, so that the keys of one record key sort by time.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class CachedRows:
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
     def _index(self) -> dict[Any, list[CacheKey]]:
-        """Return the cache keys by record key: built when first asked, and anew when half of them may be gone."""
+        """Return the cache keys by record key: built on first use, and rebuilt when half of them may be gone."""
         cache = self._cache
         if self._by_key is None or self._added > 1000 + len(cache.entries):
             self._by_key = {}

@@ -6,7 +6,7 @@
         <task id>/.checkpoint      the changelog offsets, as in a task's directory
         <task id>/stores/<store>   a checkpoint of the store's RocksDB: its files, hard links where that is possible
 
-Each store has its changelog offset inside, so whoever opens it replays what came behind that.
+Each store has its changelog offset inside, so a task that opens it replays the records after it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _checked(values: Any) -> Snapshot:
 def snapshots_in(directory: Path, report: Callable[[str], None]) -> list[tuple[Path, Snapshot]]:
     """Return the complete snapshots in a directory, the oldest first.
 
-    report: called with what is wrong with each one that cannot be read; the others are of use nevertheless.
+    report: called with what is wrong with each one that cannot be read; the others remain usable.
     """
     found = []
     for path in sorted(each.parent for each in directory.glob(f"*/{MANIFEST_NAME}")):
@@ -217,7 +217,7 @@ def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str],
 
 
 def _check_files(path: Path, snapshot: Snapshot) -> None:
-    """Raise ConfigError unless a snapshot has all its tasks, and nothing but folders and files of its own."""
+    """Raise ConfigError unless a snapshot has all its tasks, and only folders and files that belong to it."""
     for task in snapshot.tasks:
         if not (path / task).is_dir():
             raise ConfigError(f"The snapshot {path} is not whole: it has no folder of task {task}. Copy it again.")

@@ -7,9 +7,9 @@
         <task id>/stores/<store>          a RocksDB
         global/stores/<store>             stores of global tables
 
-All stream threads of an application share these directories, and each is a process of its own: so a task's lock is a
+All stream threads of an application share these directories, and each is a separate process: so a task's lock is a
 file lock (flock). The kernel gives it back when its holder dies; the files themselves stay, and mean nothing unlocked.
-They lie outside of the task's directory, because a lock on a file that somebody deletes no longer keeps anybody out.
+They lie outside of the task's directory, because a lock on a deleted file no longer excludes other processes.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class StateDirectory:
                 yield TaskId.parse(path.name), path
 
     def clean(self, older_than_ms: int) -> list[TaskId]:
-        """Delete the directories of tasks that nobody has and that nobody has used for so long; return those tasks.
+        """Delete the directories of tasks that no process has, and none has used for so long; return those tasks.
 
         Kafka Streams: cleanRemovedTasks, with ``state.cleanup.delay.ms``.
         """
@@ -209,7 +209,7 @@ class StateDirectory:
 class FileLock:
     """An exclusive lock that the kernel gives back when the process dies. A context manager that releases it.
 
-    The file holds the process id of whoever locked it last. refused: what a LockError says. wait: wait for it.
+    The file holds the id of the process that locked it last. refused: what a LockError says. wait: wait for it.
     """
 
     def __init__(self, path: Path, refused: str, wait: bool = False) -> None:
@@ -256,7 +256,7 @@ def _read_process_id(file: Path) -> UUID | None:
 
 
 def has_stores(path: Path) -> bool:
-    """Return whether a task directory has stores of ours; what a Java application has left there is not used."""
+    """Return whether a task directory has Penstock's stores; a Java application's files are not used."""
     stores = path / STORES_DIRECTORY
     return stores.is_dir() and any(stores.iterdir())
 

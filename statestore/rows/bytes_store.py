@@ -5,7 +5,7 @@ Updates since the last commit are *uncommitted*: reads see them, ``rollback`` dr
 the offset in a store is never ahead of its data, and the data never ahead of the changelog. The price is memory between
 two commits, which is why a store that holds many uncommitted bytes asks its task to commit early (KIP-892's
 ``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always the state of a commit, and
-neither guarantee needs a rule of its own.
+neither guarantee needs a separate rule.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BytesStore(ABC):
         return iter(self.rows(start, end, reverse))
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Delete a range of keys that nobody reads any more; may take place with the next commit."""
+        """Delete a range of keys that are no longer read; may happen with the next commit."""
         for key, _ in self.rows(start, end):
             self.put(key, None)
 

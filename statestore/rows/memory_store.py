@@ -12,7 +12,7 @@ from .sorted_keys import SortedKeys
 
 
 class InMemoryStore(BytesStore):
-    """A dict and, once somebody scans, a sorted index. Keeps nothing on disk: a new task restores it from the start."""
+    """A dict and, after the first scan, a sorted index. Not on disk: a new task restores it from the start."""
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}

@@ -287,8 +287,8 @@ class RocksDBStore(BytesStore):
     def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
         """Write a batch, and wait here where RocksDB would: it has no room in its memtables, or slows writes down.
 
-        A write that waits in RocksDB holds the GIL, and once a flush in the background has failed for want of space it
-        waits for ever: there could be space again some day.
+        A write that waits in RocksDB holds the GIL. Once a background flush has failed for want of space, it waits
+        forever, because there could be space again.
         """
         if len(rows) >= SORTED_BATCH_ROWS:
             rows = sorted(rows, key=itemgetter(0))
@@ -313,7 +313,7 @@ class RocksDBStore(BytesStore):
         """Wait until writes need not; raises ProcessorStateError if nothing is under way that makes room, or can be."""
         while self._db.property_int_value(WRITES_STOPPED):
             if any(self._db.property_int_value(name) for name in AT_WORK):
-                time.sleep(ROOM_POLL_SECONDS)  # RocksDB tells nobody when it is done, but those who wait in it
+                time.sleep(ROOM_POLL_SECONDS)  # RocksDB notifies only the writers that wait inside it
             else:
                 self.persist()
 

@@ -177,7 +177,7 @@ class Segments:
         if self._latest is None:
             return None
         found: list[TimedRow] | None = self._latest.fetch(key, time_from, time_to)
-        if found is None and self._latest.resting:  # somebody reads: later rows than have been seen are kept
+        if found is None and self._latest.resting:  # it is read again: rows later than those seen are kept
             self._latest.start(self.observed_ms + 1)
         return found
 

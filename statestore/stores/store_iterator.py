@@ -48,7 +48,7 @@ class StoreIterator(_Closeable, Iterator[T]):
         self._rows = rows
 
     def __iter__(self) -> Iterator[T]:
-        return self._rows  # a loop over it costs no call of ours for each row
+        return self._rows  # a loop over it makes no extra call for each row
 
     def __next__(self) -> T:
         return next(self._rows)
@@ -62,7 +62,7 @@ class StoreIterator(_Closeable, Iterator[T]):
 
 
 class ClosedStore:
-    """Takes the place of a closed store's rows: all reads and writes raise InvalidStateStoreError."""
+    """Replaces a closed store's rows: all reads and writes raise InvalidStateStoreError."""
 
     __slots__ = ("_name",)
 

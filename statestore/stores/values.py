@@ -36,7 +36,7 @@ class Values:
     """The value functions of one store.
 
     A store, cached or not, holds *held* values: the bytes of a value, or the object that the serde reads back from them
-    where nobody can change it and its bytes are known to be writable (Serde.exact), or a copy of its own
+    if it is immutable and its bytes are known to be writable (Serde.exact), or a private copy
     (Serde.private). So whatever a caller does to an object that it has put or got, and however large the cache is, a
     read gives what a restart would give.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 
+from ..buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
 from ..rows.rocksdb_store import RocksDBStore
+from ..stores.state_store import StateStore
 
 #: RocksDB's properties of one store, without "rocksdb.": so Kafka Streams calls the metrics (KIP-607, RocksDBMetrics).
 PROPERTIES = (
@@ -42,7 +42,7 @@ _KINDS = {
 }
 
 
-def scope(store: Any) -> str:
+def scope(store: StateStore) -> str:
     """Return the first part of the tag that names a store, as Kafka Streams' suppliers' metricsScope.
 
     E.g. "rocksdb", "rocksdb-window", "in-memory-session", "in-memory-suppression".
@@ -56,14 +56,14 @@ def scope(store: Any) -> str:
     return f"{where}-{_KINDS.get(kind, '')}".rstrip("-")
 
 
-def rocksdb_metrics(store: Any) -> dict[str, float]:
+def rocksdb_metrics(store: StateStore) -> dict[str, float]:
     """Return RocksDB's properties of a store under Kafka Streams' names; nothing for a store that has no RocksDB."""
     return store.rows.properties(PROPERTIES) if isinstance(store.rows, RocksDBStore) else {}
 
 
-def store_metrics(store: Any) -> dict[str, float]:
+def store_metrics(store: StateStore) -> dict[str, float]:
     """Return how full a store is: buffers by Kafka Streams' names, others by how many rows they have."""
-    if hasattr(store, "buffer_size"):
+    if isinstance(store, InMemoryTimeOrderedKeyValueChangeBuffer):
         return {
             "suppression-buffer-size-current": float(store.buffer_size()),
             "suppression-buffer-count-current": float(store.num_records()),
@@ -71,6 +71,6 @@ def store_metrics(store: Any) -> dict[str, float]:
     return {"approximate-num-entries": float(store.rows.approximate_num_entries())}
 
 
-def cache_bytes(store: Any) -> float:
+def cache_bytes(store: StateStore) -> float:
     """Return the estimated size of a store's part of the record cache, 0.0 without."""
     return store.cache_bytes if isinstance(store, CachingStore) else 0.0

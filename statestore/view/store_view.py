@@ -12,12 +12,17 @@ from typing import Any
 from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.records import VersionedRecord, Windowed
 
+from ..stores.key_value_store import KeyValueStore
+from ..stores.session_store import SessionStore
 from ..stores.state_store import StateStore
 from ..stores.values import TIMESTAMPED
+from ..stores.versioned_store import VersionedStore
 from ..stores.window_store import LONG_MAX, WindowStore
 from .spelling import spell_bytes
 
 Row = dict[str, Any]
+#: Those that can be read from outside; buffers and the stores of joins are their operators' own.
+ReadableStore = KeyValueStore | VersionedStore | WindowStore | SessionStore
 
 
 def summary(store: StateStore) -> Row:
@@ -33,17 +38,16 @@ def summary(store: StateStore) -> Row:
 
 
 def rows_of_key(
-    store: Any, key: Any, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
+    store: ReadableStore, key: Any, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
 ) -> Iterator[tuple[Any, Any]]:
     """Yield (key, value) of what a store has of a key: the one row, or one for each window, session with a Windowed.
 
     time_from, time_to: ms; of windows that start then, of sessions that overlap. reverse: the latest first.
     """
-    turn = "backward_" if reverse else ""
-    if store.builder.kind is StoreKind.SESSION:
-        yield from getattr(store, f"{turn}find_sessions")(key, time_from, time_to)
-    elif store.builder.windowed:
-        for start, value in getattr(store, f"{turn}fetch_range")(key, time_from, time_to):
+    if isinstance(store, SessionStore):
+        yield from (store.backward_find_sessions if reverse else store.find_sessions)(key, time_from, time_to)
+    elif isinstance(store, WindowStore):
+        for start, value in (store.backward_fetch_range if reverse else store.fetch_range)(key, time_from, time_to):
             yield Windowed(key, start, window_end(store, start)), value
     elif (value := store.get(key)) is not None:
         yield key, value
@@ -82,7 +86,7 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
     """Return the fields of a NamedTuple or a msgspec.Struct by name, None for anything else."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # type: ignore[no-any-return]
-    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nobody else here needs
+    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nothing else here needs
     return None if names is None else {name: getattr(value, name) for name in names}
 
 

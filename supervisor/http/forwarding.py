@@ -62,7 +62,7 @@ class HttpHosts(RemoteHosts):
 
 
 def path_of(request: ReadStore) -> str:
-    """Return path and query string of a request, as http_app.py reads them."""
+    """Return path and query string of a request, as endpoints.py reads them."""
     names = {name: getattr(request, name) for name in _SAME} | {"from": request.key_from, "to": request.key_to}
     names |= {name: "true" for name in ("reverse", "everywhere") if getattr(request, name)}
     query = urlencode({name: value for name, value in names.items() if value is not None})

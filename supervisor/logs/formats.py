@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from penstock.statestore.view.spelling import printable_lines
+from penstock.topology.config.streams_config import StreamsConfig
 
 from .log_floods import LIBRDKAFKA
 from .output_stream import OutputStream
@@ -140,7 +141,7 @@ class LogHandler(logging.Handler):
 
 
 def set_up_logging(
-    config: Mapping[str, Any], stderr: TextIO | None = None, environment: Mapping[str, str] | None = None
+    config: StreamsConfig, stderr: TextIO | None = None, environment: Mapping[str, str] | None = None
 ) -> None:
     """Configure logging of this process to stderr, by penstock.log.level and penstock.log.format."""
     stderr, environment = stderr or sys.stderr, os.environ if environment is None else environment

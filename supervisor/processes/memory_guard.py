@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.metrics.host_memory import budget_bytes
 
@@ -42,9 +42,7 @@ class MemoryGuard:
     others run.
     """
 
-    def __init__(
-        self, config: Mapping[str, Any], host: int, restart: Callable[[str], object], log: PrefixedLogger
-    ) -> None:
+    def __init__(self, config: StreamsConfig, host: int, restart: Callable[[str], object], log: PrefixedLogger) -> None:
         self.budget = budget_bytes(config, host)
         self._is_given = config["penstock.memory.bytes"] is not None
         self._percent: int = config["penstock.memory.replace.percent"]

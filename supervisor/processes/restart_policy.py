@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from penstock.topology.config.streams_config import StreamsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class RestartLimits:
     backoff_max_ms: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> RestartLimits:
+    def of(cls, config: StreamsConfig) -> RestartLimits:
         """Read them from the configuration."""
         return cls(
             config["penstock.worker.restart.max"],

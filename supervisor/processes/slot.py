@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.stream_thread_state import StreamThreadState
 
 from .worker import Worker
@@ -82,7 +81,7 @@ class HangGuard:
     failure closes as if requested.
     """
 
-    def __init__(self, config: Mapping[str, Any], log: PrefixedLogger) -> None:
+    def __init__(self, config: StreamsConfig, log: PrefixedLogger) -> None:
         self._stall_timeout: int = config["penstock.worker.stall.timeout.ms"]
         self._shutdown_timeout: int = config["penstock.shutdown.timeout.ms"]
         self._grace: int = config["penstock.worker.abort.grace.ms"]

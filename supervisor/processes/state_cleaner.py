@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ProcessorStateError
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class StateCleaner:
     (KIP-1259).
     """
 
-    def __init__(self, directory: StateDirectory, config: Mapping[str, Any], is_running: Callable[[], bool]) -> None:
+    def __init__(self, directory: StateDirectory, config: StreamsConfig, is_running: Callable[[], bool]) -> None:
         self._directory = directory
         self._delay_ms: int = config["state.cleanup.delay.ms"]
         self._max_age_ms: int = config["state.cleanup.dir.max.age.ms"]

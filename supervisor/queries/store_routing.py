@@ -60,7 +60,7 @@ class Found:
 
 
 class RemoteHosts(Protocol):
-    """Queries other hosts; see http_forward.py."""
+    """Queries other hosts; see http/forwarding.py."""
 
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
         """Return the rows of another host's own tasks. Raises QueryError."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from penstock.statestore.directory.checkpoint import write_atomically
 from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, LOCKS_DIRECTORY, STORES_DIRECTORY, FileLock
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import Facts, facts_of
@@ -29,7 +29,7 @@ HANDED_OVER_FILE_NAME = "handed-over.json"
 BACKFILL = "backfill"
 
 
-def application_directory(config: Mapping[str, Any]) -> Path:
+def application_directory(config: StreamsConfig) -> Path:
     """Return the directory of an application's state, whether it exists or not."""
     return Path(config["state.dir"], config["application.id"])
 
@@ -50,13 +50,13 @@ def read_facts(file: Path) -> Facts | None:
     return facts
 
 
-def plain_facts(topology: Topology, config: Mapping[str, Any]) -> Facts:
+def plain_facts(topology: Topology, config: StreamsConfig) -> Facts:
     """Return a topology's description as read back from its file."""
     facts: Facts = json.loads(json.dumps(facts_of(topology, config)))
     return facts
 
 
-def admit(topology: Topology, config: Mapping[str, Any]) -> None:
+def admit(topology: Topology, config: StreamsConfig) -> None:
     """Compare a topology with the one that created the state, delete the stores to rebuild, and save the description.
 
     Called by each process of a stream thread before it joins the group. Raises TopologyLoadError if the plan is to

@@ -9,10 +9,11 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.graph.topology import Topology
@@ -73,7 +74,7 @@ class TopologySource:
                 "KafkaStreams the reference 'module:attribute', so that each process builds its own."
             ) from error
 
-    def load(self, config: Mapping[str, Any] | None = None, on_import: Callable[[], object] = lambda: None) -> Topology:
+    def load(self, config: StreamsConfig | None = None, on_import: Callable[[], object] = lambda: None) -> Topology:
         """Import or unpickle the topology and build it; the working directory is on the path.
 
         config: the configuration for building a StreamsBuilder (topology.optimization). on_import: called between
@@ -87,7 +88,7 @@ class TopologySource:
 
         return self._guarded(find_and_build)
 
-    def load_for_command(self, config: Mapping[str, Any] | None = None) -> Topology:
+    def load_for_command(self, config: StreamsConfig | None = None) -> Topology:
         """Return and raise as ``load`` does; output of the user's modules goes to stderr: stdout is the command's."""
         with _stdout_to_stderr():
             return self.load(config)
@@ -171,7 +172,7 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
     return not frame.filename.startswith((_OURS, importlib.__file__, "<frozen"))
 
 
-def build(found: Any, config: Mapping[str, Any] | None) -> Topology:
+def build(found: Any, config: StreamsConfig | None) -> Topology:
     """Return the Topology of a loaded object: calls it if it is a function, builds it if it is a StreamsBuilder.
 
     Raises TopologyLoadError for anything else.

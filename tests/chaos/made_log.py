@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,9 +29,14 @@ def text(value: str) -> bytes:
 
 
 class MadeLog:
-    """Partitions and decisions. starts: where partitions begin, after records were deleted."""
+    """Partitions and decisions. starts: where partitions begin, after records were deleted.
 
-    def __init__(self) -> None:
+    bumps: each transaction has its own epoch, as KIP-890 has it.
+    """
+
+    def __init__(self, bumps: bool = False) -> None:
+        self._bumps = bumps
+        self._epochs: Counter[int] = Counter()
         self.batches: defaultdict[Partition, list[Batch]] = defaultdict(list)
         self.decisions: list[Decision] = []
         self.starts: dict[Partition, int] = {}
@@ -60,11 +65,13 @@ class MadeLog:
     def mark(self, producer: int, place: Partition, commit: bool = True, coordinator_epoch: int = 0) -> None:
         """Write a marker."""
         at = self.end(place)
-        self.batches[place].append(Batch(at, at, producer, 0, True, (), Marker(commit, coordinator_epoch)))
+        marker = Marker(commit, coordinator_epoch)
+        self.batches[place].append(Batch(at, at, producer, self._epochs[producer], True, (), marker))
 
     def decide(self, producer: int, places: Sequence[Partition], commit: bool = True, marked: bool = True) -> None:
         """Decide a transaction. marked: write its markers."""
         self.decisions.append(Decision(producer, commit, frozenset(places)))
+        self._epochs[producer] += self._bumps
         for place in places if marked else ():
             self.mark(producer, place, commit)
 

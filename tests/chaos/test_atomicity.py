@@ -109,6 +109,19 @@ def test_a_marker_that_a_coordinator_wrote_twice_is_no_fault(coordinator_epoch: 
     assert faults(made) == []
 
 
+def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginning_is_gone() -> None:
+    """The number of markers says nothing there: this partition has as many as there were transactions."""
+    made = MadeLog(bumps=True)
+    for number_, commit in ((1, True), (2, False), (3, True)):
+        made.append(FEEDER, IN, number("k0", number_, aborted=not commit))
+        made.decide(FEEDER, [IN], commit=commit)
+        if not commit:
+            made.mark(FEEDER, IN, commit=False, coordinator_epoch=1)
+    made.starts[IN] = 2
+    made.batches[IN] = made.batches[IN][2:]
+    assert made.history().faults == []
+
+
 def test_a_repartition_topic_that_was_emptied_is_no_fault() -> None:
     made = good()
     made.starts[AGAIN] = 3  # of the first transaction nothing is left

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
+from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.handover.state_reader import blobs
@@ -205,7 +205,8 @@ def test_functions_that_wait_or_take_batches_give_what_plain_ones_do(
 
     source, sink, counted = make_topic("in"), make_topic("out"), make_topic("counts")
     builder = StreamsBuilder()
-    stream = builder.stream(source, **STRINGS).map_values_async(asked, max_in_flight=8).map_batches(scored)
+    asked_for = builder.stream(source, **STRINGS).map_values_async(asked, max_in_flight=8)
+    stream: KStream[str, str] = asked_for.map_batches(scored)
     stream.to(sink, **STRINGS)
     stream.group_by_key(**STRINGS).count(store="counts").to_stream().to(counted, value_serde=Serdes.int64())
     producer = Producer({"bootstrap.servers": bootstrap_servers})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 GAPS: dict[str, tuple[str, ...]] = {
     "a fault of the code that calls it, which no application can cause": (
-        "stream_thread.StreamThread._poll_time_ms: ",
+        "stream_thread.StreamThread.poll_time_ms: ",
         "task_manager.TaskManager._adopt: ",
         "task_manager.TaskManager._add_stream_tasks: ",
         "stream_task.StreamTask._partition_group: raise StreamsError",
@@ -31,7 +31,7 @@ GAPS: dict[str, tuple[str, ...]] = {
         "changelog_bounds.ChangelogBounds._on_error: raise BrokerUnavailableError",
         "streams_producer.StreamsProducer._judge_initialization: raise BrokerUnavailableError",
     ),
-    "no record is refused, and no handler goes on without one: tests/workers and tests with a broker": (
+    "no record is refused, and no handler continues without one: tests/workers and tests with a broker": (
         "streams_producer.StreamsProducer.refused: ",
         "record_collector.RecordCollector.refused: ",
         "record_collector.RecordCollector._may_go_on: ",

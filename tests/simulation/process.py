@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report
-from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.simulation.async_calls import SimulatedCalls
 from tests.simulation.broker import Broker
@@ -69,7 +68,7 @@ class Spec:
 
 
 class Control:
-    """workers.control.ThreadControl: nobody commands, reports are dropped."""
+    """workers.control.ThreadControl: no one commands, reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []
@@ -79,7 +78,7 @@ class Control:
 
 
 class AtOnce(Executor):
-    """Does what would be done beside the thread before it goes on."""
+    """Does what would be done beside the thread before it continues."""
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
         try:
@@ -140,11 +139,11 @@ class Process:
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
 
     def ready(self) -> bool:
-        """Whether it can go on now."""
+        """Whether it can continue now."""
         return not self.ended and (self.world.now_ms >= self._until_ms or bool(self._awaited and self._awaited()))
 
     def resume(self) -> None:
-        """Let it go on until the end of its iteration, or until it waits for something."""
+        """Let it continue until the end of its iteration, or until it waits for something."""
         self._awaited = None
         self._resumed = True
         if self._strand is None:
@@ -161,10 +160,8 @@ class Process:
         how = "closed"
         try:
             thread = self.thread = self._make_thread()
-            thread._states.transition_to(StreamThreadState.STARTING)
-            thread._complete_global_state()
-            thread._group.subscribe()
-            while thread.is_running or thread._finishing_rebalance():
+            thread.start()
+            while thread.goes_on:
                 self._end_iteration()
                 thread.run_once_guarded()
             thread.complete_shutdown(clean_run=True)
@@ -242,10 +239,10 @@ class Process:
     def _release_locks(self) -> None:
         """Do what the kernel does when a process is gone."""
         if self.thread is not None:
-            self.thread.task_manager._state_directory.close()
+            self.thread.task_manager.state_directory.close()
 
     def pause(self, ms: int, stopped: bool) -> None:
-        """Called inside of it: go on only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
+        """Called inside of it: continue only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
         self.world.note(self.client, f"{'STOPPED' if stopped else 'SLOW'} for {ms} ms")
         self.stopped, self.paused = stopped, True
         before_ms = self.world.now_ms
@@ -257,11 +254,11 @@ class Process:
             self.later(0, happen)
         if not self.points.alive:
             raise Killed
-        self.world.note(self.client, "goes on")
+        self.world.note(self.client, "continues")
         self.world.advance(0)
 
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
-        """Called inside of it: go on when the condition holds; False if it does not within timeout_ms."""
+        """Called inside of it: continue when the condition holds; False if it does not within timeout_ms."""
         if not condition():
             self._park(self.world.now_ms + timeout_ms, condition)
         if not self.points.alive:

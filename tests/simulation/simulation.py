@@ -1,6 +1,6 @@
 """One schedule: an application, its hosts and processes, what happens to them, and what has to be true in the end.
 
-All of it follows from the seed. In the first part things go wrong; then everything is mended and has to come to rest
+All of it follows from the seed. In the first part things go wrong; then everything is fixed and has to come to rest
 within a bounded simulated time; then all processes are shut down and the auditor looks.
 """
 
@@ -220,7 +220,7 @@ class Simulation:
     def _come_to_rest(self) -> None:
         self._faults_on = False
         self._harsh.end()
-        self.world.note("schedule", "all is mended")
+        self.world.note("schedule", "all is fixed")
         for partition in range(self.plan.partitions):
             self._write(IN, CLOSER, partition)
         self._timestamp += 100_000
@@ -360,7 +360,7 @@ class Simulation:
         for task_id in directory.tasks_on_disk():
             try:
                 directory.wipe(task_id)
-            except StreamsError:  # somebody has it
+            except StreamsError:  # someone has it
                 continue
             self.world.note(host.name, f"the state directory of {task_id} is DELETED")
             self.world.happened("a state directory is deleted")
@@ -450,7 +450,7 @@ class Simulation:
 
     def _has_global_table(self, process: Process) -> bool:
         assert process.thread is not None
-        consumer = process.thread._parts.global_state._consumer
+        consumer = process.thread.global_state._consumer
         ends = {partition: self.broker.logs[partition].end for partition in self.broker.partitions(TABLE)}
         return all(consumer.position(partition) == end or not end for partition, end in ends.items())
 
@@ -477,7 +477,7 @@ class Simulation:
         if self.plan.application.global_table:
             for process in self._alive():
                 assert process.thread is not None
-                copy = process.thread._parts.global_state.store("versions")
+                copy = process.thread.global_state.store("versions")
                 self.auditor.check_global_table(process.client, rows_of(copy))
         twice = [str(task_id) for task_id, count in owners.items() if count > 1]
         if twice:

@@ -1,19 +1,26 @@
-"""Serdes of a schema registry, against confluent-kafka's registry in memory; penstock-streams[schema-registry]."""
+"""Serdes of a schema registry, against confluent-kafka's registry in memory.
+
+A real one over HTTP: tests/workers/test_schema_registry_server.py.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import datetime
+import decimal
 import json
+import socket
+import sys
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
+from confluent_kafka.schema_registry import topic_record_subject_name_strategy
 
-from penstock import ConfigError, Serde, Serdes, StreamsBuilder, StreamsError
+from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
 
-HAS_EXTRA = all(importlib.util.find_spec(name) for name in ("fastavro", "jsonschema", "google", "httpx"))
-needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="needs pip install 'penstock-streams[schema-registry]'")
-# What the extra's own dependencies deprecate is not ours to mend.
+# What the extra's own dependencies deprecate is not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
 FIELDS = [{"name": "currency", "type": "string"}, {"name": "cents", "type": "int"}]
@@ -51,7 +58,6 @@ def doubled(serde: Serde[Any], value: Any, double: Any) -> tuple[list[Any], byte
     return [serde.deserialize("out", raw), stored], raw
 
 
-@needs_extra
 @pytest.mark.parametrize("kind", ["avro", "json_schema"])
 def test_dicts_go_through_stores_and_topics(kind: str) -> None:
     registry = client()
@@ -63,7 +69,6 @@ def test_dicts_go_through_stores_and_topics(kind: str) -> None:
     assert set(registry.get_subjects()) >= {"in-value", "out-value"}
 
 
-@needs_extra
 def test_protobuf_messages_go_through_stores_and_topics() -> None:
     from google.type.money_pb2 import Money  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
@@ -76,7 +81,6 @@ def test_protobuf_messages_go_through_stores_and_topics() -> None:
     assert raw[0] == 0
 
 
-@needs_extra
 def test_keys_have_a_subject_of_their_own_and_nulls_stay() -> None:
     registry = client()
     serde = Serdes.avro(AVRO, registry, is_key=True)
@@ -86,14 +90,12 @@ def test_keys_have_a_subject_of_their_own_and_nulls_stay() -> None:
     assert serde.serialize("prices", None) is serde.deserialize("prices", None) is None
 
 
-@needs_extra
 def test_options_reach_the_serializer() -> None:
     serde = Serdes.avro(AVRO, client(), auto_register_schemas=False)
     with pytest.raises(Exception, match=r"(?i)not found"):
         serde.serialize("prices", MONEY)
 
 
-@needs_extra
 def test_a_value_that_the_schema_does_not_admit_fails_with_the_operator() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out", value_serde=Serdes.json_schema(JSON_SCHEMA, client()), name="sink")
@@ -101,8 +103,122 @@ def test_a_value_that_the_schema_does_not_admit_fails_with_the_operator() -> Non
         driver.create_input_topic("in").pipe_input("tea", {"currency": 5})
 
 
-@pytest.mark.skipif(HAS_EXTRA, reason="the extra is installed")
 @pytest.mark.parametrize("kind", ["avro", "protobuf", "json_schema"])
-def test_without_the_extra_the_error_says_how_to_get_it(kind: str) -> None:
+def test_without_the_extra_the_error_says_how_to_get_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
     with pytest.raises(ConfigError, match=r"pip install 'penstock-streams\[schema-registry\]'"):
         getattr(Serdes, kind)("{}", "http://localhost:8081")
+
+
+def test_a_strategy_names_the_subjects() -> None:
+    registry = client()
+    serde = Serdes.avro(AVRO, registry, subject_name_strategy=topic_record_subject_name_strategy)
+    assert serde.deserialize("prices", serde.serialize("prices", MONEY)) == MONEY
+    assert registry.get_subjects() == ["prices-Money"]
+
+
+# -- objects of a type
+
+LOGICAL = [
+    {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    {"name": "raw", "type": "bytes"},
+    {"name": "note", "type": ["null", "string"], "default": None},
+]
+PAYMENT = json.dumps({"type": "record", "name": "Payment", "fields": LOGICAL})
+
+
+class Payment(msgspec.Struct):
+    amount: decimal.Decimal
+    at: datetime.datetime
+    day: datetime.date
+    raw: bytes
+    note: str | None = None
+
+
+@dataclass
+class PaymentData:
+    amount: decimal.Decimal
+    at: datetime.datetime
+    day: datetime.date
+    raw: bytes
+    note: str | None = None
+
+
+FIELDS_OF_ONE = {
+    "amount": decimal.Decimal("2.50"),
+    "at": datetime.datetime(2026, 11, 26, 7, 0, tzinfo=datetime.UTC),
+    "day": datetime.date(2026, 11, 26),
+    "raw": b"\0\xff",
+}
+
+
+@pytest.mark.parametrize("kind", [Payment, PaymentData])
+def test_avro_as_objects(kind: Any) -> None:
+    """Logical types too: they are objects of Python on both sides."""
+    serde, payment = Serdes.avro(PAYMENT, client(), kind=kind), kind(**FIELDS_OF_ONE)
+    results, _ = doubled(serde, payment, lambda value: value)
+    assert results == [payment, payment]
+
+
+class Money(msgspec.Struct):
+    currency: str
+    cents: int
+
+
+def test_json_schema_as_objects() -> None:
+    serde = Serdes.json_schema(JSON_SCHEMA, client(), kind=Money)
+    results, _ = doubled(serde, Money("EUR", 2), lambda money: Money(money.currency, money.cents * 2))
+    assert results == [Money("EUR", 4)] * 2
+
+
+class Price(msgspec.Struct):
+    price: int
+
+
+def test_a_record_that_does_not_fit_the_type_names_the_field() -> None:
+    registry = client()
+    data = Serdes.avro(AVRO, registry).serialize("prices", MONEY)
+    with pytest.raises(msgspec.ValidationError, match="missing required field `price`"):
+        Serdes.avro(None, registry, kind=Price).deserialize("prices", data)
+
+
+class Unknown:
+    def __init__(self, anything: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["avro", "json_schema"])
+def test_a_type_that_cannot_be_made_is_refused(kind: str) -> None:
+    with pytest.raises(ConfigError, match="kind=Unknown: use a msgspec"):
+        getattr(Serdes, kind)(AVRO if kind == "avro" else JSON_SCHEMA, client(), kind=Unknown)
+
+
+# -- a registry that does not answer
+
+
+@pytest.fixture
+def nobody() -> dict[str, Any]:
+    """Where no registry listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    return {"url": f"http://127.0.0.1:{port}", "max.retries": 0}
+
+
+@pytest.mark.parametrize("where", ["source", "store", "sink"])
+def test_no_handler_drops_a_record_because_the_registry_is_away(nobody: dict[str, Any], where: str) -> None:
+    away = Serdes.avro(AVRO, nobody)
+    serdes = {each: away if each == where else Serdes.json() for each in ("source", "store", "sink")}
+    builder = StreamsBuilder()
+    table = builder.stream("in", value_serde=serdes["source"]).to_table(store="money", value_serde=serdes["store"])
+    table.to_stream().to("out", value_serde=serdes["sink"])
+    kinds = ("deserialization", "processing", "production")
+    config: dict[str, Any] = {f"{kind}.exception.handler": "log_and_continue" for kind in kinds}
+    config["statestore.cache.max.bytes"] = 0
+    data = (
+        Serdes.avro(AVRO, client()).serialize("in", MONEY) if where == "source" else b'{"currency": "EUR", "cents": 5}'
+    )
+    with TopologyTestDriver(builder.build(), config) as driver:
+        topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
+        with pytest.raises(SchemaRegistryUnavailableError, match=r"the schema registry did not answer.*Connect"):
+            topic.pipe_input(b"tea", data)

@@ -219,7 +219,7 @@ def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: 
     thread.step(2)
     service.wait_for(lambda: service.begun["a"] == 1)
     assert not thread.consumer.woken.is_set()
-    assert thread._poll_time_ms() == thread._parts.config["poll.ms"], "nothing is looked for meanwhile"
+    assert thread.poll_time_ms() == thread.poll_ms, "nothing is looked for meanwhile"
     service.let("a")
     assert thread.consumer.woken.wait(PATIENCE)
     until_out(thread, cluster, "a")
@@ -232,8 +232,8 @@ def test_a_poll_ends_when_a_batch_is_due(application: MakeApplication, cluster: 
     thread = application(builder.build()).thread().until_running()
     feed(cluster, "a")
     thread.step()
-    thread.thread._time.advance()
-    assert 1 <= thread._poll_time_ms() <= 60 < thread._parts.config["poll.ms"]
+    thread.thread.time.advance()
+    assert 1 <= thread.poll_time_ms() <= 60 < thread.poll_ms
     before_ms = clock.wall_clock_ms()
     thread.step()
     assert clock.wall_clock_ms() - before_ms <= 60
@@ -253,10 +253,14 @@ def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
     builder.stream(IN, **TEXT).map_values_async(leaves).to(OUT, **TEXT)
     thread = application(builder.build()).thread().until_running()
     feed(cluster, "a")
-    thread.step(2)
-    assert thread.consumer.woken.wait(PATIENCE)
-    with pytest.raises(StreamsError, match=r"event loop .* has ended"):
+
+    def go_on() -> None:
+        thread.step(2)
+        assert thread.consumer.woken.wait(PATIENCE)
         thread.step()
+
+    with pytest.raises(StreamsError, match=r"event loop .* has ended"):
+        go_on()
 
 
 class Notes(Processor[str, str, str, str]):

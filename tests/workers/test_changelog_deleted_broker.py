@@ -1,4 +1,4 @@
-"""Somebody deletes a changelog while the application runs: it says so, with what to do, and does not stand still."""
+"""Someone deletes a changelog while the application runs: it says so, with what to do, and does not stall."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_changelog_that_is_deleted_while_it_is_written_ends_the_thread_with_wh
             runner.until(lambda: False)
         text = str(failed.value)
         assert f"topic {changelog} partition" in text
-        assert "The changelog was deleted. A restart makes it anew, but empty" in text
+        assert "The changelog was deleted. A restart recreates it empty" in text
         assert "penstock reset MODULE:TOPOLOGY --execute" in text
     finally:
         runner.stop()

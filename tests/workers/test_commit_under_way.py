@@ -1,4 +1,4 @@
-"""At-least-once does not stand still while the group takes offsets: what is committed then, and what is not."""
+"""At-least-once does not stall while the group takes offsets: what is committed then, and what is not."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_commit_that_stores_the_ends_of_changelogs_is_waited_for(
 
 
 def test_before_a_join_the_commit_under_way_is_waited_for(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    sent.thread.enforce_rebalance("test")
+    sent.thread.group.enforce_rebalance("test")
     generation = cluster.group.generation
     sent.step()
     assert cluster.group.generation == generation + 1

@@ -33,7 +33,7 @@ def topics(cluster: Cluster) -> None:
 
 def status_of(thread: Thread) -> TaskStatus:
     """Return what the next beat says of the thread's only task."""
-    found: Status = thread.thread._status.status(thread.thread._time.now_ms)
+    found: Status = thread.thread.status.status(thread.thread.time.now_ms)
     (task,) = found.tasks
     return task
 

@@ -56,7 +56,7 @@ def run(cluster: Cluster, clock: ManualClock, application: MakeApplication) -> C
 
     def start(**config: Any) -> Thread:
         thread = application(all_kinds(), **config).thread().until_running()
-        metrics, now_ms = thread.thread._parts.metrics, clock.monotonic_ms()
+        metrics, now_ms = thread.thread.metrics, clock.monotonic_ms()
         if config.get("penstock_metrics_sampling_percent") != 0:
             for budget in (metrics.record_sampling, metrics.flush_sampling):
                 budget.spent(now_ms, now_ms + 5)  # nothing for a second: it begins with small batches
@@ -197,5 +197,5 @@ def test_sampling_takes_no_more_than_its_share_of_the_time() -> None:
     budget.spent(5_000, 5_000)  # it took less than the clock can say
     assert not budget.allows(5_099)
     assert budget.allows(5_100)
-    budget.spent(6_000, 9_000)  # somebody else had the processor
+    budget.spent(6_000, 9_000)  # another had the processor
     assert budget.allows(11_000)

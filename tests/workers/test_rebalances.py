@@ -57,7 +57,7 @@ def test_a_second_thread_gets_half_of_the_tasks_and_their_state(cluster: Cluster
     assert len(running(first)) == len(running(second)) == 2
     # What stays is not touched; what moves brings its RocksDB along, so that nothing is restored.
     assert all(first.task_manager.active.running[task_id] is kept[task_id] for task_id in running(first))
-    assert second.task_manager._changelog_reader.total_restored == 0
+    assert second.changelog_reader.total_restored == 0
     assert first.consumer.positions.keys() == {TopicPartition(IN, task.partition) for task in running(first)}
     for partition in range(PARTITIONS):
         feed(cluster, "a", partition)
@@ -109,7 +109,7 @@ def test_a_locked_task_waits_until_its_owner_has_closed_it(
     cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = counter.thread().until_running()
-    lock = first.task_manager._state_directory
+    lock = first.task_manager.state_directory
     first.task_manager.active.suspend()
     first.task_manager.active.close_non_assigned_suspended_tasks({})
     lock.lock(TaskId(0, 1))
@@ -128,7 +128,7 @@ def test_running_tasks_process_while_others_wait(cluster: Cluster, counter: Appl
     first = counter.thread().until_running()
     first.task_manager.active.suspend()
     first.task_manager.active.close_non_assigned_suspended_tasks({})
-    first.task_manager._state_directory.lock(TaskId(0, 1))
+    first.task_manager.state_directory.lock(TaskId(0, 1))
     cluster.group.members.clear()
     feed(cluster, "ab", 0)
     second = counter.thread(slot=2).step(10)
@@ -183,7 +183,7 @@ def test_missing_source_topics_end_the_thread(cluster: Cluster, application: Mak
 def test_one_thread_can_shut_the_whole_application_down(cluster: Cluster, counter: Application) -> None:
     first, second = counter.thread().until_running(), counter.thread(slot=2)
     step_until(lambda: all_run(first, second), first, second)
-    first.request_application_shutdown()
+    first.group.request_application_shutdown()
     step_until(lambda: not first.is_running and not second.is_running, first, second)
     for thread in (first, second):
         assert ApplicationShutdownRequested() in thread.control.reports

@@ -82,7 +82,7 @@ def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application
     assert being_read == {4, 5, 6, 7, 3} - set(order.ended), "the next one takes the place of one that has ended"
     thread.until_running()
     assert sorted(order.started) == sorted(order.ended) == list(range(PARTITIONS))
-    assert thread._changelog_reader.total_restored == sum(sizes)
+    assert thread.changelog_reader.total_restored == sum(sizes)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -96,7 +96,7 @@ def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Appl
     assert counts(cluster) == {"a": 2, "b": 1}
     assert TaskId(0, 0) in thread.task_manager.active.restoring
     thread.until_running()
-    assert thread._changelog_reader.total_restored == 500
+    assert thread.changelog_reader.total_restored == 500
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -123,7 +123,7 @@ def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Clust
         fill(cluster, partition, 300)
     order = Order()
     first = app.thread(state_restore_listener=order)
-    first.until(lambda: first._changelog_reader.total_restored >= 200)
+    first.until(lambda: first.changelog_reader.total_restored >= 200)
     second = app.thread(slot=2)
     for _ in range(400):
         first.step()
@@ -131,8 +131,8 @@ def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Clust
         if len(first.task_manager.active.running) + len(second.task_manager.active.running) == PARTITIONS:
             break
     assert order.suspended, "none moved while it was being restored: the test shows nothing"
-    assert first._changelog_reader.total_restored + second._changelog_reader.total_restored == 600
-    assert second._changelog_reader.total_restored > 0
+    assert first.changelog_reader.total_restored + second.changelog_reader.total_restored == 600
+    assert second.changelog_reader.total_restored > 0
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -140,12 +140,12 @@ def test_a_task_that_is_taken_away_in_its_restore_notes_how_far_it_is(cluster: C
     """The leader hears of it, and plans with it."""
     fill(cluster, 0, 300)
     thread = app.thread()
-    thread.until(lambda: thread._changelog_reader.total_restored >= 100)
+    thread.until(lambda: thread.changelog_reader.total_restored >= 100)
     manager, task = thread.task_manager, TaskId(0, 0)
     assert task in manager.active.restoring
     manager.set_assignment_metadata({}, {})
     manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
-    assert manager.task_offset_sums()[task] == thread._changelog_reader.total_restored
+    assert manager.task_offset_sums()[task] == thread.changelog_reader.total_restored
 
 
 def status_of(thread: Thread, task_id: str) -> TaskStatus:
@@ -157,14 +157,14 @@ def status_of(thread: Thread, task_id: str) -> TaskStatus:
 def test_rate_remaining_and_time_left_are_in_the_status(cluster: Cluster, app: Application, clock: ManualClock) -> None:
     fill(cluster, 0, 500)
     thread = app.thread()
-    thread.until(lambda: thread._changelog_reader.total_restored >= 100)
+    thread.until(lambda: thread.changelog_reader.total_restored >= 100)
     for _ in range(20):
         clock.advance(100)
         thread.step()
     task = status_of(thread, "0_0")
     assert task.state == "RESTORING"
     assert task.restore_total == 500
-    assert task.restore_remaining == 500 - thread._changelog_reader.total_restored
+    assert task.restore_remaining == 500 - thread.changelog_reader.total_restored
     assert 80 < task.restore_rate < 400, "10 records in 100 ms, and the 100 before"
     assert task.restore_eta_seconds == pytest.approx(task.restore_remaining / task.restore_rate)
     assert thread.metrics.snapshot(clock.now_ms)["restore-remaining-records-total"] == task.restore_remaining

@@ -80,7 +80,7 @@ def test_damaged_files_are_wiped_and_restored(
     count_on(cluster, thread)
     assert "Detected the states of tasks [0_0] are corrupted" in caplog.text
     assert "damaged" in caplog.text
-    assert thread._changelog_reader.total_restored == KEYS
+    assert thread.changelog_reader.total_restored == KEYS
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
@@ -91,14 +91,14 @@ def test_a_handler_that_goes_on_is_not_asked_about_a_damaged_file(
     flip(one(list(store_directory(app).glob("*.sst"))))
     thread = application(counting(), processing_exception_handler="log_and_continue").thread()
     count_on(cluster, thread)
-    assert thread._changelog_reader.total_restored == KEYS
+    assert thread.changelog_reader.total_restored == KEYS
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
 def test_undamaged_files_are_kept(cluster: Cluster, app: Application) -> None:
     thread = app.thread()
     count_on(cluster, thread)
-    assert thread._changelog_reader.total_restored == 0
+    assert thread.changelog_reader.total_restored == 0
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
@@ -108,7 +108,7 @@ def test_a_manifest_that_lost_its_end_is_an_older_store_and_restored_from_there(
     truncate(one(list(store_directory(app).glob("MANIFEST-*"))))
     thread = app.thread()
     count_on(cluster, thread)
-    assert thread._changelog_reader.total_restored == KEYS
+    assert thread.changelog_reader.total_restored == KEYS
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
@@ -146,10 +146,10 @@ def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_be
 ) -> None:
     for number in range(10):
         cluster.append(CHANGELOG.topic, 0, b"new%d" % number, b"\0\0\0\0\0\0\0\1", 1)
-    cluster.logs[CHANGELOG].start = KEYS + 5  # somebody has deleted records
+    cluster.logs[CHANGELOG].start = KEYS + 5  # someone has deleted records
     thread = app.thread().until_idle()
     assert f"its store is at offset {KEYS}, but the changelog holds offsets {KEYS + 5} to {KEYS + 10}" in caplog.text
-    assert thread._changelog_reader.total_restored == 5
+    assert thread.changelog_reader.total_restored == 5
     store = thread.task_manager.active.running[TASK].state_manager.stores["counts"]
     assert store.get("k000000") is None
     assert store.get("new9").value == 1
@@ -161,11 +161,11 @@ def test_a_changelog_that_is_truncated_while_it_is_read_is_read_from_its_beginni
     monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 100))
     app.stage.state_dir.joinpath("app").rename(app.stage.state_dir / "gone")
     thread = app.thread()
-    thread.until(lambda: thread._changelog_reader.total_restored == 300)
+    thread.until(lambda: thread.changelog_reader.total_restored == 300)
     cluster.logs[CHANGELOG].start = 500
     thread.until_idle()
     assert "The state of changelog app-counts-changelog-0 cannot be used" in caplog.text
-    assert thread._changelog_reader.total_restored == 300 + KEYS - 500
+    assert thread.changelog_reader.total_restored == 300 + KEYS - 500
     store = thread.task_manager.active.running[TASK].state_manager.stores["counts"]
     assert store.get("k000100") is None, "what is not in the changelog any more"
     feed(cluster, "a")

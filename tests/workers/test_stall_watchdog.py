@@ -1,4 +1,4 @@
-"""Partitions that stand still although the broker has records: found, told, re-opened, and given to another process."""
+"""Partitions that stall although the broker has records: found, told, re-opened, and given to another process."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout
 
 
 class Deaf(MemoryReader):
-    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning mends it."""
+    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning fixes it."""
 
     deaf: set[TopicPartition]
     heal: bool
@@ -244,7 +244,7 @@ def test_a_changelog_that_is_not_read_any_more_is_read_again(
     run_for(thread, clock, 2 * TIMEOUT_MS)
     assert f"The changelog {CHANGELOG}-0 is stalled" in caplog.text
     assert "records from offset 0 to 2. It is read again" in caplog.text
-    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert thread.changelog_reader.total_restored == 2
     assert TaskId(0, 0) in thread.task_manager.active.running
 
 

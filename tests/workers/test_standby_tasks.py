@@ -88,8 +88,8 @@ def test_a_standby_task_becomes_active_with_its_stores_open(
     pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
     assert opened == []
     assert running_store(pair.standby).rows is followed
-    assert pair.standby._changelog_reader.total_restored == 0
-    assert pair.standby._changelog_reader.total_updated == 2
+    assert pair.standby.changelog_reader.total_restored == 0
+    assert pair.standby.changelog_reader.total_updated == 2
     feed(cluster, "a")
     pair.standby.step(3).commit()
     assert counts(cluster) == {"a": 3, "b": 1}
@@ -105,7 +105,7 @@ def test_only_the_tail_is_replayed_by_a_standby_task_that_was_behind(
     pair.active.step(2).commit()
     pair.active.close()
     pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
-    reader = pair.standby._changelog_reader
+    reader = pair.standby.changelog_reader
     assert (reader.total_updated, reader.total_restored) in ((2, 2), (4, 0))
     feed(cluster, "a")
     pair.standby.step(3).commit()
@@ -129,7 +129,7 @@ def test_an_active_task_becomes_standby_with_its_stores_open(
     assert opened == []
     assert manager.standby.running[TASK].state_manager.stores["counts"].rows is rows
     assert not manager.active.all_tasks()
-    assert pair.active._changelog_reader.total_updated == 0
+    assert pair.active.changelog_reader.total_updated == 0
     cluster.append(CHANGELOG.topic, 0, b"a", b"\0\0\0\0\0\0\0\7", 1)
     pair.active.step(2)
     assert manager.standby.running[TASK].state_manager.stores["counts"].get("a").value == 7
@@ -156,7 +156,7 @@ def test_stores_in_memory_pass_from_the_standby_to_the_active_task_too(
     assert state.changelog_offsets() == {p: cluster.logs[p].end for p in state.changelogs}, "what the leader plans with"
     pair.active.close()
     pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
-    assert pair.standby._changelog_reader.total_restored == 0
+    assert pair.standby.changelog_reader.total_restored == 0
     cluster.append(IN, 0, b"z", b"", 60_000)  # closes the window
     pair.standby.step(3).commit()
     assert cluster.table(OUT) == {b"a": b"2", b"b": b"1"}
@@ -214,10 +214,10 @@ def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: 
     manager.create_tasks([TopicPartition(IN, 0)])
     assert manager.active.created.keys() == {TASK}
     assert manager.task_offset_sums() == {TASK: 2}, "a leader that does not know of the copy sends the task elsewhere"
-    assert manager._state_directory.locked_tasks() == {TASK}
+    assert manager.state_directory.locked_tasks() == {TASK}
     manager.active.close(clean=False)
-    assert manager._state_directory.locked_tasks() == frozenset()
-    RocksDBStore(manager._state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # nobody holds it
+    assert manager.state_directory.locked_tasks() == frozenset()
+    RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
 
 
 def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
@@ -237,12 +237,12 @@ def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
     (warm_up,) = new.task_manager.standby.running
     new.step(3)
     assert set(active.task_manager.active.running) == {TaskId(0, 0), TaskId(0, 1)}
-    assert new._changelog_reader.total_updated == 2
+    assert new.changelog_reader.total_updated == 2
     opened.clear()
     clock.advance(60_001)
     step_until(lambda: warm_up in new.task_manager.active.running, active, new)
     assert opened == []
-    assert new._changelog_reader.total_restored == 0
+    assert new.changelog_reader.total_restored == 0
     feed(cluster, "a", warm_up.partition)
     new.step(3).commit()
     assert counts(cluster)["a"] == 3

@@ -1,4 +1,4 @@
-"""What a member makes of a process that stood still for longer than its session: Standstill, and who asks it."""
+"""What a member does after its process was suspended for longer than its session: Standstill and its callers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_an_answer_to_a_later_question_ends_the_doubt(clock: ManualClock, s
     early = standstill.beat()
     clock.advance(SESSION_MS + 1)
     late = standstill.beat()
-    standstill.answered(early)  # was on its way while the process stood still
+    standstill.answered(early)  # was in flight while the process was suspended
     assert standstill.in_doubt
     standstill.answered(late)
     assert not standstill.in_doubt
@@ -66,7 +66,7 @@ def test_it_is_told_how_long_it_was(
     standstill.beat()
     standstill.beat()
     (line,) = caplog.messages
-    assert f"stood still for {SESSION_MS + 1} ms" in line
+    assert f"was suspended for {SESSION_MS + 1} ms" in line
 
 
 # -- the stream thread

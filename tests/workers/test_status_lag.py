@@ -24,13 +24,13 @@ def test_records_in_the_buffer_count_until_they_are_processed(cluster: Cluster, 
     feed(cluster, "abc")
     thread.thread.paused = True  # it reads, and processes nothing
     thread.step(3)
-    reporter = thread.thread._status
-    status = reporter.status(thread.thread._time.now_ms)
+    reporter = thread.thread.status
+    status = reporter.status(thread.thread.time.now_ms)
     assert isinstance(status, Status)
     assert status.lag == 3
     thread.thread.paused = False
     thread.step(3)
-    assert reporter.status(thread.thread._time.now_ms).lag == 0
+    assert reporter.status(thread.thread.time.now_ms).lag == 0
 
 
 def test_an_operator_behind_a_cache_that_fails_is_named_with_the_store(

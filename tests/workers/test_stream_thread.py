@@ -12,7 +12,7 @@ from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
@@ -60,7 +60,7 @@ def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: Clu
     counter.thread().until_idle().close()
     feed(cluster, "a")
     thread = counter.thread().until_idle()
-    assert thread.task_manager._changelog_reader.total_restored == 0
+    assert thread.changelog_reader.total_restored == 0
     thread.commit()
     assert counts(cluster) == {"a": 3, "b": 1}
     assert [record.offset() for record in cluster.records(IN)] == [0, 1, 2, 3]
@@ -82,7 +82,7 @@ def test_a_deleted_state_directory_is_restored_from_the_changelog(cluster: Clust
     delete_state(counter)
     feed(cluster, "a")
     thread = counter.thread().until_idle()
-    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert thread.changelog_reader.total_restored == 2
     thread.commit()
     assert counts(cluster) == {"a": 3, "b": 1}
 
@@ -221,7 +221,7 @@ def test_a_store_that_is_being_restored_cannot_be_queried(cluster: Cluster, coun
     thread = counter.thread()
     thread.until(lambda: thread.task_manager.active.restoring)
     thread.control.commands.append(Query(1, "counts", "get", ("a",)))
-    thread.thread._commands.poll()
+    thread.thread.commands.poll()
     results = [report for report in thread.control.reports if isinstance(report, QueryResult)]
     assert "task 0_0 is still restoring; try again" in (results[0].error or "")
 

@@ -61,7 +61,7 @@ def test_task_offsets_are_reported_now_and_then(
     reporter = TaskOffsetReporter(
         lambda offsets, ends: told.append((offsets, ends)),
         second.task_manager,
-        second._changelog_reader,
+        second.changelog_reader,
         hosts[0].stage.clock,
     )
     reporter.maybe_report()

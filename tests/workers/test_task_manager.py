@@ -32,7 +32,7 @@ def restored(thread: Thread) -> None:
     for _ in range(10):
         if thread.task_manager.update_new_and_restoring_tasks():
             return
-        thread.thread._changelog_reader.restore(0, 10, 1000)
+        thread.thread.changelog_reader.restore(0, 10, 1000)
     raise AssertionError("not restored")
 
 
@@ -142,7 +142,7 @@ def test_nothing_is_kept_before_all_records_are_acknowledged(counted: Thread, cl
 
 
 def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
-    """A process that slept too long must not store where somebody else's changelog ends: the group tells it first."""
+    """A process that slept too long must not store where another's changelog ends: the group tells it first."""
     before = stored_offset(counted)
     counted.member.refuse_commits = 1
     assert counted.commit() == -1
@@ -153,7 +153,7 @@ def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
 
 
 def test_nothing_is_committed_while_an_assignment_is_awaited(counted: Thread, cluster: Cluster) -> None:
-    counted.thread._group.enforce_rebalance("test")
+    counted.thread.group.enforce_rebalance("test")
     counted.member._pending = True
     assert counted.commit() == -1
     assert counts(cluster) == {}
@@ -184,5 +184,5 @@ def test_offset_sums_tell_how_far_state_is(counted: Thread, cluster: Cluster) ->
     counted.task_manager.shutdown(clean=True)
     sums = counted.task_manager.task_offset_sums()
     assert sums[TASK] == 2
-    (counted.task_manager._state_directory.directory_for_task(TASK) / ".checkpoint").unlink()
+    (counted.task_manager.state_directory.directory_for_task(TASK) / ".checkpoint").unlink()
     assert counted.task_manager.task_offset_sums()[TASK] == unknown

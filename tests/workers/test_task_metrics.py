@@ -33,7 +33,7 @@ def measured(thread: Thread, group: str, **tags: str) -> Mapping[str, float]:
 
 def beat(thread: Thread) -> None:
     """Do what a beat does."""
-    thread.thread._status.status(thread.thread._time.now_ms)
+    thread.thread.status.status(thread.thread.time.now_ms)
 
 
 @pytest.fixture

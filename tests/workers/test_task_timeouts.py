@@ -234,7 +234,7 @@ def test_a_source_topic_that_serves_as_changelog_is_restored_when_its_offsets_ar
     topology = builder.build({"topology.optimization": "all"})
     made = application(topology, task_timeout_ms=TIMEOUT_MS, topology_optimization="all")
     thread = made.thread()
-    outage = Outage(thread.thread._changelog_reader, "_committed", LONG_AGO)
+    outage = Outage(thread.thread.changelog_reader, "_committed", LONG_AGO)
     thread.step(20)
     assert thread.is_running
     assert thread.task_manager.active.restoring.keys() == {ZERO}
@@ -248,7 +248,7 @@ def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
 ) -> None:
     thread.until_idle().commit()
     outage = Outage(admin_of(thread), "describe", silence())
-    thread.thread.enforce_rebalance("test")
+    thread.thread.group.enforce_rebalance("test")
     thread.step(3)
     feed(cluster, "ab", 0)
     for _ in range(10):

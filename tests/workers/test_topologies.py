@@ -83,7 +83,9 @@ def test_two_streams_are_joined(two_inputs: Cluster, application: MakeApplicatio
     assert values(two_inputs) == ["ab"]
 
 
-def test_a_repartition_topic_is_made_read_and_purged(cluster: Cluster, application: MakeApplication) -> None:
+def test_a_repartition_topic_is_made_read_and_purged(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     builder = StreamsBuilder()
@@ -97,8 +99,7 @@ def test_a_repartition_topic_is_made_read_and_purged(cluster: Cluster, applicati
     assert counts(cluster) == {"value": 4}
     topic = "app-counts-repartition"
     assert len(cluster.partitions(topic)) == 2
-    application_clock = thread._parts.clock
-    application_clock.advance(30_001)
+    clock.advance(30_001)
     thread.step(2)
     assert sum(cluster.deleted_before.get(p, 0) for p in cluster.partitions(topic)) == 4
 
@@ -211,7 +212,7 @@ def test_state_ahead_of_its_changelog_is_wiped_and_restored(
     app = application(counting())
     feed(cluster, "aab")
     app.thread().until_idle().close()
-    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # somebody has made the topic anew
+    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # someone has recreated the topic
     thread = app.thread().until_idle()
     assert "Detected the states of tasks [0_0] are corrupted" in caplog.text
     feed(cluster, "a")
@@ -308,7 +309,7 @@ def test_a_source_topic_serves_as_changelog_up_to_the_committed_offset(
     feed(cluster, "c")
     (app.stage.state_dir / "app").rename(app.stage.state_dir / "gone")
     thread = app.thread().until_running()
-    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert thread.changelog_reader.total_restored == 2
     thread.step(3).commit()
     assert len(values(cluster)) == 3  # the third record was processed, not restored
 

@@ -57,7 +57,7 @@ def test_an_aborted_transaction_is_counted_once(cluster: Cluster, application: C
     )
     feed(cluster, "abc")
     thread.step(2)
-    producer = thread.thread._parts.producer
+    producer = thread.thread.producer
     assert (producer.in_transaction, producer.transactions_aborted) == (True, 0)
     producer.abort_transaction()
     producer.abort_transaction()

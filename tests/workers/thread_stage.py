@@ -79,14 +79,11 @@ class Thread:
         return found
 
     def start(self) -> Thread:
-        """Do what run does before its loop."""
-        self.thread._states.transition_to(StreamThreadState.STARTING)
-        self.thread._complete_global_state()
-        self.thread._group.subscribe()
+        self.thread.start()
         return self
 
     def step(self, times: int = 1) -> Thread:
-        """Do what run_loop does in one iteration."""
+        """Do what run does in one iteration."""
         for _ in range(times):
             self.thread.run_once_guarded()
         return self
@@ -118,7 +115,7 @@ class Thread:
         manager = self.thread.task_manager
         for task in (*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()):
             task.state_manager.close()
-        self.thread._parts.close_clients["state directory"]()
+        self.thread.task_manager.state_directory.close()
         self.thread._states.state = StreamThreadState.DEAD
 
 

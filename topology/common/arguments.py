@@ -29,7 +29,7 @@ def check_async_function(given: Any, what: str) -> None:
 
 
 def is_asynchronous(given: Any) -> bool:
-    """Return whether a call gives a coroutine or an asynchronous generator, which nobody would await."""
+    """Return whether a call gives a coroutine or an asynchronous generator, which would never be awaited."""
     while isinstance(given, partial):
         given = given.func
     called = given if inspect.isroutine(given) or isinstance(given, type) else type(given).__call__

@@ -205,7 +205,7 @@ class TreeSet(Generic[T]):
             entry = entry.right
 
     def _balance(self, entry: _Entry[T]) -> None:
-        """Restore the colours after an insertion: the textbook algorithm, which is also Java's."""
+        """Restore the colors after an insertion: the textbook algorithm, which is also Java's."""
         entry.red = True
         while (parent := entry.parent) is not None and parent.red and (above := parent.parent) is not None:
             parent_is_left = parent is above.left
@@ -225,7 +225,7 @@ class TreeSet(Generic[T]):
             self._root.red = False
 
     def _rotate(self, entry: _Entry[T], *, left: bool) -> None:
-        """Let a child of entry take its place: the right one in a rotation to the left."""
+        """Replace entry by its child: the right one in a rotation to the left."""
         child = entry.right if left else entry.left
         if child is None:
             return

@@ -1,6 +1,6 @@
-"""Calls of users' async functions: what an operator asks of whoever runs them, and the options of a call.
+"""Calls of users' async functions: what an operator needs of their runner, and the options of a call.
 
-A stream thread has one event loop, in a thread of its own (workers/thread/event_loop.py).
+A stream thread has one event loop, in a separate thread (workers/thread/event_loop.py).
 The test driver has one that it runs by itself (testing/driver_loop.py).
 """
 
@@ -77,7 +77,7 @@ class AsyncCalls(Protocol):
     """Runs the calls of all tasks of a stream thread, on one event loop."""
 
     def begin(self, call: Call) -> None:
-        """Run a call. Its thread goes on; the call is done some time later."""
+        """Run a call. Its thread continues; the call is done some time later."""
 
     def cancel(self, call: Call) -> None:
         """Run a call no further; its result is not wanted any more."""

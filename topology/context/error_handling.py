@@ -29,7 +29,7 @@ from .exception_handlers import (
 )
 from .task_context import Process, TaskContext
 
-#: What no handler is asked about: the task is given up or tried again, or a handler has decided already.
+#: What no handler is asked about: the task is closed or tried again, or a handler has decided already.
 UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
 
 
@@ -201,6 +201,8 @@ class ErrorHandling:
 
     def failed_serialization(self, name: str, record: ProducerRecord, error: Exception) -> None:
         """Drop a record that cannot be serialized, or raise StreamsError, as the production handler says."""
+        if isinstance(error, UNHANDLED):
+            raise error
         context = self._context(name, self.task.message, self.task.timestamp, self.task.headers)
         response = self.production(context, record, error)
         self._send_dead_letters(name, error, response)

@@ -66,7 +66,7 @@ class Response:
 
     @classmethod
     def resume(cls, records: Sequence[ProducerRecord] = ()) -> Response:
-        """Drop the record and go on."""
+        """Drop the record and continue."""
         return cls(Result.RESUME, records)
 
     @classmethod
@@ -94,7 +94,7 @@ class ErrorHandlerContext:
 
 
 class FailedProcessingError(StreamsError):
-    """An exception in an operator that its handler has seen: nobody upstream handles it again."""
+    """An exception in an operator that its handler has seen: no operator upstream handles it again."""
 
 
 class UnserializableRecordError(SerializationError):

@@ -42,7 +42,7 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
-#: Keys whose hashes are kept for one sink; then they are counted anew.
+#: Keys whose hashes are kept for one sink; then the count restarts.
 HASHES_MAX = 200_000
 
 

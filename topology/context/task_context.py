@@ -14,7 +14,7 @@ from ..errors import StreamsError
 from ..records import Headers, Message, TaskId
 
 if TYPE_CHECKING:
-    from ..processor_api import StreamsMetrics
+    from ..processor_api import Punctuation, StreamsMetrics
     from .async_calls import AsyncCalls
 
 #: A downstream operator: (key, value, timestamp in ms, headers). Values of tables are Changes.
@@ -104,7 +104,7 @@ class TaskContext:
         """Return the full name of an internal topic: ``<application.id>-<name>``; user topics stay as they are."""
         return f"{self.application_id}-{name}"
 
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Call ``callback(timestamp_ms)`` each interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME."""
         raise self._refusal("schedule()")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
 from ..errors import TopologyError
+from ..operators.suppress import SuppressedInternal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,6 @@ class BufferConfig:
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> BufferConfig:
         """Return a copy with a changelog; config overrides the topic's settings."""
         return replace(self, logging=True, log_config=dict(config or {}))
-
-
-class SuppressedInternal(NamedTuple):
-    """A suppression once its table is known: what KTableSuppressProcessor works by. Limits are None for none."""
-
-    time_to_wait_ms: int
-    until_window_closes: bool
-    max_records: int | None
-    max_bytes: int | None
-    emit_early_when_full: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class GraphNode:
 
 
 class ProcessorGraphNode(GraphNode):
-    """One operator, with stores that were added elsewhere and stores of its own."""
+    """One operator, with stores that were added elsewhere and its own stores."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ class NodeGroups:
         self._parents: dict[str, str] = {}
 
     def add(self, name: str) -> None:
-        """Add a node in a group of its own."""
+        """Add a node in a new group."""
         self._parents[name] = name
 
     def unite(self, name: str, *others: str) -> None:

@@ -80,7 +80,7 @@ class SubscriptionSendProcessor(Operator):
         plan = _left_plan if self.left_join else _inner_plan
         version = 0 if has_members_before(task.config, _PRIMARY_PARTITION_SINCE) else _CURRENT_VERSION
 
-        def send(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def send(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if use_versioned_semantics and not is_latest:
                 dropped("out-of-order record of a versioned table")
@@ -203,7 +203,7 @@ class SubscriptionJoinProcessor(Operator):
         forward = node.forward
         get = self.foreign_value_getter_supplier.compile(node).get_forwarded
 
-        def subscription_join(combined_key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def subscription_join(combined_key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             foreign_key, primary_key = combined_key
             (value_hash, instruction, _, partition, _), newest = change[0]
             row = None if foreign_key is None else get(foreign_key)
@@ -236,7 +236,7 @@ class ForeignTableJoinProcessor(Operator):
         prefix_bytes, from_bytes = schema.prefix_bytes, schema.from_bytes
         prefix_scan = node.store(self.store_name).prefix_scan
 
-        def foreign_table_join(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def foreign_table_join(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Headers
+from ..records import Change, Headers
 from .operator import NodeContext, Operator
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class KTableToStream(Operator):
     def compile(self, node: NodeContext) -> Process:
         forward = node.forward
 
-        def to_stream(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def to_stream(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             forward(key, change[0], timestamp, headers)
 
         return to_stream

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Headers, ProcessorRecordContext, ValueAndTimestamp
+from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
 from .operator import NodeContext
 from .record_context import record_context, with_record_context
 from .table_operator import TableOperator
@@ -16,17 +16,26 @@ from .table_store import NO_TIMESTAMP
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 
+class SuppressedInternal(NamedTuple):
+    """A suppression once its table is known: what the operator works by. Limits are None for none."""
+
+    time_to_wait_ms: int
+    until_window_closes: bool
+    max_records: int | None
+    max_bytes: int | None
+    emit_early_when_full: bool
+
+
 class KTableSuppressProcessor(TableOperator):
     """Holds updates back until their window closes or their time limit has passed.
 
-    suppressed: SuppressedInternal (time to wait in ms, limits of the buffer, what a full buffer does). store_name: the
-    buffer. A key keeps the time of its first update in the buffer. Raises StreamsError when the buffer is full and
-    shall not emit early.
+    store_name: the buffer. A key keeps the time of its first update in the buffer. Raises StreamsError when the buffer
+    is full and shall not emit early.
     """
 
     reads_record_metadata = True
 
-    def __init__(self, suppressed: Any, store_name: str, parent: Table) -> None:
+    def __init__(self, suppressed: SuppressedInternal, store_name: str, parent: Table) -> None:
         self.suppressed = suppressed
         self.store_name = store_name
         self.parent = parent
@@ -44,8 +53,8 @@ class KTableSuppressProcessor(TableOperator):
     @override
     def compile(self, node: NodeContext) -> Process:
         task, forward = node.task, node.guarded(node.forward)
-        wait_ms: int = self.suppressed.time_to_wait_ms
-        until_window_closes: bool = self.suppressed.until_window_closes
+        wait_ms = self.suppressed.time_to_wait_ms
+        until_window_closes = self.suppressed.until_window_closes
         buffer = node.store(self.store_name)
         put, evict_while, min_timestamp = buffer.put, buffer.evict_while, buffer.min_timestamp
         make_room = self._make_room(node, buffer)
@@ -55,11 +64,11 @@ class KTableSuppressProcessor(TableOperator):
             due: bool = min_timestamp() <= stream_time - wait_ms
             return due
 
-        def emit(key: Any, change: Any, context: ProcessorRecordContext) -> None:
+        def emit(key: Any, change: Change, context: ProcessorRecordContext) -> None:
             if change[0] is not None or not until_window_closes:
                 with_record_context(task, context, forward, key, change)
 
-        def suppress(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def suppress(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             stream_time = max(stream_time, timestamp)
             buffer_time = key[2] if until_window_closes else timestamp

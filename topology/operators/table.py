@@ -112,7 +112,7 @@ class KTableStep(DerivedTable):
         forward, value_of = node.forward, self.value_function()
         send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
 
-        def step(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def step(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if new is not None:
                 new = value_of(key, new)
@@ -128,7 +128,7 @@ class KTableStep(DerivedTable):
         get = store.get
         update, _ = store.updater(node, send_old)
 
-        def step(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def step(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new = change[0]
             if new is not None:
                 new = value_of(key, new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -51,7 +51,7 @@ class KTableRepartitionMap(TableOperator):
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
 
-        def repartition_map(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def repartition_map(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise StreamsError(f"Record key for the grouping KTable should not be null (operator {name})")
             new, old, is_latest = change
@@ -107,11 +107,11 @@ class _RepartitionMapGetterSupplier(KTableValueGetterSupplier):
         return KTableValueGetter(get)
 
 
-class KTableAggregate(StoredTable):
-    """Aggregates a grouped table: remove the old value, add the new one; both (key, value, aggregate) -> aggregate."""
+class KTableAggregator(StoredTable):
+    """What KTableAggregate and KTableReduce share: both add and remove are (key, value, aggregate) -> aggregate."""
 
     #: What error messages call it.
-    operation = "aggregate"
+    operation: ClassVar[str]
 
     def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
         super().__init__(store_name)
@@ -126,7 +126,7 @@ class KTableAggregate(StoredTable):
         get, as_read = store.get, store.as_read
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise StreamsError(
                     f"Record key for KTable {operation} operator with state {store.store.name} should not be null."
@@ -146,7 +146,13 @@ class KTableAggregate(StoredTable):
         return aggregate
 
 
-class KTableReduce(KTableAggregate):
+class KTableAggregate(KTableAggregator):
+    """Aggregates a grouped table: remove the old value, add the new one."""
+
+    operation = "aggregate"
+
+
+class KTableReduce(KTableAggregator):
     """Reduces a grouped table: remove_reducer takes the old value out, add_reducer the new one in."""
 
     operation = "reduce"

@@ -64,7 +64,7 @@ class KTableKTableAbstractJoin(TableOperator):
         emits_without_other = self.emits_without_other
         get_other = self.getter_supplier2.compile(node).get_forwarded
 
-        def table_join(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def table_join(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
@@ -247,7 +247,7 @@ class KTableKTableJoinMerger(TableOperator):
             return node.forward
         forward = node.forward
 
-        def merge(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def merge(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             forward(key, Change(change[0], None, change[2]), timestamp, headers)
 
         return merge
@@ -255,7 +255,7 @@ class KTableKTableJoinMerger(TableOperator):
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
         update, wants_old = TableStore(node, store_name).updater(node, self.send_old_values)
 
-        def merge(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def merge(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             update(key, change[0], change[1] if wants_old else None, timestamp, timestamp, headers)
 
         return merge

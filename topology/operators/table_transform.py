@@ -24,7 +24,7 @@ class KTableTransformValues(DerivedTable):
     """Replaces values by what a ValueTransformerWithKey makes of them; supplier() makes one for each task.
 
     Unlike a mapper it is called for deletions too. With queryable_name the result is kept in that store. Without, old
-    values, and rows that other operators read, are made anew each time: by a transformer of their own.
+    values, and rows that other operators read, are recreated each time: by a separate transformer.
     """
 
     reads_record_metadata = True
@@ -58,7 +58,7 @@ class KTableTransformValues(DerivedTable):
             return self._compile_materialized(node, transform, self.queryable_name)
         task, forward, send_old = node.task, node.forward, self.send_old_values
 
-        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
@@ -71,7 +71,7 @@ class KTableTransformValues(DerivedTable):
         get = store.get
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
@@ -111,7 +111,7 @@ def _getter_as_of(get: GetterAsOf, row_of: _RowOf) -> GetterAsOf:
 
 
 def _row_function(node: NodeContext, transform: Transform) -> _RowOf:
-    """Return what makes a row for who reads the table: the transformer sees no input record then."""
+    """Return what makes a row for a reader of the table: the transformer sees no input record then."""
     task = node.task
 
     def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:

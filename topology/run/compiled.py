@@ -102,7 +102,7 @@ class CompiledTopology:
 def compile_topology(topology: ProcessorTopology, task: TaskContext, fused: bool = True) -> CompiledTopology:
     """Compile a sub-topology for a task whose stores are open and restored.
 
-    fused: write operators into the loops of their sources (fusion.py); else each is a closure of its own. Raises
+    fused: write operators into the loops of their sources (fusion.py); else each has its own closure. Raises
     StreamsError, with the node's name, if it has no serde or cannot work in this task.
     """
     return _Compiler(topology, task, fused).compile()

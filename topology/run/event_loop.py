@@ -1,4 +1,4 @@
-"""What runs calls on an asyncio event loop, whoever turns that loop; see async_calls.py."""
+"""Runs calls on an asyncio event loop, which the caller drives; see async_calls.py."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LoopCalls:
 
 
 class TurnedCalls(AsyncCalls):
-    """Nothing goes on beside the task: the loop turns while the task waits.
+    """Nothing continues beside the task: the loop turns while the task waits.
 
     make_loop: makes it, with the first call.
     """

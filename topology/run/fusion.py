@@ -41,7 +41,7 @@ _loops = count(1)
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
-    """Return the code of a text: all tasks of a sub-topology have the same one, and have it anew in each rebalance."""
+    """Return the code of a text: all tasks of a sub-topology share it, and need it again after each rebalance."""
     return compile(text, "<penstock>", "exec")
 
 
@@ -206,7 +206,7 @@ class LoopCode(ABC):
 
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
-        """Let what is written meanwhile go on with a timestamp that is not the record's; errors tell the record's."""
+        """Let what is written meanwhile use a timestamp that is not the record's; errors report the record's."""
         outer, self._record_time = self._record_time, self.fresh("record_time")
         self.emit(f"{self._record_time} = timestamp")
         with self.block("try:"):
@@ -276,7 +276,7 @@ class LoopCode(ABC):
         lines = [head, *(f"    {name} = False" for name in self._flags), *self._lines]
         text = "\n".join(lines) + "\n"
         names = dict(self._bound)
-        exec(_compiled(text), names)  # the text above, nobody else's
+        exec(_compiled(text), names)  # only the text above
         process_batch: FunctionType = names["process_batch"]
         process_batch.__code__ = process_batch.__code__.replace(co_filename=file_name)
         linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
@@ -302,7 +302,7 @@ class SourceCode(LoopCode):
         self.emit("task.headers = headers")
 
     def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
-        """Write the loop around the operators; failed() raises, or the record is dropped and the loop goes on."""
+        """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")

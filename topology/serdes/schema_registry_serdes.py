@@ -7,16 +7,31 @@ depend on the topic's name (subject name strategy).
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import uuid
+from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConfigError
+import msgspec
+
+from ..errors import ConfigError, SchemaRegistryUnavailableError
 from .serdes import Serde, UserSerde
+
+#: The options that a deserializer has, too: how schemas are looked up.
+_SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metadata")
+#: What Avro's logical types are read as, beside JSON's types.
+_AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
+#: Answers that mean that the registry, or a proxy before it, cannot answer now.
+_NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RegistrySerde:
     """A serializer and a deserializer of confluent-kafka as one serde; is_key chooses the subject ``<topic>-key``."""
 
     def __init__(self, kind: str, serializer: Any, deserializer: Any, is_key: bool) -> None:
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         self.kind = kind
@@ -24,20 +39,37 @@ class RegistrySerde:
         self._deserializer = deserializer
         self._context = SerializationContext
         self._field = MessageField.KEY if is_key else MessageField.VALUE
+        self._refused = SchemaRegistryError
+        self._unreachable = httpx.TransportError
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """Return the bytes of a value; registers its schema if the serializer is set to."""
-        if value is None:
-            return None
-        data: bytes = self._serializer(value, self._context(topic, self._field))
+        """See Serde.serialize; registers the schema if the serializer is set to."""
+        data: bytes | None = None if value is None else self._ask(self._serializer, topic, value)
         return data
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
-        """Return the value of bytes."""
-        return None if data is None else self._deserializer(data, self._context(topic, self._field))
+        """See Serde.deserialize."""
+        return None if data is None else self._ask(self._deserializer, topic, data)
+
+    def _ask(self, function: Callable[[Any, Any], Any], topic: str, argument: Any) -> Any:
+        try:
+            return function(argument, self._context(topic, self._field))
+        except self._unreachable as error:
+            raise _unavailable(topic, error) from error
+        except self._refused as error:
+            if error.http_status_code in _NOT_NOW:
+                raise _unavailable(topic, error) from error
+            raise
 
     def __repr__(self) -> str:
         return f"Serdes.{self.kind}(…)"
+
+
+def _unavailable(topic: str, error: Exception) -> SchemaRegistryUnavailableError:
+    return SchemaRegistryUnavailableError(
+        f"the schema registry did not answer about a schema of topic {topic}: {type(error).__name__}: {error}. "
+        "Nothing is wrong with the record: it is read again once the registry answers."
+    )
 
 
 def registry_client(registry: Any) -> Any:
@@ -54,48 +86,79 @@ def registry_client(registry: Any) -> Any:
     return SchemaRegistryClient.new_client(registry) if isinstance(registry, dict) else registry
 
 
-def avro_serde(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-    """Return an Avro serde: values are dicts. options reach the serializer's conf, with dots for underscores."""
+def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+    """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
+
+    schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: what is read has the
+        schema that it was written with, and what is written the latest one of the subject (use_latest_version=True).
+    kind: what values are read as, and may be written from: a msgspec.Struct or a dataclass. None: dicts.
+    """
     client = registry_client(registry)
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 
-    return UserSerde(
-        RegistrySerde(
-            "avro", AvroSerializer(client, schema, conf=_dotted(options)), AvroDeserializer(client, schema), is_key
-        )
-    )
+    to_dict, from_dict = _conversions(kind, _AVRO_TYPES)
+    writing, reading = _configurations(options)
+    serializer = AvroSerializer(client, schema, to_dict=to_dict, conf=writing)
+    deserializer = AvroDeserializer(client, schema, from_dict=from_dict, conf=reading)
+    return UserSerde(RegistrySerde("avro", serializer, deserializer, is_key))
 
 
 def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-    """Return a Protobuf serde: values are messages of message_type, a generated class."""
+    """Return a Protobuf serde: values are messages of message_type, a generated class; the files that it imports become
+    references of its schema.
+    """
     client = registry_client(registry)
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 
-    conf = {"use.deprecated.format": False}
-    return UserSerde(
-        RegistrySerde(
-            "protobuf",
-            ProtobufSerializer(message_type, client, conf={**conf, **(_dotted(options) or {})}),
-            ProtobufDeserializer(message_type, conf),
-            is_key,
-        )
-    )
+    writing, reading = _configurations({"use_deprecated_format": False, **options}, "use.deprecated.format")
+    serializer = ProtobufSerializer(message_type, client, conf=writing)
+    # Without the client: a message's fields are known by their numbers, whatever schema it was written with.
+    deserializer = ProtobufDeserializer(message_type, reading)
+    return UserSerde(RegistrySerde("protobuf", serializer, deserializer, is_key))
 
 
-def json_schema_serde(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-    """Return a JSON Schema serde: values are dicts that the schema admits."""
+def json_schema_serde(
+    schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
+) -> Serde[Any]:
+    """Return a JSON Schema serde: values are dicts that the schema admits, or objects of a type; see avro_serde."""
     client = registry_client(registry)
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 
-    return UserSerde(
-        RegistrySerde(
-            "json_schema",
-            JSONSerializer(schema, client, conf=_dotted(options)),
-            JSONDeserializer(schema, schema_registry_client=client),
-            is_key,
-        )
-    )
+    to_dict, from_dict = _conversions(kind, ())
+    writing, reading = _configurations(options, "validate")
+    serializer = JSONSerializer(schema, client, to_dict=to_dict, conf=writing)
+    deserializer = JSONDeserializer(schema, from_dict, client, conf=reading)
+    return UserSerde(RegistrySerde("json_schema", serializer, deserializer, is_key))
 
 
-def _dotted(options: dict[str, Any]) -> dict[str, Any] | None:
-    return {name.replace("_", "."): value for name, value in options.items()} or None
+def _configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the conf of the serializer, and that of the deserializer."""
+    writing = {name.replace("_", "."): value for name, value in options.items()}
+    if not any(name.startswith("subject.name.strategy") for name in writing):
+        # confluent-kafka's default asks the registry for associations first, which only Confluent's own has.
+        writing["subject.name.strategy.type"] = "TOPIC"
+    names = (*_SHARED, *shared)
+    return writing, {name: value for name, value in writing.items() if name.startswith(names)}
+
+
+def _conversions(kind: Any, natural: tuple[type, ...]) -> tuple[Any, Any]:
+    """Return (to_dict, from_dict) of a type, both None without one; natural: types that stay as they are in the dicts.
+
+    Raises ConfigError for a type that msgspec cannot make.
+    """
+    if kind is None:
+        return None, None
+    try:
+        described = msgspec.inspect.type_info(kind)
+    except TypeError as error:
+        raise ConfigError(f"kind={kind!r}: {error}") from error
+    if isinstance(described, msgspec.inspect.CustomType):
+        raise ConfigError(f"kind={kind.__name__}: use a msgspec.Struct, a dataclass or a TypedDict")
+
+    def to_dict(value: Any, _: Any) -> Any:
+        return msgspec.to_builtins(value, builtin_types=natural)
+
+    def from_dict(value: Any, _: Any) -> Any:
+        return msgspec.convert(value, kind, builtin_types=natural)
+
+    return to_dict, from_dict

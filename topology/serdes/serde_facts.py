@@ -61,7 +61,7 @@ def _own(serde: Any) -> Iterator[Any]:
 
 
 def _says_what_it_is(serde: Any) -> bool:
-    """Return whether a serde has a ``__repr__`` of its own."""
+    """Return whether a serde's class defines ``__repr__``."""
     return any("__repr__" in vars(kind) for kind in type(serde).__mro__ if kind not in (object, Serde))
 
 

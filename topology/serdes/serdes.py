@@ -49,7 +49,7 @@ class Serde(ABC, Generic[T]):
 
     serializer, deserializer: the same as functions of one argument, which take and give None for null; None if the
         bytes depend on the topic's name (schema registry). serializer_for() and deserializer_for() always give one.
-    exact: an object (not None) -> what its bytes are read as, which nobody can change, so that it may stand for them in
+    exact: an object (not None) -> what its bytes are read as, which is immutable, so that it may replace them in
         a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
     exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
     cacheable_keys: also, equal objects have equal bytes and are hashable: what exact returns may be a key of a cache.
@@ -463,11 +463,16 @@ class Serdes:
         return SessionWindowedSerde(inner)
 
     @staticmethod
-    def avro(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """Avro with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
+    def avro(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+        """Avro with a schema registry, as dicts or objects of a type. Needs penstock-streams[schema-registry].
+
+        schema: the text; None for that of the record; or a Schema of confluent-kafka, which may have
+        references. registry: a URL, a configuration dict or a SchemaRegistryClient. kind: a msgspec.Struct, dataclass.
+        options: those of confluent-kafka's serializer, e.g. auto_register_schemas=False.
+        """
         from .schema_registry_serdes import avro_serde
 
-        return avro_serde(schema, registry, is_key=is_key, **options)
+        return avro_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
     def protobuf(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
@@ -477,8 +482,20 @@ class Serdes:
         return protobuf_serde(message_type, registry, is_key=is_key, **options)
 
     @staticmethod
-    def json_schema(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """JSON with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
+    def json_schema(
+        schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
+    ) -> Serde[Any]:
+        """JSON with a schema registry; its arguments are those of avro. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import json_schema_serde
 
-        return json_schema_serde(schema, registry, is_key=is_key, **options)
+        return json_schema_serde(schema, registry, kind=kind, is_key=is_key, **options)
+
+    @staticmethod
+    def debezium(kind: Any = None) -> Serde[Any]:
+        """Rows of a database's table, from Debezium's change events in JSON: what the row is after the change.
+
+        A deleted row is None. kind: a type that rows are read as, as for json. See docs/databases.md.
+        """
+        from .debezium_serde import DebeziumSerde
+
+        return DebeziumSerde(kind)

@@ -61,7 +61,7 @@ class DescribeTopology:
 
 @dataclass(frozen=True, slots=True)
 class ReadStore:
-    """Command: read a state store for somebody who knows keys as text; the answer is a QueryResult: see store_reads.py.
+    """Command: read a state store by keys in text form; the answer is a QueryResult: see store_reads.py.
 
     key: one key; without it a range of keys from key_from to key_to, or those that begin with prefix. time_from,
     time_to: ms, of windows' starts, of sessions, or (time_to) as of when a versioned store is read. partition: where

@@ -1,7 +1,7 @@
-"""Looks whether the internal topics that exist already have the cleanup policy that they need.
+"""Checks that existing internal topics have the cleanup policy that they need.
 
-With another one the broker deletes state, or input, and nobody is told. It is told here and not refused: whoever set it
-may have meant it, and a restart would not mend it. Kafka Streams: InternalTopicManager.validate.
+With a wrong policy the broker silently deletes state or input. It is logged and not refused: it may be intended, and a
+restart would not fix it. Kafka Streams: InternalTopicManager.validate.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
-#: How long the brokers may take, in ms; without an answer nothing is said until the next check.
+#: How long the brokers may take, in ms; without an answer nothing is logged until the next check.
 REQUEST_MS = 10_000
 
 
 class CleanupPolicies:
-    """Checks each topic until the brokers have answered once. servers: for the command that mends it."""
+    """Checks each topic until the brokers have answered once. servers: for the command that fixes it."""
 
     def __init__(self, admin: Admin, servers: str, log: PrefixedLogger) -> None:
         self._admin = admin
@@ -47,7 +47,7 @@ class CleanupPolicies:
         consequence = _consequence(set(actual.replace(" ", "").split(",")), needed)
         if consequence is not None:
             self._log.error(
-                "Internal topic %s has cleanup.policy=%s in place of %s: %s. Mend it with: kafka-configs "
+                "Internal topic %s has cleanup.policy=%s instead of %s: %s. Fix it with: kafka-configs "
                 "--bootstrap-server %s --alter --entity-type topics --entity-name %s --add-config cleanup.policy=[%s]",
                 name,
                 actual,

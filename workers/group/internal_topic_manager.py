@@ -1,6 +1,6 @@
 """Makes and checks the internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
 
-Each member does so before it joins, so that whoever leads the group has a fresh snapshot and asks no broker while the
+Each member does so before it joins, so that the group's leader has a fresh snapshot and asks no broker while the
 group waits. Members may do it at the same time: a topic that exists already is as good as one just made.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.clients.clock import Clock
 from penstock.clients.cluster.admin import Admin, NewTopic
@@ -16,6 +16,7 @@ from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.connection.listener_probe import security_mismatch
 from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
@@ -43,18 +44,18 @@ _LONG_MAX = 2**63 - 1
 _MISSING_TOPIC_GRACE_MS = 3_000
 #: How long the brokers may take to make topics, in ms.
 _CREATE_MS = 30_000
-#: How long a question for topics may take, in ms: so often it is asked again, and said that nobody answers.
+#: How long a question for topics may take, in ms: then it is repeated, and a warning says that no broker answers.
 _DESCRIBE_MS = 5_000
 #: Between two log lines about topics that are not ready.
 _LOG_INTERVAL_MS = 5_000
 
 
-def repartition_topic_config(config: Any) -> dict[str, str]:
+def repartition_topic_config(config: StreamsConfig) -> dict[str, str]:
     """Return the settings of a repartition topic; config: a StreamsConfig, for ``topic.`` overrides."""
     return {**_REPARTITION, **_overrides(config)}
 
 
-def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
+def changelog_topic_config(store: StoreBuilder, config: StreamsConfig) -> dict[str, str]:
     """Return the settings of a store's changelog; config as for repartition_topic_config.
 
     ``topic.`` overrides win over Kafka Streams' settings, the store's own ``log_config`` over both.
@@ -70,7 +71,7 @@ def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
     return {**_CHANGELOG, **_overrides(config), **own}
 
 
-def _overrides(config: Any) -> dict[str, str]:
+def _overrides(config: StreamsConfig) -> dict[str, str]:
     given = config.with_prefix("topic.").items()
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
 
@@ -94,7 +95,7 @@ class InternalTopicManager:
     def __init__(
         self,
         admin: Admin,
-        config: Any,
+        config: StreamsConfig,
         clock: Clock,
         log: PrefixedLogger,
         sleep: Callable[[float], None] = time.sleep,

@@ -1,7 +1,7 @@
 """Where the state of an application is: which host has which stores and partitions (StreamsMetadataState).
 
 Fed from the group's assignments: hosts are the members' ``application.server``. A host may have given a partition away
-since the last assignment, so whoever asks it must be ready to ask again.
+since the last assignment, so the caller must be ready to ask again.
 """
 
 from __future__ import annotations

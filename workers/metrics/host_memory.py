@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from penstock.topology.config.streams_config import StreamsConfig
 
 #: Where cgroups are, and the file in which v1 says what a container may take.
 CGROUPS, CGROUP_V1_FILE = "sys/fs/cgroup", "sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -37,7 +38,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def budget_bytes(config: Mapping[str, Any], host: int) -> int:
+def budget_bytes(config: StreamsConfig, host: int) -> int:
     """Return what all stream threads may take together: ``penstock.memory.bytes``, else half of the host's memory."""
     given: int | None = config["penstock.memory.bytes"]
     return host // 2 if given is None else given

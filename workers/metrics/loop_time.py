@@ -6,7 +6,7 @@ from penstock.clients.clock import Clock
 
 
 class LoopTime:
-    """now_ms: monotonic; wall_clock_ms: since the epoch. Both stand still between two calls of advance."""
+    """now_ms: monotonic; wall_clock_ms: since the epoch. Both change only in advance()."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

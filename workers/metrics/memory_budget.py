@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 
 from .host_memory import budget_bytes
@@ -20,7 +19,7 @@ PROCESS_BYTES = 160 * MIB
 STORES_BYTES_MIN = 16 * MIB
 
 
-def stores_config(config: Mapping[str, Any], num_threads: int, host: int) -> RocksDBConfig:
+def stores_config(config: StreamsConfig, num_threads: int, host: int) -> RocksDBConfig:
     """Return what the RocksDBs of one of num_threads processes share. host: the host's memory, in bytes.
 
     With ``penstock.memory.bytes`` all of the share is given out: half to the block cache, a quarter to the memtables, a

@@ -32,7 +32,7 @@ class Growth:
         self._seen = 0
 
     def look(self, count: int, now_ms: int) -> None:
-        """Take the count as it is now; one that is smaller than before has begun anew."""
+        """Take the count as it is now; one that is smaller than before has restarted."""
         grown = count if count < self._seen else count - self._seen
         self._seen = count
         if grown:

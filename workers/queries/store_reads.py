@@ -6,11 +6,13 @@ its task is here and may answer. Nothing that depends on the users' classes leav
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.context.store_interfaces import StoreBuilder
@@ -20,21 +22,36 @@ from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import as_serde
 
 from ..control.messages import ReadStore
+from ..group.source_topics import BuiltTopologies
 from ..group.streams_metadata import store_topics
+from ..group.topic_names import TopicNames
+from ..restore.store_changelog_reader import StoreChangelogReader
+from ..tasks.global_state import GlobalState
 from ..tasks.task import Task
+from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
 from .store_answers import Reply, Row, StoreRead
 from .store_text import check_readable, page_after, rows_of
 
-if TYPE_CHECKING:
-    from ..thread.stream_thread_parts import StreamThreadParts
-
 
 class StoreReader:
-    """Reads in one stream thread, between two batches. parts: those of the thread."""
+    """Reads in one stream thread, between two batches."""
 
-    def __init__(self, parts: StreamThreadParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        topologies: BuiltTopologies,
+        topics: TopicNames,
+        task_manager: TaskManager,
+        global_state: GlobalState,
+        changelog_reader: StoreChangelogReader,
+        partition_count: Callable[[str], int],
+    ) -> None:
+        self._topologies = topologies
+        self._names = topics
+        self._task_manager = task_manager
+        self._global_state = global_state
+        self._reader = changelog_reader
+        self._partition_count = partition_count
 
     def read(self, request: ReadStore) -> StoreRead:
         """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
@@ -48,7 +65,7 @@ class StoreReader:
             return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
 
     def _read(self, request: ReadStore) -> StoreRead:
-        topology = next((t for t in self._parts.topologies if request.store in t.stores), None)
+        topology = next((t for t in self._topologies if request.store in t.stores), None)
         if topology is None:
             return self._read_global(request)
         builder = topology.stores[request.store]
@@ -66,19 +83,19 @@ class StoreReader:
         return replace(self._read_task(request, task), partition=partition, topics=topics)
 
     def _read_global(self, request: ReadStore) -> StoreRead:
-        names = {name for topology in self._parts.topologies for name in topology.global_stores}
+        names = {name for topology in self._topologies for name in topology.global_stores}
         if request.store not in names:
-            known = sorted(names | {name for topology in self._parts.topologies for name in topology.stores})
+            known = sorted(names | {name for topology in self._topologies for name in topology.stores})
             detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
             return StoreRead(Reply.UNKNOWN_STORE, detail)
-        store = self._parts.global_state.store(request.store)
+        store = self._global_state.store(request.store)
         return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
 
     def _topics(self, store: str) -> tuple[str, ...]:
-        return tuple(sorted(store_topics(self._parts.topologies, self._parts.topics).get(store, ())))
+        return tuple(sorted(store_topics(self._topologies, self._names).get(store, ())))
 
     def _partitions(self, topics: tuple[str, ...]) -> int:
-        return max(map(self._parts.producer.partition_count, topics), default=1)
+        return max(map(self._partition_count, topics), default=1)
 
     def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
         serde = as_serde(builder.key_serde)
@@ -88,11 +105,11 @@ class StoreReader:
         return partition_for_key(data, self._partitions(topics))
 
     def _task(self, task_id: TaskId) -> Task | None:
-        manager = self._parts.task_manager
+        manager = self._task_manager
         return manager.active.all_tasks().get(task_id) or manager.standby.all_tasks().get(task_id)
 
     def _read_range(self, request: ReadStore, topology: ProcessorTopology) -> StoreRead:
-        manager = self._parts.task_manager
+        manager = self._task_manager
         tasks: list[Task] = [*manager.active.all_tasks().values()]
         if request.max_lag is not None and request.partition is not None:  # else a row could come from both
             tasks += manager.standby.all_tasks().values()
@@ -120,7 +137,7 @@ class StoreReader:
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
         """Read one task, if it may answer: an active one that runs, or a standby one that has caught up far enough."""
-        reader, name = self._parts.changelog_reader, str(task.task_id)
+        reader, name = self._reader, str(task.task_id)
         active = task.kind == "task"
         lag = None if active else reader.lag(task)
         if task.state is not TaskState.RUNNING:
@@ -139,7 +156,7 @@ class StoreReader:
         return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
 
     def _not_yet(self, task: Task) -> StoreRead:
-        reader = self._parts.changelog_reader
+        reader = self._reader
         remaining, rate = reader.progress(task)[0], reader.rate(task)
         left = remaining or "an unknown number of"
         return StoreRead(
@@ -151,6 +168,6 @@ class StoreReader:
         )
 
 
-def _rows(request: ReadStore, store: Any, task: str) -> tuple[Row, ...]:
+def _rows(request: ReadStore, store: StateStore, task: str) -> tuple[Row, ...]:
     with closing(rows_of(request, store, task)) as rows:
         return tuple(islice(rows, request.limit + 1))

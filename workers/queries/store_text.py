@@ -9,7 +9,11 @@ from typing import Any
 
 import orjson
 
-from penstock.statestore.stores.window_store import LONG_MAX
+from penstock.statestore.stores.key_value_store import KeyValueStore
+from penstock.statestore.stores.session_store import SessionStore
+from penstock.statestore.stores.state_store import StateStore
+from penstock.statestore.stores.versioned_store import VersionedStore
+from penstock.statestore.stores.window_store import LONG_MAX, WindowStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
@@ -30,19 +34,23 @@ def check_readable(builder: StoreBuilder) -> None:
         raise BadKeyError(f"The store {builder.name} is a {builder.kind.value}, which cannot be read from outside.")
 
 
-def rows_of(request: ReadStore, store: Any, task: str) -> Generator[Row, None, None]:
+def rows_of(request: ReadStore, store: StateStore, task: str) -> Generator[Row, None, None]:
     """Yield what a request finds in a task's store, however many rows that are. Raises BadKeyError."""
     builder: StoreBuilder = store.builder
     check_readable(builder)
     encode = _order(builder)
-    rows = _window_rows if builder.windowed else _key_value_rows
-    for key, value in rows(request, store, builder):
+    if isinstance(store, WindowStore | SessionStore):
+        rows = _window_rows(request, store, builder)
+    else:
+        assert isinstance(store, KeyValueStore | VersionedStore)  # see READABLE
+        rows = _key_value_rows(request, store, builder)
+    for key, value in rows:
         order = encode(key.key) + b"%020d" % key.start if builder.windowed else encode(key)
         if builder.windowed or not request.after or order.hex() != request.after:
             yield Row(order, row_json(key, value, builder), task)
 
 
-def page_after(request: ReadStore, store: Any, rows: tuple[Row, ...]) -> str | None:
+def page_after(request: ReadStore, store: StateStore, rows: tuple[Row, ...]) -> str | None:
     """Return what the next page begins after: the last key, with windows and sessions the number of rows before it."""
     if request.after is None or len(rows) <= request.limit:
         return None
@@ -71,18 +79,18 @@ def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
 _Found = Iterator[tuple[Any, Any]]
 
 
-def _key_value_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
-    versioned = builder.kind is StoreKind.VERSIONED_KEY_VALUE
+def _key_value_rows(request: ReadStore, store: KeyValueStore | VersionedStore, builder: StoreBuilder) -> _Found:
+    versioned = isinstance(store, VersionedStore)
     if request.time_from is not None or (request.time_to is not None and not versioned):
         names = "time_from= is" if versioned else "time_from= and time_to= are"
         raise BadKeyError(f"{names} for window and session stores, and {builder.name} is a {builder.kind.value} store.")
-    if request.key is not None and versioned and request.time_to is not None:
+    if request.key is not None and isinstance(store, VersionedStore) and request.time_to is not None:
         key = _key(request.key, builder)
         value = store.get(key, request.time_to)
         return iter(()) if value is None else iter([(key, value)])
     if request.key is not None:
         return rows_of_key(store, _key(request.key, builder))
-    if versioned:
+    if isinstance(store, VersionedStore):
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
         return iter(store.prefix_scan(_prefix(request.prefix, builder)) if request.prefix else store.all())
@@ -96,7 +104,7 @@ def _prefix(text: str, builder: StoreBuilder) -> bytes:
     return prefix
 
 
-def _window_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
+def _window_rows(request: ReadStore, store: WindowStore | SessionStore, builder: StoreBuilder) -> _Found:
     if request.prefix is not None:
         raise BadKeyError(f"prefix= is for key-value stores, and {builder.name} is a {builder.kind.value} store.")
     first = 0 if request.time_from is None else request.time_from

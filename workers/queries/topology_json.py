@@ -8,11 +8,12 @@ from typing import Any
 import orjson
 
 from penstock.topology.graph.processor_topology import Node, ProcessorTopology, SinkNode, SourceNode
+from penstock.topology.graph.topology import Topology
 
 from ..group.topic_names import TopicNames
 
 
-def topology_json(topology: Any, built: Iterable[ProcessorTopology], names: TopicNames) -> bytes:
+def topology_json(topology: Topology, built: Iterable[ProcessorTopology], names: TopicNames) -> bytes:
     """Return text (as Topology.describe), subtopologies and stores. topology: the user's; built: what it became."""
     built = tuple(built)
     return orjson.dumps(

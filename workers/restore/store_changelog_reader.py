@@ -1,4 +1,4 @@
-"""Reads changelogs into stores: until they are up to date for active tasks, for ever for standby tasks.
+"""Reads changelogs into stores: until they are up to date for active tasks, indefinitely for standby tasks.
 
 Kafka Streams: StoreChangelogReader, DefaultStateUpdater. One restore consumer for all tasks of the thread; each call
 reads for a bounded time, so that the tasks that run already keep running. Active tasks come before standby tasks, and
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
@@ -39,7 +39,7 @@ _S = ChangelogState
 class StoreChangelogReader:
     """The restore consumer and what it reads.
 
-    restore_listener is told of active tasks, standby_listener of standby tasks. limit_interval_ms: how often standby
+    restore_listener: for active tasks, standby_listener: for standby tasks. limit_interval_ms: how often standby
     tasks of source topics ask what is committed (``commit.interval.ms``).
     """
 

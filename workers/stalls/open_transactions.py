@@ -1,8 +1,8 @@
-"""Says so when the input is held up by a transaction that somebody has left open.
+"""Logs that the input is blocked by a transaction that a producer has left open.
 
-With read_committed nothing behind an open transaction's first record is read. That looks like a topic without new
-records; only the high watermark, which goes on while the last stable offset stands, tells the difference. Where both go
-on, it is the consumer that stands still: see stall_watchdog.py.
+With read_committed no record after an open transaction's first one is read. That looks like a topic without new
+records; only the high watermark, which advances while the last stable offset does not, shows the difference. If both
+advance, the consumer is stuck: see stall_watchdog.py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from penstock.topology.records import TopicPartition
 from ..tasks.partition_consumer import PartitionConsumer
 from .stall_watchdog import END_OFFSETS_TIMEOUT_MS
 
-#: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
+#: How long a partition is stuck before it is logged, in ms; more than a transaction of Penstock should take.
 STANDSTILL_MS = 10_000
 
 
 class OpenTransactionWatch:
-    """Looks each interval_ms which partitions stand still before records that are there. Never waits.
+    """Checks every interval_ms which partitions are stuck before existing records. Never waits.
 
     committed_only: whether the consumer reads so (``isolation.level``); else there is nothing to watch.
     """

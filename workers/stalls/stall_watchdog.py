@@ -1,8 +1,8 @@
 """Finds partitions that are not read although the broker has records for them, and has them read again.
 
 A consumer can lose a partition without an error: a fetch that is never sent again, a broker that answers with nothing.
-Such a partition looks idle from inside, because how far behind it is is only known from its fetches. So the broker is
-asked, and only about partitions that have stood still for a while. Kafka Streams has no such thing.
+Such a partition looks idle from inside, because its lag is only known from its fetches. So the broker is
+asked, and only about partitions that have been stuck for a while. Kafka Streams has no such thing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-#: Looks in the time of one stall: so that a stall is told at most a quarter of the timeout too late.
+#: Looks in the time of one stall: so that a stall is reported at most a quarter of the timeout late.
 LOOKS_PER_TIMEOUT = 4
 #: How long the broker may take to name ends, in ms; no answer is no stall.
 END_OFFSETS_TIMEOUT_MS = 10_000
@@ -63,7 +63,7 @@ class _Watched:
 class StallWatchdog:
     """Watches the partitions of one stream thread's running tasks. Times in ms of the monotonic clock.
 
-    A partition is stalled when its position has stood still for timeout_ms, during which the broker had records behind
+    A partition is stalled when its position has not moved for timeout_ms, during which the broker had records behind
     it. The first reopen_max times its task is re-opened; after that the process is to be replaced. timeout_ms 0: never.
     """
 

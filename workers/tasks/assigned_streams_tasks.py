@@ -21,7 +21,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
         super().__init__("stream task", log)
         self.timeouts = timeouts
-        #: Tasks that a client's timeout has stopped within a record: they have to be opened anew.
+        #: Tasks that a client's timeout has stopped within a record: they have to be reopened.
         self.interrupted: set[TaskId] = set()
         self.restored_partitions: set[TopicPartition] = set()
 
@@ -65,7 +65,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.restored_partitions.clear()
 
     def transition_to_running(self, task: StreamTask) -> None:
-        """Have a task run; if the brokers do not tell its offsets now, it goes on restoring.
+        """Have a task run; if the brokers do not tell its offsets now, it continues restoring.
 
         Raises TaskTimeoutError when they have not for task.timeout.ms.
         """

@@ -20,14 +20,14 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-#: How long one question may take, in ms, before it is said that nobody answers, and asked again.
+#: How long one question may take, in ms, before a warning, and another attempt.
 REQUEST_TIMEOUT_MS = 10_000
 #: Between a failed question and the next one, in ms.
 RETRY_BACKOFF_MS = 100
 
 #: What follows when a changelog was deleted, and what can be done.
 CHANGELOG_DELETED = (
-    "A restart makes it anew, but empty, and what was counted so far is lost with it. To count from the beginning stop "
+    "A restart recreates it empty, and the state built so far is lost with it. To start from the beginning, stop "
     "the application on all hosts, `penstock reset MODULE:TOPOLOGY --execute` on each, and start it again."
 )
 
@@ -122,7 +122,7 @@ def _bounds(first: Future[int], end: Future[int]) -> Bounds:
 
 
 def missing_changelog(partition: TopicPartition, reason: str) -> StreamsError:
-    """Return the error for a changelog that is not there, with what mends it."""
+    """Return the error for a missing changelog, with its fix."""
     return StreamsError(
         f"The changelog topic {partition.topic} was deleted, or has no partition {partition.partition}: {reason}. "
         + CHANGELOG_DELETED

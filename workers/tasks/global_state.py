@@ -1,4 +1,4 @@
-"""Global tables: every process keeps a copy of its own (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
+"""Global tables: every process keeps its own copy (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
 
 It is read to the end before the thread joins its group, so that the first record finds the tables complete, and then
 updated by the thread's loop. Kafka Streams has one global thread for all stream threads; processes share no memory.
@@ -7,7 +7,7 @@ updated by the thread's loop. Kafka Streams has one global thread for all stream
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.store_factory import build_store
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
@@ -44,7 +46,7 @@ class GlobalTask(TaskContext):
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: StreamsConfig,
         topics: TopicNames,
         time: LoopTime,
         metrics: ThreadMetrics,
@@ -107,7 +109,7 @@ class GlobalTask(TaskContext):
         raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Refuse, as Kafka Streams does."""
         raise StreamsError("schedule() is not supported in the processor of a global store")
 
@@ -116,7 +118,7 @@ class GlobalState:
     """The global stores of this process. directory: of this process alone, None to keep them in memory.
 
     Where each topic of a persistent store was read to is written to a checkpoint when the process ends well, and
-    removed when it starts: after a crash the tables are read anew, and those in memory always.
+    removed when it starts: after a crash the tables are read again, and those in memory always.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class GlobalState:
         try:
             offsets = checkpoint.read()
         except ProcessorStateError as error:
-            self._log.warning("%s. The global tables are read anew.", error)
+            self._log.warning("%s. The global tables are read from the beginning.", error)
             offsets = {}
         checkpoint.delete()
         if not offsets:
@@ -213,7 +215,7 @@ class GlobalState:
         except InvalidOffsetError as error:
             # The rows that were deleted with the records may still be in the store; only a new one is right.
             raise StreamsError(
-                f"{error}. The global table is not what its topic holds any more; it is read anew at the next start."
+                f"{error}. The global table no longer matches its topic; the next start reads it again."
             ) from error
 
     def _restore(self, partition: TopicPartition, messages: list[Message]) -> None:

@@ -61,7 +61,7 @@ class OffsetReset:
         self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
-        self._logged: set[str] = set()  # topics of which the others that start together need not be told
+        self._logged: set[str] = set()  # topics that the others that start together need not log again
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
@@ -139,7 +139,7 @@ class OffsetReset:
 
     def _own_policies(self) -> OwnPolicies:
         nodes = (node for topology in self._topologies for node in topology.nodes.values())
-        # Nobody but the application writes its internal topics, so that nothing in them may be left out.
+        # Only the application writes its internal topics, so none of their records may be skipped.
         return {
             self._topics.full(topic): (
                 AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset

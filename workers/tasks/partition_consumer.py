@@ -63,7 +63,7 @@ class PartitionConsumer:
         named = {partition: offset for partition, offset in offsets.items() if offset < 0}
         if not named:
             return dict(offsets)
-        assert self._offsets is not None, "a position by name, and nobody to ask where that is"
+        assert self._offsets is not None, "a position by name, without offsets to resolve it"
         return {**offsets, **self._offsets.offsets_at(named)}
 
     def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -99,17 +99,17 @@ class PartitionConsumer:
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on with these partitions, from behind the last record that poll returned."""
+        """Continue with these partitions, from behind the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
             self._reader.resume(again)
             self._paused.difference_update(again)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on from these offsets, as in assign."""
+        """Continue from these offsets, as in assign."""
         known = self._known({p: offset for p, offset in offsets.items() if p in self._positions})
         paused = self._paused.intersection(known)
-        # Assigned anew, not sought: librdkafka refuses to seek in a partition that is not being fetched.
+        # Reassigned, not sought: librdkafka refuses to seek in a partition that is not being fetched.
         self.unassign(known)
         if known:
             self._assign(known)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from penstock.clients.errors import ClientError
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import (
     PRODUCTION,
     ErrorHandlerContext,
@@ -16,7 +15,7 @@ from penstock.topology.context.exception_handlers import (
     Result,
     configured_handler,
 )
-from penstock.topology.records import TaskId
+from penstock.topology.records import Message, TaskId
 
 from .record_collector import TRANSIENT, Decision, ProductionExceptionHandler
 
@@ -28,17 +27,17 @@ UNKNOWN_TASK = TaskId(-1, -1)
 PRODUCER_NODE = "producer"
 
 
-def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
+def production_error_handler(config: StreamsConfig) -> ProductionExceptionHandler:
     """Return the configured handler in the shape that RecordCollector asks; raises ConfigError if there is none such.
 
     Its context names no input record, because by then the task is elsewhere; so the dead letters of the built-in
     handlers hold the record that could not be written. The task is known only if the client refused the record at once.
-    RETRY does not go on: after an error that may pass, the thread's tasks start again from the last commit (Kafka
+    RETRY does not continue: after an error that may pass, the thread's tasks start again from the last commit (Kafka
     Streams: TaskCorruptedException), which writes the record again; after any other it counts as FAIL.
     """
     handle = configured_handler(config, PRODUCTION)
 
-    def decide(message: Any, error: ClientError, task_id: TaskId | None) -> Decision:
+    def decide(message: Message, error: ClientError, task_id: TaskId | None) -> Decision:
         context = ErrorHandlerContext(None, -1, -1, None, PRODUCER_NODE, task_id or UNKNOWN_TASK, -1, None, None)
         key, value = message.key(), message.value()
         record = ProducerRecord(message.topic(), key, value, message.timestamp()[1], None, message.partition())

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.clients.errors import ClientError, Kind
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.writing.writer import BY_KEY, Lost
 from penstock.topology.context.exception_handlers import FailedProcessingError, ProducerRecord
 from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.records import TaskId
+from penstock.topology.records import Message, TaskId
 
 from .changelog_bounds import CHANGELOG_DELETED
 from .sink_topics import CHANGELOG_SUFFIX, SinkTopics
@@ -28,18 +28,18 @@ FENCED = frozenset((Kind.FENCED, Kind.EVICTED))
 
 
 class Decision(NamedTuple):
-    """Whether to go on without a record that could not be written, and what to write in its place (KIP-1034)."""
+    """Whether to continue without a record that could not be written, and what to write in its place (KIP-1034)."""
 
     goes_on: bool
     dead_letters: Sequence[ProducerRecord] = ()
 
 
 #: Decides on a record that could not be written: (message, error, task or None).
-ProductionExceptionHandler = Callable[[Any, ClientError, TaskId | None], Decision]
+ProductionExceptionHandler = Callable[[Message, ClientError, TaskId | None], Decision]
 
 
-def fail_on_production_error(message: Any, error: ClientError, task_id: TaskId | None) -> Decision:
-    """Never go on: ``production.exception.handler=fail``, the default."""
+def fail_on_production_error(message: Message, error: ClientError, task_id: TaskId | None) -> Decision:
+    """Never continue: ``production.exception.handler=fail``, the default."""
     return Decision(goes_on=False)
 
 
@@ -57,7 +57,7 @@ class RecordCollector:
         handler: ProductionExceptionHandler,
         transactional: bool,
     ) -> None:
-        #: What was reported and nobody has judged yet, or what is to be raised; what sends look at. Without a record:
+        #: Reported errors that are not judged yet, or are to be raised; every send checks them. Without a record:
         #: the client has failed.
         self.errors: list[Lost] = []
         #: Whether the client can only be replaced.
@@ -103,7 +103,7 @@ class RecordCollector:
         self.errors.clear()
         self._error = None
 
-    def refused(self, error: ClientError, record: Any, task_id: TaskId | None) -> None:
+    def refused(self, error: ClientError, record: Message, task_id: TaskId | None) -> None:
         """Deal with a record that the client has refused at once: return if it is to be left out, else raise.
 
         It never was in the transaction, so that the handler may leave it out with exactly-once too.
@@ -113,11 +113,11 @@ class RecordCollector:
         else:
             raise FailedProcessingError(self._failure(error, record, task_id)) from error
 
-    def _judge(self, error: ClientError, record: Any) -> StreamsError | None:
+    def _judge(self, error: ClientError, record: Message | None) -> StreamsError | None:
         """Return what to raise for a report, None if the record is to be left out."""
         if record is None:
             self.has_lost_client = True
-            return TaskMigratedError(f"The producer cannot go on: {error}")
+            return TaskMigratedError(f"The producer cannot continue: {error}")
         text = self._failure(error, record, None)
         if error.kind in FENCED:
             self.has_lost_client = True
@@ -129,7 +129,7 @@ class RecordCollector:
             why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
             return FailedProcessingError(f"{text}. {why}")
         if error.kind in TRANSIENT and not self._topics.is_missing(record.topic()):
-            # Tasks that start again would make a changelog anew that is gone, and go on without what was in it.
+            # Restarted tasks would recreate a missing changelog, and continue without its contents.
             return self._topics.missing_changelog(self._writers) or TaskMigratedError(
                 f"{text}. The tasks of this thread start again from the last commit."
             )
@@ -137,7 +137,7 @@ class RecordCollector:
             f"{text}. No offset is committed; what was read since the last commit is read again."
         )
 
-    def _may_go_on(self, record: Any, error: ClientError, task_id: TaskId | None) -> bool:
+    def _may_go_on(self, record: Message, error: ClientError, task_id: TaskId | None) -> bool:
         """Ask the handler, and write its dead letters; about one of these that cannot be written itself, none."""
         goes_on, letters = self._handler(record, error, task_id)
         for letter in letters if record.topic() not in self._dead_letter_topics else ():
@@ -155,7 +155,7 @@ class RecordCollector:
         self.dropped += 1
         self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
 
-    def _failure(self, error: ClientError, record: Any, task_id: TaskId | None) -> str:
+    def _failure(self, error: ClientError, record: Message, task_id: TaskId | None) -> str:
         topic, partition = record.topic(), record.partition()
         where = topic if partition is None or partition < 0 else f"{topic} partition {partition}"
         writers = {task_id} if task_id is not None else self._writers.get(topic, set())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
+from penstock.clients.group.membership import GroupMembership
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.statestore.store_factory import build_store
 from penstock.topology.context.punctuation_queue import PunctuationQueue
@@ -61,7 +61,7 @@ class StreamTask(Task):
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
-        # Instance attributes take the place of the methods: they run for each record.
+        # Instance attributes replace the methods: they run for each record.
         self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
         clients.producer.collector.register_writer(
@@ -290,14 +290,14 @@ class StreamTask(Task):
     # -- punctuation
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
         if punctuation is Punctuation.STREAM_TIME:
             return self._stream_time_queue.schedule(0, interval_ms, callback)
         return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
 
     def maybe_punctuate_stream_time(self) -> int:
-        """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
+        """Fire what is due by stream time, which only records advance. Returns how many punctuations ran."""
         stream_time_ms = self.stream_time_ms
         if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
             stream_time_ms = passed_on_ms  # not before the record that it comes behind
@@ -349,7 +349,7 @@ class StreamTask(Task):
         """Flush the stores, so that everything that follows from the input so far is with the producer.
 
         Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
-        input, a punctuation's, is refused to a process that was given up only if offsets come with it.
+        input, a punctuation's, is refused to a process that lost its tasks only if offsets come with it.
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -32,7 +33,7 @@ from .task_state import TASK_TRANSITIONS, TaskState
 
 
 class Changelogs(Protocol):
-    """Who reads changelogs into the stores of tasks: StoreChangelogReader."""
+    """What reads changelogs into the stores of tasks: StoreChangelogReader."""
 
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open."""
@@ -45,13 +46,13 @@ class Changelogs(Protocol):
 class TaskEnvironment:
     """What all tasks of one stream thread share. global_store(name) returns a global table's store.
 
-    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
+    open_rows: opens what is under a store, None for a RocksDB; a simulation has its own disk. background: makes
     stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add. async_calls: runs
     users' async functions.
     """
 
     application_id: str
-    config: Mapping[str, Any]
+    config: StreamsConfig
     time: LoopTime
     topics: TopicNames
     state_directory: StateDirectory
@@ -139,7 +140,7 @@ class Task(TaskContext, ABC):
     def close(self, clean: bool) -> None:
         """Suspend if need be, then give back the stores and the directory. Nothing is committed here.
 
-        clean: an error is raised, else it is logged: after an error there is nobody to raise it to.
+        clean: an error is raised, else it is logged: after an error there is no caller to raise it to.
         """
         if self.state is TaskState.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)
@@ -175,7 +176,7 @@ class Task(TaskContext, ABC):
         except Exception:
             if clean:
                 raise
-            self.log.exception("Error at %s; going on, because the task is being closed dirty", what)
+            self.log.exception("Error at %s; continuing, because the task is being closed dirty", what)
 
     def _transition_to(self, state: TaskState) -> None:
         self._states.transition_to(state)

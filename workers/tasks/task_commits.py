@@ -33,7 +33,7 @@ class TaskCommits:
 
     @property
     def rebalance_in_progress(self) -> bool:
-        """Whether this member waits for an assignment, or for word whether it still is one: nothing is committed."""
+        """Whether this member waits for an assignment, or to learn whether it still is one: nothing is committed."""
         return self._membership.join_pending or self._membership.in_doubt
 
     def commit_all(self, enforce_checkpoint: bool = False) -> int:
@@ -46,7 +46,7 @@ class TaskCommits:
         return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
 
     def start_commit_all(self) -> int:
-        """Do as commit_all(), but let tasks go on while the group takes the offsets, where a commit may be so."""
+        """Do as commit_all(), but let tasks continue while the group takes the offsets, where a commit may be so."""
         if self.rebalance_in_progress:
             return NOT_COMMITTED
         return self._tried(lambda: self._committer.start(self._commit_of_all()))
@@ -86,8 +86,8 @@ class TaskCommits:
         """Commit these tasks. Returns how many were committed; raises RetriableCommitError if they were not."""
         if self._membership.in_doubt:
             raise RetriableCommitError(
-                "This process stood still for longer than session.timeout.ms; the group has not said yet whether its "
-                "tasks are still its own. Commit again later."
+                "This process was suspended for longer than session.timeout.ms; the group has not confirmed yet that "
+                "it still owns its tasks. Commit again later."
             )
         commit = self._committer.begin(enforce_checkpoint)
         for task in self._active.running.values() if self.all_together and tasks else tasks:

@@ -18,7 +18,7 @@ from .task import TaskEnvironment
 
 
 class AbstractTaskCreator(ABC, Generic[T]):
-    """Makes the tasks of one type. topologies: read anew each time, since patterns may match other topics by then."""
+    """Makes the tasks of one type. topologies: read each time, since patterns may match other topics by then."""
 
     def __init__(
         self, topologies: Iterable[ProcessorTopology], environment: TaskEnvironment, log: PrefixedLogger

@@ -65,7 +65,7 @@ class TaskManager:
         self._changelog_reader = changelog_reader
         self._consumer = consumer
         self._producer = producer
-        self._state_directory = state_directory
+        self.state_directory = state_directory
         self._offset_reset = offset_reset
         self._purge = purge
         self._timeouts = active.timeouts
@@ -85,7 +85,7 @@ class TaskManager:
         assignment: all input partitions of this thread. Nothing is opened here: that is
         update_new_and_restoring_tasks'.
         """
-        # Before anything is closed: what goes on here in the other role keeps its stores open.
+        # Before anything is closed: what continues here in the other role keeps its stores open.
         in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
         promoted = self.standby.recycle_suspended(in_assignment)
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
@@ -101,7 +101,7 @@ class TaskManager:
         self._consumer.pause(new)
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
-        """Hand recycled stores to the new tasks of their ids; close those that nobody takes over."""
+        """Hand recycled stores to the new tasks of their ids; close those without a new task."""
         for task_id, stores in recycled.items():
             if task_id in created:
                 created[task_id].state_manager.adopt(stores)
@@ -109,7 +109,7 @@ class TaskManager:
             self._log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
             for store in stores.stores.values():
                 store.close()
-            self._state_directory.unlock(task_id)
+            self.state_directory.unlock(task_id)
 
     def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
         if not self.assigned_active_tasks:
@@ -181,15 +181,15 @@ class TaskManager:
             first.note(error)
 
     def handle_lost_all(self) -> None:
-        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and continue."""
         self.commits.forget()
         self._producer.abort_transaction()
         self.active.close(clean=False)
         self.assigned_active_tasks = {}
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks whose state cannot be used, delete it, and start them anew; others are committed first."""
-        if self.commits.all_together:  # what the others did lies in the same transaction as what is given up
+        """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
+        if self.commits.all_together:  # the others' work is in the same transaction as what is dropped
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
@@ -203,7 +203,7 @@ class TaskManager:
         self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
 
     def reopen(self, task_ids: Collection[TaskId]) -> None:
-        """Close active tasks after a commit, and open them anew with the state on disk: they read from their offsets.
+        """Close active tasks after a commit, and reopen them with the state on disk: they read from their offsets.
 
         Without a commit, in the middle of a rebalance, what was done since the last one is done again.
         """
@@ -213,13 +213,13 @@ class TaskManager:
             self._start_anew(self.active, self._task_creator, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
-        """Give up what these tasks did since the last commit, and open them anew."""
+        """Drop what these tasks did since the last commit, and reopen them."""
         self.commits.wait()  # else it might come behind a later one, and the offsets would go back
         again = set(task_ids)
         if self.commits.all_together:  # what the others did lies in the same transaction
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
-        self._log.warning("Opening tasks %s anew, from their last commit", listed(again))
+        self._log.warning("Reopening tasks %s from their last commit", listed(again))
         self._start_anew(self.active, self._task_creator, again, ())
 
     def _start_anew(
@@ -230,7 +230,7 @@ class TaskManager:
         registry.close_dirty(tasks)
         for task_id in tasks.keys() & set(wiped):
             try:
-                self._state_directory.wipe(task_id)
+                self.state_directory.wipe(task_id)
             except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
                 self._log.info("The files of task %s are left for now: %s", task_id, error)
         for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
@@ -258,7 +258,7 @@ class TaskManager:
         return min((at for at in due if at is not None), default=None)
 
     def waits_for_locks(self) -> bool:
-        """Return whether tasks that another process here has not given up yet are all that is not running."""
+        """Return whether all tasks that are not running wait for another process here to release them."""
         waiting = self.active.created or self.standby.created
         return bool(waiting) and not self._changelog_reader.restoring_active()
 
@@ -327,10 +327,14 @@ class TaskManager:
 
     # -- looking on
 
+    def all_tasks(self) -> list[Task]:
+        """Return all tasks here, active and standby, running or not."""
+        return [*self.active.all_tasks().values(), *self.standby.all_tasks().values()]
+
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return how far the state of each task on this machine is; see task_offset_sums.py."""
         tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
-        return task_offset_sums(tasks, self._state_directory, self._log)
+        return task_offset_sums(tasks, self.state_directory, self._log)
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: How long a stream thread waits for committed offsets before it goes on with its other work, in ms.
+#: How long a stream thread waits for committed offsets before it continues with its other work, in ms.
 COMMITTED_WAIT_MS = 500
 #: Kafka's names of settings that librdkafka calls otherwise.
 _RENAMED: Mapping[str, str] = {
@@ -235,7 +235,7 @@ class KafkaClientSupplier:
         }
 
 
-def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int) -> str | None:
+def static_instance_id(config: StreamsConfig, process_id: object, slot: int) -> str | None:
     """Return the ``group.instance.id`` of a slot, None for a dynamic member.
 
     ``<group.instance.id>-<slot>`` where that is configured; else, with ``penstock.static.membership``, a name that no
@@ -249,6 +249,6 @@ def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int)
     return None
 
 
-def process_id_file(config: Mapping[str, Any]) -> Path:
+def process_id_file(config: StreamsConfig) -> Path:
     """Return where this host keeps the application's process id."""
     return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)

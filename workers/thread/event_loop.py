@@ -1,4 +1,4 @@
-"""The event loop of a stream thread, which runs users' async functions in a thread of its own.
+"""The event loop of a stream thread, which runs users' async functions in a separate thread.
 
 It is started with the first call. uvloop is taken if it is installed.
 """
@@ -31,7 +31,7 @@ MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
 
 
 class EventLoopThread(AsyncCalls):
-    """The calls run on a thread of their own.
+    """The calls run on a separate thread.
 
     on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
     """

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 #: Net new tracked objects between two collections of the youngest generation. What survives is walked once in each
 #: generation, so fewer collections walk less. Cycles that a user's function leaves wait until then: some 50 MB at most.
 YOUNG_THRESHOLD = 300_000
-#: Young collections to one of the middle generation, middle ones to a full one. Real cycles of ours (tracebacks,
+#: Young collections to one of the middle generation, middle ones to a full one. Penstock's own cycles (tracebacks,
 #: closures of closed tasks) are few, so they may wait.
 MIDDLE_THRESHOLD = 50
 FULL_THRESHOLD = 50

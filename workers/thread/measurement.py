@@ -1,25 +1,26 @@
 """All metrics of a stream thread at one moment, under Kafka Streams' names and tags (StreamsMetricsImpl).
 
-Asked for by whoever reads metrics; nothing is gathered while nobody does.
+Gathered on request only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from penstock.statestore.view.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
 
-from ..metrics.sensors import MetricGroup
+from ..metrics.custom_metrics import CustomMetrics
+from ..metrics.loop_time import LoopTime
+from ..metrics.sensors import MetricGroup, ThreadMetrics
 from ..metrics.task_metrics import DEAD_LETTER_GROUP
+from ..restore.store_changelog_reader import StoreChangelogReader
+from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.production_errors import PRODUCER_NODE
 from ..tasks.stream_task import StreamTask
 from ..tasks.streams_producer import StreamsProducer
 from ..tasks.task import Task
+from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
-
-if TYPE_CHECKING:
-    from .stream_thread_parts import StreamThreadParts
 
 THREAD_GROUP = "stream-thread-metrics"
 UPDATER_GROUP = "stream-state-updater-metrics"
@@ -30,22 +31,6 @@ STORE_GROUP = "stream-state-metrics"
 FETCH_GROUP = "consumer-fetch-manager-metrics"
 
 
-def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]:
-    """Return the metrics of the thread, of each task with its sources, input partitions and stores, and users' own."""
-    now_ms = parts.time.now_ms
-    manager = parts.task_manager
-    tasks: list[Task] = [*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()]
-    tags = {"thread-id": thread_id}
-    return (
-        MetricGroup(THREAD_GROUP, tags, parts.metrics.snapshot(now_ms)),
-        MetricGroup(UPDATER_GROUP, tags, _restoring(tasks, parts)),
-        MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(parts.producer.transactions_aborted)}),
-        *dead_letters(tags, parts.producer),
-        *parts.custom_metrics.groups(),
-        *(group for task in tasks for group in _of_task(task, tags, parts, now_ms)),
-    )
-
-
 def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[MetricGroup]:
     """Yield what was written about records that the brokers refused: the report comes late, and names no task."""
     for (topic, exception), count in producer.collector.dead_letters.items():
@@ -53,42 +38,75 @@ def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[Me
         yield MetricGroup(DEAD_LETTER_GROUP, {**tags, **letter}, {"dead-letters-total": float(count)})
 
 
-def _restoring(tasks: list[Task], parts: StreamThreadParts) -> dict[str, float]:
-    return {
-        "active-restoring-tasks": float(sum(t.kind == "task" and t.state is TaskState.RESTORING for t in tasks)),
-        "standby-updating-tasks": float(sum(t.kind != "task" and t.state is TaskState.RUNNING for t in tasks)),
-        "restore-records-rate": sum(parts.changelog_reader.rate(task) for task in tasks),
-    }
+class Measurement:
+    """Measures a stream thread."""
 
+    def __init__(
+        self,
+        thread_id: str,
+        time: LoopTime,
+        task_manager: TaskManager,
+        consumer: PartitionConsumer,
+        producer: StreamsProducer,
+        changelog_reader: StoreChangelogReader,
+        metrics: ThreadMetrics,
+        custom_metrics: CustomMetrics,
+    ) -> None:
+        self._tags = {"thread-id": thread_id}
+        self._time = time
+        self._task_manager = task_manager
+        self._consumer = consumer
+        self._producer = producer
+        self._reader = changelog_reader
+        self._metrics = metrics
+        self._custom_metrics = custom_metrics
 
-def _of_task(task: Task, thread: dict[str, str], parts: StreamThreadParts, now_ms: int) -> Iterator[MetricGroup]:
-    tags = {**thread, "task-id": str(task.task_id)}
-    stores = list(task.state_manager.stores.values())
-    remaining, _ = parts.changelog_reader.progress(task)
-    gauges = {
-        "restore-remaining-records-total": float(remaining),
-        "cache-size-bytes-total": sum(map(cache_bytes, stores)),
-    }
-    if isinstance(task, StreamTask):
-        gauges["active-buffer-count"] = float(task.num_buffered())
-        yield from _lags(task, thread, parts)
-        if task.samples is not None:
-            yield from task.samples.groups(tags, now_ms)
-        for function in task.functions:
-            yield function.group(tags, now_ms)
-    yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
-    restored = parts.changelog_reader.restored(task)
-    for store in stores:
-        values = {**store_metrics(store), **rocksdb_metrics(store)}
-        if store.name in restored:
-            values["restore-total"] = float(restored[store.name])
-        yield MetricGroup(STORE_GROUP, {**tags, f"{scope(store)}-state-id": store.name}, values)
+    def groups(self) -> tuple[MetricGroup, ...]:
+        """Return the metrics of the thread, of each task with its sources, partitions and stores, and users' own."""
+        now_ms, tags, tasks = self._time.now_ms, self._tags, self._task_manager.all_tasks()
+        return (
+            MetricGroup(THREAD_GROUP, tags, self._metrics.snapshot(now_ms)),
+            MetricGroup(UPDATER_GROUP, tags, self._restoring(tasks)),
+            MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(self._producer.transactions_aborted)}),
+            *dead_letters(tags, self._producer),
+            *self._custom_metrics.groups(),
+            *(group for task in tasks for group in self._of_task(task, now_ms)),
+        )
 
+    def _restoring(self, tasks: list[Task]) -> dict[str, float]:
+        return {
+            "active-restoring-tasks": float(sum(t.kind == "task" and t.state is TaskState.RESTORING for t in tasks)),
+            "standby-updating-tasks": float(sum(t.kind != "task" and t.state is TaskState.RUNNING for t in tasks)),
+            "restore-records-rate": sum(self._reader.rate(task) for task in tasks),
+        }
 
-def _lags(task: StreamTask, thread: dict[str, str], parts: StreamThreadParts) -> Iterator[MetricGroup]:
-    client = {"client-id": f"{thread['thread-id']}-consumer"}
-    for partition in sorted(task.input_partitions):
-        lag = parts.consumer.lag(partition)
-        if lag is not None:
-            tags = {**client, "topic": partition.topic, "partition": str(partition.partition)}
-            yield MetricGroup(FETCH_GROUP, tags, {"records-lag": float(lag)})
+    def _of_task(self, task: Task, now_ms: int) -> Iterator[MetricGroup]:
+        tags = {**self._tags, "task-id": str(task.task_id)}
+        stores = list(task.state_manager.stores.values())
+        remaining, _ = self._reader.progress(task)
+        gauges = {
+            "restore-remaining-records-total": float(remaining),
+            "cache-size-bytes-total": sum(map(cache_bytes, stores)),
+        }
+        if isinstance(task, StreamTask):
+            gauges["active-buffer-count"] = float(task.num_buffered())
+            yield from self._lags(task)
+            if task.samples is not None:
+                yield from task.samples.groups(tags, now_ms)
+            for function in task.functions:
+                yield function.group(tags, now_ms)
+        yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
+        restored = self._reader.restored(task)
+        for store in stores:
+            values = {**store_metrics(store), **rocksdb_metrics(store)}
+            if store.name in restored:
+                values["restore-total"] = float(restored[store.name])
+            yield MetricGroup(STORE_GROUP, {**tags, f"{scope(store)}-state-id": store.name}, values)
+
+    def _lags(self, task: StreamTask) -> Iterator[MetricGroup]:
+        client = {"client-id": f"{self._tags['thread-id']}-consumer"}
+        for partition in sorted(task.input_partitions):
+            lag = self._consumer.lag(partition)
+            if lag is not None:
+                tags = {**client, "topic": partition.topic, "partition": str(partition.partition)}
+                yield MetricGroup(FETCH_GROUP, tags, {"records-lag": float(lag)})

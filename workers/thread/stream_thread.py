@@ -1,6 +1,6 @@
 """The stream thread: the loop that polls, restores, processes, punctuates and commits (seeds 000 and 001).
 
-Kafka Streams: StreamThread. Here each one is the main thread of a process of its own.
+Kafka Streams: StreamThread. Here each one is the main thread of its own process.
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ from typing import Any, NamedTuple
 from penstock.clients.log_context import listed
 from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
+from penstock.topology.graph.topology import Topology
 
 from ..control.messages import Failed, StateChanged, ThreadControl
 from ..control.stream_thread_state import StreamThreadState
-from ..metrics.sensors import MetricGroup
-from ..queries.store_reads import StoreReader
-from ..queries.topology_json import topology_json
 from ..tasks.partition_consumer import InvalidOffsetError
 from ..tasks.task_commits import NOT_COMMITTED
 from .batch_sizer import BatchSizer
 from .garbage_collection import tuned_garbage_collection
-from .measurement import measure
 from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
 from .thread_commands import ThreadCommands
-from .thread_status import StatusReporter
 
 _S = StreamThreadState
 
@@ -60,7 +56,7 @@ SHUTDOWN_REBALANCE_WAIT_MS = 10_000
 
 
 class StreamThread:
-    """Runs the tasks that its group gives it, until it is told to shut down or something fails for good."""
+    """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
         self.name = parts.thread_client_id
@@ -70,29 +66,29 @@ class StreamThread:
         self.paused = False
         self._parts = parts
         self._log = parts.log
-        self._time = parts.time
+        self.time = parts.time
         self._states = parts.states
         self._states.listener = lambda old, new: parts.control.report(StateChanged(old.name, new.name))
         self._consumer = parts.consumer
-        self._group = parts.group
-        self._changelog_reader = parts.changelog_reader
-        self._commands = ThreadCommands(parts.control, self)
-        #: Answers those who know keys as text, e.g. over HTTP.
-        self.store_reader = StoreReader(parts)
-        self._status = StatusReporter(self, parts)
+        self.group = parts.group
+        self.producer = parts.producer
+        self.changelog_reader = parts.changelog_reader
+        self.global_state = parts.global_state
+        self.status = parts.status
+        self.commands = ThreadCommands(parts.control, self, parts.answers)
         self._batches = BatchSizer()
         config = parts.config
-        self._poll_ms: int = config["poll.ms"]
+        self.poll_ms: int = config["poll.ms"]
         self._commit_interval_ms: int = config["commit.interval.ms"]
         self._purge_interval_ms: int = config["repartition.purge.interval.ms"]
         self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
         self._buffer_limit = max(config["buffered.records.per.partition"], parts.poll_records)
-        self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self._time.now_ms
+        self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self.time.now_ms
         self._leave_group = not parts.static_member
         self._shutdown_deadline_ms = 0
 
     @classmethod
-    def create(cls, topology: Any, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
+    def create(cls, topology: Topology, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
         """Make a stream thread with its clients; overrides: see create_parts."""
         return cls(create_parts(topology, spec, control, **overrides))
 
@@ -111,57 +107,58 @@ class StreamThread:
     # -- life
 
     def run(self) -> None:
-        """Run until the thread is DEAD. Raises what ended it, unless it was told to shut down."""
+        """Run until the thread is DEAD. Raises what ended it, unless it was shut down."""
         self._log.info("Starting")
-        if self._states.transition_to(_S.STARTING) is None:
+        if self.state is not _S.CREATED:
             self._log.info("StreamThread already shutdown. Not running")
             return
-        self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
         clean_run = False
         try:
             with tuned_garbage_collection():
-                self.run_loop()
+                self.start()
+                while self.goes_on:
+                    self.run_once_guarded()
             clean_run = True
         except BaseException as error:
             self._log.exception("Encountered the following error during processing: %s", error)
             self._report(error)
             if isinstance(error, HandedOverError):
-                self._leave_group = True  # nobody replaces it, and a handover waits until the group is empty
+                self._leave_group = True  # no process replaces it, and a handover waits until the group is empty
             raise
         finally:
             self.complete_shutdown(clean_run)
 
-    def run_loop(self) -> None:
-        """Join the group, then run_once until the thread is told to stop.
+    def start(self) -> None:
+        """Read the global tables and join the group: what comes before the first iteration."""
+        self._states.transition_to(_S.STARTING)
+        self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
+        self.global_state.start()
+        while self.is_running and not self.global_state.catch_up():
+            self.time.advance()
+            self.commands.poll()
+            self.status.report()
+        self.group.subscribe()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another iteration follows, until the thread is stopped.
 
         A rebalance that is under way is carried to its end, because in the middle of it nothing can be committed.
         """
-        self._complete_global_state()
-        self._group.subscribe()
-        while self.is_running or self._finishing_rebalance():
-            self.run_once_guarded()
+        return self.is_running or (
+            self.group.rebalance_in_progress and self._parts.clock.monotonic_ms() < self._shutdown_deadline_ms
+        )
 
     def run_once_guarded(self) -> None:
         """Do one iteration, and what is to be done if it finds tasks that have moved, or whose state is no good."""
         try:
             self.run_once()
         except TaskCorruptedError as error:
-            if not error.task_ids:  # a global store: the next start reads it anew
+            if not error.task_ids:  # a global store: the next start reads it again
                 raise
             self._handle_corruption(error)
         except TaskMigratedError as error:
             self._handle_migration(error)
-
-    def _complete_global_state(self) -> None:
-        global_state = self._parts.global_state
-        global_state.start()
-        while self.is_running and not global_state.catch_up():
-            self._time.advance()
-            self._commands.poll()
-            self._status.report()
-
-    def _finishing_rebalance(self) -> bool:
-        return self._group.rebalance_in_progress and self._parts.clock.monotonic_ms() < self._shutdown_deadline_ms
 
     def _handle_corruption(self, error: TaskCorruptedError) -> None:
         self._log.warning(
@@ -185,16 +182,16 @@ class StreamThread:
             "" if task is None else task.describe(">"),
             error,
         )
-        self._group.lose()
+        self.group.lose()
 
     def shutdown(self, leave_group: bool = False) -> None:
         """Ask the thread to end; it commits and closes its tasks first. leave_group: although it is a static member."""
         self._log.info("Informed to shut down")
         self._leave_group = self._leave_group or leave_group
-        self._group.closing = True
+        self.group.closing = True
         self._shutdown_deadline_ms = self._parts.clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
         if self._states.transition_to(_S.PENDING_SHUTDOWN) is _S.CREATED:
-            self.complete_shutdown(clean_run=True)  # it was never started, so nobody else will
+            self.complete_shutdown(clean_run=True)  # it was never started, so no loop will
 
     def complete_shutdown(self, clean_run: bool) -> None:
         """Close everything, in this order: tasks while the group still counts on this member, then what they used.
@@ -207,7 +204,7 @@ class StreamThread:
         unclosed = self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
         if unclosed is not None and clean_run:
             self._report(unclosed)
-        self._close("producer", parts.producer.close)
+        self._close("producer", self.producer.close)
         # Leaving tells the others at once; a static member's tasks wait for the process that replaces it.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
         self._close("changelog reader", parts.changelog_reader.close)
@@ -236,56 +233,56 @@ class StreamThread:
 
     def run_once(self) -> None:
         """Do everything once: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
-        self._time.advance()
-        start_ms = self._time.now_ms
-        self._commands.poll()
-        self._group.poll()
+        self.time.advance()
+        start_ms = self.time.now_ms
+        self.commands.poll()
+        self.group.poll()
         poll_ms = self._poll_phase()
-        if not self._group.in_doubt:  # what was written before would end the changelogs of tasks that others have now
-            self._parts.producer.poll()
+        if not self.group.in_doubt:  # what was written before would end the changelogs of tasks that others have now
+            self.producer.poll()
         if not self.is_running:
             self._log.debug(
                 "Thread state is already %s, skipping the run once call after poll request", self.state.name
             )
             return
         self.initialize_and_restore_phase()
-        self._parts.global_state.update()
-        self.advance_now_and_compute_latency()
+        self.global_state.update()
+        self.time.advance()
         self.process_and_maybe_commit(start_ms, poll_ms)
         self.maybe_update_standby_tasks()
         self._maybe_persist()
         self._parts.open_transactions.poll()
-        if self._parts.stalls.check(self._time.now_ms):
-            self.shutdown()  # the supervisor replaces a process that ends without having been told to
-        self._status.report()
+        if self._parts.stalls.check(self.time.now_ms):
+            self.shutdown()  # the supervisor replaces a process that ends without a command
+        self.status.report()
 
     def _poll_phase(self) -> int:
         """Read what has been fetched and hand it to the tasks. Returns how long it took in ms."""
         self.task_manager.balance_fetching(self._buffer_limit)
-        before_ms = self._time.now_ms
-        producer = self._parts.producer
-        wait_ms = self._poll_time_ms()
-        if not self._group.in_doubt:
-            producer.send_due()  # it is not to wait for records
-            wait_ms = producer.wait_ms(wait_ms)
+        before_ms = self.time.now_ms
+        wait_ms = self.poll_time_ms()
+        if not self.group.in_doubt:
+            self.producer.send_due()  # it is not to wait for records
+            wait_ms = self.producer.wait_ms(wait_ms)
         records = self.poll_requests(wait_ms)
-        self.advance_now_and_compute_latency()
-        latency_ms = self._time.now_ms - before_ms
-        self.metrics.poll.record(latency_ms, self._time.now_ms)
+        self.time.advance()
+        latency_ms = self.time.now_ms - before_ms
+        self.metrics.poll.record(latency_ms, self.time.now_ms)
         if records:
-            self.metrics.poll_records.record(sum(map(len, records.values())), self._time.now_ms)
-            self.add_records_to_tasks(records)
+            self.metrics.poll_records.record(sum(map(len, records.values())), self.time.now_ms)
+            self.task_manager.add_records_to_tasks(records)
         return latency_ms
 
-    def _poll_time_ms(self) -> int:
-        if self._group.rebalance_in_progress:
-            return min(REBALANCE_POLL_MS, self._poll_ms)
+    def poll_time_ms(self) -> int:
+        """Return how long the next poll may wait for records, in ms."""
+        if self.group.rebalance_in_progress:
+            return min(REBALANCE_POLL_MS, self.poll_ms)
         if self.state is _S.PARTITIONS_ASSIGNED:
             # Restoring should start or go on at once; with nothing to do but wait for a lock, there is time.
-            return min(LOCK_POLL_MS, self._poll_ms) if self.task_manager.waits_for_locks() else 0
+            return min(LOCK_POLL_MS, self.poll_ms) if self.task_manager.waits_for_locks() else 0
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
             due_ms = self.task_manager.batch_due_ms()
-            return self._poll_ms if due_ms is None else min(max(due_ms - self._time.wall_clock_ms, 1), self._poll_ms)
+            return self.poll_ms if due_ms is None else min(max(due_ms - self.time.wall_clock_ms, 1), self.poll_ms)
         if self.state is _S.PENDING_SHUTDOWN:
             return 0
         self._log.error("Unexpected state %s during normal iteration", self.state.name)
@@ -293,7 +290,7 @@ class StreamThread:
 
     def poll_requests(self, poll_time_ms: int) -> Records:
         """Return the next batch by partition, waiting up to poll_time_ms for its first record."""
-        self._last_poll_ms = self._time.now_ms
+        self._last_poll_ms = self.time.now_ms
         records: Records = {}
         try:
             records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
@@ -301,10 +298,6 @@ class StreamThread:
             self._parts.invalid_positions.add(error)
         self._parts.invalid_positions.reset()
         return records
-
-    def add_records_to_tasks(self, records: Records) -> None:
-        """Hand what was read to the tasks that read it."""
-        self.task_manager.add_records_to_tasks(records)
 
     def initialize_and_restore_phase(self) -> int:
         """Open new tasks and restore them for a bounded time. Returns how many records were restored."""
@@ -315,7 +308,7 @@ class StreamThread:
             return 0
         self._log.debug("State is %s; initializing tasks if necessary", state.name)
         if self.task_manager.update_new_and_restoring_tasks():
-            took_ms = self._parts.clock.monotonic_ms() - self._group.listener.last_partition_assigned_ms
+            took_ms = self._parts.clock.monotonic_ms() - self.group.listener.last_partition_assigned_ms
             active = listed(self.task_manager.active.all_assigned_task_ids())
             self._log.info("Restoration took %s ms for all active tasks %s", took_ms, active)
             self._states.transition_to(_S.RUNNING)
@@ -327,13 +320,13 @@ class StreamThread:
             busy = self.task_manager.has_buffered_records()
             restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET)
         else:
-            restored = self._restore(self._poll_ms, RESTORE_ALONE_BUDGET)
+            restored = self._restore(self.poll_ms, RESTORE_ALONE_BUDGET)
         self._log.debug("Idempotent restore call done. Thread state has not changed.")
         return restored
 
     def _restore(self, wait_ms: int, budget: RestoreBudget) -> int:
         """Read changelogs, of active and of standby tasks. Returns how many records were applied."""
-        reader, metrics, now_ms = self._changelog_reader, self.metrics, self._time.now_ms
+        reader, metrics, now_ms = self.changelog_reader, self.metrics, self.time.now_ms
         restored, updated = reader.total_restored, reader.total_updated
         applied = reader.restore(wait_ms / 1000, budget.ms, budget.batch_records)
         if applied:
@@ -350,29 +343,29 @@ class StreamThread:
         if self.paused or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
             return 0
         total = process_ms = punctuate_ms = commit_ms = 0
-        while not self._group.in_doubt:
+        while not self.group.in_doubt:
             processed, latency_ms = self._process()
-            self._parts.producer.send_due()
+            self.producer.send_due()
             total += processed
             process_ms += latency_ms
             punctuated, latency_ms = self.maybe_punctuate()
             punctuate_ms += latency_ms
-            before_ms = self._time.now_ms
+            before_ms = self.time.now_ms
             committed = self.maybe_commit()
-            commit_ms += max(self._time.now_ms - before_ms, 0)
-            self._status.count(processed, punctuated, max(committed, 0))
+            commit_ms += max(self.time.now_ms - before_ms, 0)
+            self.status.count(processed, punctuated, max(committed, 0))
             if not processed:
                 break
-            if self._time.now_ms - self._last_poll_ms > self._max_poll_interval_ms / 2:
+            if self.time.now_ms - self._last_poll_ms > self._max_poll_interval_ms / 2:
                 self.num_iterations = max(self.num_iterations // 2, 1)
                 break
             self.num_iterations = (
                 max(self.num_iterations // 2, 1) if punctuated or committed > 0 else self.num_iterations + 1
             )
-        self.metrics.process_records.record(total, self._time.now_ms)
+        self.metrics.process_records.record(total, self.time.now_ms)
         self.metrics.record_ratios(
-            self._time.now_ms,
-            self._time.now_ms - start_ms,
+            self.time.now_ms,
+            self.time.now_ms - start_ms,
             process=process_ms,
             punctuate=punctuate_ms,
             poll=poll_ms,
@@ -385,9 +378,9 @@ class StreamThread:
         iterations = self.num_iterations
         self._log.debug("Processing tasks with %s iterations.", iterations)
         processed = self.task_manager.process(self._batches.max_records(iterations))
-        latency_ms = self.advance_now_and_compute_latency()
+        latency_ms = self.time.advance()
         if processed:
-            self.metrics.process.record(latency_ms / processed, self._time.now_ms, processed)
+            self.metrics.process.record(latency_ms / processed, self.time.now_ms, processed)
             self._batches.record(iterations, processed, latency_ms)
         self._log.debug(
             "Processed %s records with %s iterations; invoking punctuators if necessary", processed, iterations
@@ -399,8 +392,8 @@ class StreamThread:
         punctuated = self.task_manager.punctuate()
         if not punctuated:
             return 0, 0
-        latency_ms = self.advance_now_and_compute_latency()
-        self.metrics.punctuate.record(latency_ms / punctuated, self._time.now_ms, punctuated)
+        latency_ms = self.time.advance()
+        self.metrics.punctuate.record(latency_ms / punctuated, self.time.now_ms, punctuated)
         self._log.debug("%s punctuators ran.", punctuated)
         return punctuated, latency_ms
 
@@ -410,16 +403,16 @@ class StreamThread:
         Returns how many were committed, or NOT_COMMITTED in the middle of a rebalance.
         """
         self.task_manager.commits.take_answer()
-        since_ms = self._time.now_ms - self._last_commit_ms
-        before_ms = self._time.now_ms
+        since_ms = self.time.now_ms - self._last_commit_ms
+        before_ms = self.time.now_ms
         if since_ms > self._commit_interval_ms:
             committed = self._commit_all(since_ms)
         else:
             committed = self.task_manager.commits.commit_requested()
         if committed > 0:
-            self.advance_now_and_compute_latency()
-            latency_ms = max(self._time.now_ms - before_ms, 0)
-            self.metrics.commit.record(latency_ms / committed, self._time.now_ms, committed)
+            self.time.advance()
+            latency_ms = max(self.time.now_ms - before_ms, 0)
+            self.metrics.commit.record(latency_ms / committed, self.time.now_ms, committed)
             self.metrics.blocked_time_ns_total += latency_ms * 1_000_000
             self._log.debug(
                 "Committed all active tasks %s and standby tasks %s in %sms",
@@ -443,9 +436,9 @@ class StreamThread:
                 "Unable to commit as we are in the middle of a rebalance, will try again when it completes."
             )
             return committed
-        if self._time.now_ms - self._last_purge_ms > self._purge_interval_ms:
+        if self.time.now_ms - self._last_purge_ms > self._purge_interval_ms:
             self.task_manager.maybe_purge_committed_records()
-            self._last_purge_ms = self._time.now_ms
+            self._last_purge_ms = self.time.now_ms
         self._last_commit_ms = self._parts.clock.monotonic_ms()
         return committed
 
@@ -454,33 +447,13 @@ class StreamThread:
         if self.state is not _S.RUNNING or self.paused or not self.task_manager.standby.running:
             return 0
         updated = self._restore(0, RESTORE_BUDGET)
-        self.advance_now_and_compute_latency()
+        self.time.advance()
         return updated
 
     def _maybe_persist(self) -> None:
-        if self._time.now_ms - self._last_persist_ms >= PERSIST_CHECK_MS:
-            self._last_persist_ms = self._time.now_ms
-            self.task_manager.persist_one(self._time.now_ms)
-
-    def advance_now_and_compute_latency(self) -> int:
-        """Read the clock; returns how many ms have passed since it was read last."""
-        return self._time.advance()
-
-    def measure(self) -> tuple[MetricGroup, ...]:
-        """Return all metrics of the thread, its tasks and their stores."""
-        return measure(self.name, self._parts)
-
-    def describe_topology(self) -> bytes:
-        """Return sub-topologies, nodes and stores as JSON."""
-        return topology_json(self._parts.topology, self._parts.topologies, self._parts.topics)
-
-    def enforce_rebalance(self, reason: str) -> None:
-        """Make the group rebalance."""
-        self._group.enforce_rebalance(reason)
-
-    def request_application_shutdown(self) -> None:
-        """Ask all members of the group to shut down."""
-        self._group.request_application_shutdown()
+        if self.time.now_ms - self._last_persist_ms >= PERSIST_CHECK_MS:
+            self._last_persist_ms = self.time.now_ms
+            self.task_manager.persist_one(self.time.now_ms)
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines (Kafka Streams: toString)."""

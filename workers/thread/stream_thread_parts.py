@@ -24,6 +24,7 @@ from penstock.topology.config.streams_config import EXACTLY_ONCE_V2, StreamsConf
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
 from penstock.topology.records import TaskId, TopicPartition
 
@@ -45,6 +46,7 @@ from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
+from ..queries.store_reads import StoreReader
 from ..restore.standby_update_listener import StandbyUpdateListener
 from ..restore.state_restore_listener import StateRestoreListener
 from ..restore.store_changelog_reader import StoreChangelogReader
@@ -72,6 +74,9 @@ from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .event_loop import EventLoopThread, MakeAsyncCalls
+from .measurement import Measurement
+from .thread_commands import Answers
+from .thread_status import StatusReporter
 
 
 class ThreadSpec(Protocol):
@@ -111,10 +116,7 @@ class StreamThreadParts:
     """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
 
     thread_client_id: str
-    topology: Any
-    topologies: BuiltTopologies
-    topics: TopicNames
-    config: Mapping[str, Any]
+    config: StreamsConfig
     clock: Clock
     time: LoopTime
     states: StateMachine[StreamThreadState]
@@ -128,7 +130,8 @@ class StreamThreadParts:
     global_state: GlobalState
     open_transactions: OpenTransactionWatch
     metrics: ThreadMetrics
-    custom_metrics: CustomMetrics
+    status: StatusReporter
+    answers: Answers
     control: ThreadControl
     stalls: StallResponse
     poll_records: int
@@ -138,7 +141,7 @@ class StreamThreadParts:
 
 
 def create_parts(
-    topology: Any,
+    topology: Topology,
     spec: ThreadSpec,
     control: ThreadControl,
     *,
@@ -167,7 +170,7 @@ def create_parts(
     return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside).parts()
 
 
-def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
+def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
     """Return what ``default.client.supplier`` names, by default Penstock's clients."""
     supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
     return supplier(config, clock)
@@ -178,7 +181,7 @@ class _Assembly:
 
     def __init__(
         self,
-        topology: Any,
+        topology: Topology,
         spec: ThreadSpec,
         control: ThreadControl,
         supplier: KafkaClientSupplier,
@@ -275,9 +278,6 @@ class _Assembly:
         )
         return StreamThreadParts(
             thread_client_id=self.name,
-            topology=self.topology,
-            topologies=self.topologies,
-            topics=self.topics,
             config=self.config,
             clock=self.clock,
             time=self.time,
@@ -292,7 +292,18 @@ class _Assembly:
             global_state=global_state,
             open_transactions=self._open_transactions(consumer),
             metrics=self.metrics,
-            custom_metrics=self.custom_metrics,
+            status=StatusReporter(
+                self.config,
+                self.time,
+                self.states,
+                self.control,
+                task_manager,
+                consumer,
+                changelog_reader,
+                self.metrics,
+                self.log,
+            ),
+            answers=self._answers(task_manager, global_state, changelog_reader, consumer, producer),
             control=self.control,
             stalls=self._stalls(task_manager),
             poll_records=self.config["max.poll.records"],
@@ -304,6 +315,32 @@ class _Assembly:
                 "background": self.background.shutdown,
             },
             log=self.log,
+        )
+
+    def _answers(
+        self,
+        task_manager: TaskManager,
+        global_state: GlobalState,
+        changelog_reader: StoreChangelogReader,
+        consumer: PartitionConsumer,
+        producer: StreamsProducer,
+    ) -> Answers:
+        count, built = producer.partition_count, self.topologies
+        return Answers(
+            StoreReader(built, self.topics, task_manager, global_state, changelog_reader, count),
+            Measurement(
+                self.name,
+                self.time,
+                task_manager,
+                consumer,
+                producer,
+                changelog_reader,
+                self.metrics,
+                self.custom_metrics,
+            ),
+            self.topology,
+            built,
+            self.topics,
         )
 
     def _invalid_positions(

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 
-from ..control.messages import Status, TaskStatus
+from ..control.messages import Status, TaskStatus, ThreadControl
+from ..control.stream_thread_state import StreamThreadState
+from ..metrics.loop_time import LoopTime
+from ..metrics.sensors import ThreadMetrics
+from ..restore.store_changelog_reader import StoreChangelogReader
+from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.stream_task import StreamTask
 from ..tasks.task import Task
-
-if TYPE_CHECKING:
-    from .stream_thread import StreamThread
-    from .stream_thread_parts import StreamThreadParts
+from ..tasks.task_manager import TaskManager
 
 
 class StatusReporter:
     """Called once in each iteration; reports at most each penstock.worker.beat.interval.ms."""
 
-    def __init__(self, thread: StreamThread, parts: StreamThreadParts) -> None:
+    def __init__(
+        self,
+        config: StreamsConfig,
+        time: LoopTime,
+        states: StateMachine[StreamThreadState],
+        control: ThreadControl,
+        task_manager: TaskManager,
+        consumer: PartitionConsumer,
+        changelog_reader: StoreChangelogReader,
+        metrics: ThreadMetrics,
+        log: PrefixedLogger,
+    ) -> None:
         self.records_processed = 0
-        self._thread = thread
-        self._parts = parts
-        self._beat_interval_ms: int = parts.config["penstock.worker.beat.interval.ms"]
-        self._summary_interval_ms: int = parts.config["log.summary.interval.ms"]
-        self._last_beat_ms = self._last_summary_ms = parts.time.now_ms
+        self._time = time
+        self._states = states
+        self._control = control
+        self._task_manager = task_manager
+        self._consumer = consumer
+        self._reader = changelog_reader
+        self._metrics = metrics
+        self._log = log
+        self._beat_interval_ms: int = config["penstock.worker.beat.interval.ms"]
+        self._summary_interval_ms: int = config["log.summary.interval.ms"]
+        self._last_beat_ms = self._last_summary_ms = time.now_ms
         self._last_restored = 0
         self._processed = self._punctuated = self._committed = 0
 
@@ -37,12 +57,12 @@ class StatusReporter:
 
     def report(self) -> None:
         """Send the beat and log the summary, each if it is due."""
-        now_ms = self._parts.time.now_ms
+        now_ms = self._time.now_ms
         if now_ms - self._last_beat_ms >= self._beat_interval_ms:
-            self._parts.control.report(self.status(now_ms))
+            self._control.report(self.status(now_ms))
             self._last_beat_ms = now_ms
         if 0 < self._summary_interval_ms < now_ms - self._last_summary_ms:
-            self._parts.log.info(
+            self._log.info(
                 "Processed %s total records, ran %s punctuators, and committed %s total tasks since the last update",
                 self._processed,
                 self._punctuated,
@@ -53,26 +73,25 @@ class StatusReporter:
 
     def status(self, now_ms: int) -> Status:
         """Return what is to be known of the thread now."""
-        task_manager, reader = self._thread.task_manager, self._parts.changelog_reader
-        tasks = (*task_manager.active.all_tasks().values(), *task_manager.standby.all_tasks().values())
+        reader, tasks = self._reader, self._task_manager.all_tasks()
         statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
         passed_ms = max(now_ms - self._last_beat_ms, 1)
         restored = reader.total_restored - self._last_restored
         self._last_restored = reader.total_restored
-        self._parts.metrics.restore_remaining = reader.remaining()
+        self._metrics.restore_remaining = reader.remaining()
         for task in tasks:
             task.look(sum(reader.restored(task).values()))
         return Status(
-            self._thread.state.name,
+            self._states.state.name,
             statuses,
             self.records_processed,
             sum(lag or 0 for status in statuses for lag in status.lags.values()),
             restored * 1000 / passed_ms,
-            self._parts.metrics.snapshot(now_ms),
+            self._metrics.snapshot(now_ms),
         )
 
     def _task_status(self, task: Task) -> TaskStatus:
-        reader = self._parts.changelog_reader
+        reader = self._reader
         remaining, total = reader.progress(task)
         rate, state = reader.rate(task), task.state.name
         if not isinstance(task, StreamTask):
@@ -83,7 +102,7 @@ class StatusReporter:
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
         """Return how many records of a partition are not processed, as far as that is known, None if it is not."""
-        consumer, buffered = self._parts.consumer, task.num_buffered(partition)
+        consumer, buffered = self._consumer, task.num_buffered(partition)
         lag = consumer.lag(partition)
         if lag == 1 and consumer.end(partition) == consumer.position(partition):
             lag = 0  # the consumer's is at least 1 until it has seen the end itself

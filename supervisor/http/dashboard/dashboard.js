@@ -295,7 +295,7 @@ function showTopology(topology, sources, nodes, flows) {
     drawnTopology = topology.text;
     edges = new Map();
     by("topology").replaceChildren(...topology.subtopologies.map(draw));
-    centre();
+    center();
   }
   const say = (label, pace, age) => label && text(label, pace === undefined ? "" : `${rate(pace)}/s · ${pace ? duration(age / 1000) : "–"}`);
   for (const [name, source] of Object.entries(sources)) say(edges.get(edgeId("", name)), source.rate, source.latency_avg);
@@ -303,7 +303,7 @@ function showTopology(topology, sources, nodes, flows) {
 }
 
 // A graph that is wider than the screen is scrolled to its middle, where most of it is.
-function centre() {
+function center() {
   for (const box of document.querySelectorAll("#topology figure")) box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
 }
 
@@ -479,6 +479,6 @@ by("token-form").addEventListener("submit", (event) => {
   look();
 });
 document.addEventListener("visibilitychange", look);
-window.addEventListener("resize", centre);
+window.addEventListener("resize", center);
 setInterval(showAge, 1000);
 look();

@@ -4,6 +4,7 @@ The coordinator's log (``__transaction_state``) says of each transaction how it 
 part. In each of these the producer's batches end with a marker. The n-th marker of a producer in a partition belongs
 to its n-th transaction there. A marker may be written twice: by the next coordinator when the first one has failed in
 between, or by the same one when the partition's leader has failed before it answered. The second one ends no batch.
+Where each transaction has its own epoch (KIP-890), it has that of the first one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.chaos.checkers.log_reader import Fields, Log, LogReader, Partition
 from tests.chaos.checkers.record_batches import Marker, Record
@@ -51,11 +53,15 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A producer's batches in a partition up to a marker. first: offset of its first record, or of its marker."""
+    """A producer's batches in a partition up to a marker. first: offset of its first record, or of its marker.
+
+    epoch: the producer's, as the marker has it.
+    """
 
     first: int
     records: list[Record]
     marker: Marker
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ def _segments(partition: Partition, log: Log, faults: list[str]) -> dict[int, li
             records += batch.records
         else:
             first = records[0].offset if records else batch.first
-            ended[batch.producer_id].append(Segment(first, records, batch.marker))
+            ended[batch.producer_id].append(Segment(first, records, batch.marker, batch.epoch))
             open_[batch.producer_id] = []
     for producer_id, records in open_.items():
         if records:
@@ -146,18 +152,20 @@ def _assign(
 
 
 def _without_repetitions(segments: list[Segment], wanted: int) -> list[Segment]:
-    """Leave out markers that a coordinator has written twice, if there are more than there should be."""
+    """Leave out markers that were written twice: those of an epoch that has ended, else if there are too many."""
+    with_records = [segment.epoch for segment in segments if segment.records]
+    bumped = len(set(with_records)) > 1 and all(one != next_ for one, next_ in pairwise(with_records))
     kept: list[Segment] = []
     surplus = len(segments) - wanted
     for segment in segments:
-        before = kept[-1].marker if kept else None
+        before = kept[-1] if kept else None
         repeated = (
             before is not None
             and not segment.records
-            and before.commit == segment.marker.commit
-            and before.coordinator_epoch <= segment.marker.coordinator_epoch
+            and before.marker.commit == segment.marker.commit
+            and before.marker.coordinator_epoch <= segment.marker.coordinator_epoch
         )
-        if surplus > 0 and repeated:
+        if repeated and (before.epoch == segment.epoch if bumped and before is not None else surplus > 0):
             surplus -= 1
         else:
             kept.append(segment)

@@ -1,7 +1,7 @@
 """One client as the task assignors see it (Kafka Streams: ClientState), and their settings (AssignmentConfigs).
 
 A client is one application instance: one state directory on one host, with one process id that is kept there. Its
-consumers are its stream threads, each a process of its own; a task moves between them without replay.
+consumers are its stream threads, each a separate process; a task moves between them without replay.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId
 
 from .java_hashes import process_order
@@ -41,7 +41,7 @@ class AssignmentConfigs:
     spread: bool = True
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> AssignmentConfigs:
+    def of(cls, config: StreamsConfig) -> AssignmentConfigs:
         """Take the settings from a StreamsConfig."""
         return cls(
             config["acceptable.recovery.lag"],

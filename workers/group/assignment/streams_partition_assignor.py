@@ -2,19 +2,19 @@
 
 Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld: its new
 owner gets it in a follow-up rebalance, which both ask for: the old owner once it has closed the task, the new one at
-once. So nobody stops what it can go on with, and no task runs twice.
+once. So no member stops a task that it keeps, and no task runs twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 from uuid import UUID
 
 from penstock.clients.clock import Clock
 from penstock.clients.group.membership import Assigned, MemberAssignment, MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
@@ -61,8 +61,8 @@ class Assignment:
     error: AssignorError = AssignorError.NONE
 
 
-def create_task_assignor(config: Mapping[str, Any]) -> TaskAssignor:
-    """Return what ``task.assignor.class`` names: one of ours, or the user's object."""
+def create_task_assignor(config: StreamsConfig) -> TaskAssignor:
+    """Return what ``task.assignor.class`` names: one of Penstock's, or the user's object."""
     named = config["task.assignor.class"]
     ours: dict[str | None, type[TaskAssignor]] = {
         None: HighAvailabilityTaskAssignor,
@@ -84,7 +84,7 @@ class StreamsPartitionAssignor:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: StreamsConfig,
         process_id: UUID,
         offsets: ChangelogOffsets,
         clock: Clock,
@@ -182,7 +182,7 @@ class StreamsPartitionAssignor:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
         except OtherTopologyError:
-            raise  # of this member, not of the others: they go on without it
+            raise  # of this member, not of the others: they continue without it
         except TaskAssignmentError as error:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)

@@ -13,7 +13,7 @@ GROUP_SETTINGS: Mapping[str, str] = {
     "session.timeout.ms": "streams.session.timeout.ms",
     "heartbeat.interval.ms": "streams.heartbeat.interval.ms",
 }
-#: What only a classic group's leader goes by; the broker has an assignor of its own.
+#: Used only by the leader of a classic group; the broker has its own assignor.
 WITHOUT_EFFECT = (
     "acceptable.recovery.lag",
     "max.warmup.replicas",

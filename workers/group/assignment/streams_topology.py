@@ -1,4 +1,4 @@
-"""The topology as a streams group's broker is told it, so that it makes the internal topics and the tasks (KIP-1071).
+"""The topology as sent to a streams group's broker, which makes the internal topics and the tasks (KIP-1071).
 
 Kafka: StreamThread.initBrokerTopology, StreamsRebalanceData.Subtopology.
 """
@@ -6,10 +6,10 @@ Kafka: StreamThread.initBrokerTopology, StreamsRebalanceData.Subtopology.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.topology.common.java_collections import hash_map_order, hash_set_order_of_sets
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology, SourceNode
 
@@ -17,7 +17,7 @@ from ..internal_topic_manager import changelog_topic_config, repartition_topic_c
 from .topics_info import TopicsInfo, topics_infos
 
 
-def streams_topology(topologies: Iterable[ProcessorTopology], config: Any) -> StreamsTopology:
+def streams_topology(topologies: Iterable[ProcessorTopology], config: StreamsConfig) -> StreamsTopology:
     """Describe the sub-topologies; config: a StreamsConfig. Raises StreamsError for what a streams group cannot do."""
     topologies = list(topologies)
     for topology in topologies:
@@ -52,7 +52,7 @@ def _copartition_groups(infos: Mapping[int, TopicsInfo]) -> list[tuple[str, ...]
 
 
 def _subtopology(
-    info: TopicsInfo, repartition: set[str], groups: Iterable[tuple[str, ...]], config: Any
+    info: TopicsInfo, repartition: set[str], groups: Iterable[tuple[str, ...]], config: StreamsConfig
 ) -> StreamsSubtopology:
     replication: int = config["replication.factor"]
     return StreamsSubtopology(

@@ -90,7 +90,7 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
 def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
     """Give each stateless task to the client that had it, up to its fair share, and the rest to the least loaded.
 
-    Kafka Streams deals them out anew each time; here that would cost the moved ones two rounds of the group.
+    Kafka Streams redistributes them each time; here that would cost the moved ones two rounds of the group.
     """
     active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
     tasks_per_thread, extra = divmod(active, sum(client.capacity for client in clients.values()))

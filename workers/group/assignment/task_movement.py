@@ -21,7 +21,7 @@ _Suits = Callable[[ClientState], bool]
 
 
 class TaskMovements:
-    """Changes a balanced assignment so that nobody has to restore before it can process.
+    """Changes a balanced assignment so that no member has to restore before it can process.
 
     Where a task was planned for a client that is not caught up, while another one is further, that one gets it for now,
     and the planned one gets a warm-up copy, as long as ``max.warmup.replicas`` allows.
