@@ -213,7 +213,7 @@ def test_no_handler_drops_a_record_because_the_registry_is_away(nobody: dict[str
     table = builder.stream("in", value_serde=serdes["source"]).to_table(store="money", value_serde=serdes["store"])
     table.to_stream().to("out", value_serde=serdes["sink"])
     kinds = ("deserialization", "processing", "production")
-    config = {f"{kind}.exception.handler": "log_and_continue" for kind in kinds}
+    config: dict[str, Any] = {f"{kind}.exception.handler": "log_and_continue" for kind in kinds}
     config |= {"statestore.cache.max.bytes": 0}
     data = (
         Serdes.avro(AVRO, client()).serialize("in", MONEY) if where == "source" else b'{"currency": "EUR", "cents": 5}'

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from memory_kafka import Cluster, ManualClock
-
 from penstock.clients.errors import ErrorCode, TransactionError, broker_error
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
@@ -16,6 +14,7 @@ from penstock.clients.writing.transaction_requests import CommittedOffset, Group
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.reader_positions import ReaderPositions
+from tests.workers.memory_kafka import Cluster, ManualClock
 
 
 class MemoryReader(ReaderPositions):
