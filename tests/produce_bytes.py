@@ -23,7 +23,7 @@ class ProduceBytes:
 
     def __init__(self, data: bytes) -> None:
         self.version = int.from_bytes(data[2:4], "big")
-        self.fields: Any = ProduceRequest.decode(data, version=self.version, header=True)
+        self.fields = ProduceRequest.decode(data, version=self.version, header=True)
         self.correlation_id: int = self.fields.header.correlation_id
         self.transactional_id: str | None = self.fields.transactional_id
         self.record_batches = {

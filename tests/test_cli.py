@@ -50,7 +50,7 @@ def run(*arguments: str) -> Result:
 
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does, in a process of its own."""
+    """Run the command as a user does, in its own process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli", *arguments],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
