@@ -23,12 +23,12 @@ class ProduceBytes:
 
     def __init__(self, data: bytes) -> None:
         self.version = int.from_bytes(data[2:4], "big")
-        fields = ProduceRequest.decode(data, version=self.version, header=True)
-        self.correlation_id: int = fields.header.correlation_id
-        self.transactional_id: str | None = fields.transactional_id
+        self.fields = ProduceRequest.decode(data, version=self.version, header=True)
+        self.correlation_id: int = self.fields.header.correlation_id
+        self.transactional_id: str | None = self.fields.transactional_id
         self.record_batches = {
             TopicPartition(topic.name, partition.index): _batch(partition.records)
-            for topic in fields.topic_data
+            for topic in self.fields.topic_data
             for partition in topic.partition_data
         }
 

@@ -67,7 +67,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_works_in_an_empty_environment(sdist: Path, tmp_path: Path) -> None:
-    """Whoever installs the sdist has pip do the same two steps; ``python -m build`` makes the wheel so too."""
+    """The one that installs the sdist has pip do the same two steps; ``python -m build`` makes the wheel so too."""
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path / "wheels", sdist, cwd=tmp_path)

@@ -59,7 +59,7 @@ def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home
     assert shown.count("to DEAD") == 2
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
 
-    with start_demo(home) as demo:  # the second run goes on with what the first one left
+    with start_demo(home) as demo:  # the second run continues with what the first one left
         shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, shown
     assert "The data set is loaded already" in shown

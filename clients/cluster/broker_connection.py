@@ -90,7 +90,7 @@ class BrokerConnection:
         return self._opened
 
     async def _renew(self, opened: Opened) -> None:
-        """Authenticate again, behind what is on its way (KIP-368)."""
+        """Authenticate again, behind what is in flight (KIP-368)."""
         if self._pending:
             self._drained.clear()
             await self._drained.wait()

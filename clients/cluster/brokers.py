@@ -11,6 +11,7 @@ from penstock.topology.records import TopicPartition
 
 from ..connection.opening import Opened
 from ..network_settings import NetworkSettings
+from ..protocol.by_topic import each_partition
 from ..protocol.schema import Request
 from .cluster import Cluster
 from .coordinators import CoordinatorKind, Coordinators
@@ -64,7 +65,7 @@ class Brokers(Coordinators, Protocol):
         """Connect to a broker; errors as above. The caller owns the socket."""
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
-        """Authenticate a connection again on which nothing is on its way; errors as above."""
+        """Authenticate a connection again on which nothing is in flight; errors as above."""
 
     def close(self) -> None:
         """Ask nothing any more; futures that are not done are cancelled."""
@@ -99,11 +100,7 @@ class KafkaBrokers:
 
     async def _leaders(self, topics: Collection[str]) -> Leaders:
         response = await self._cluster.metadata(topics, self._creates_topics)
-        by_partition = {
-            TopicPartition(topic.name, partition.partition_index): Leader(partition.leader_id, partition.leader_epoch)
-            for topic in response.topics
-            for partition in topic.partitions
-        }
+        by_partition = {p: Leader(at.leader_id, at.leader_epoch) for p, at in each_partition(response.topics)}
         return Leaders(
             by_partition,
             {t.name: t.error_code for t in response.topics if t.error_code},

@@ -106,7 +106,7 @@ class NetworkClient(Generic[A]):
             self.has_changed = True
             if link.state is LinkState.CLOSED:
                 self.lost_nodes.add(node)
-                self.leaders.refresh(now_ms)  # it may have given up what it led
+                self.leaders.refresh(now_ms)  # it may no longer lead its partitions
         self._note(f"Broker {node} cannot be {self._api.verb}", node, link.failure)
         return over
 

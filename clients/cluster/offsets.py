@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.topology.records import TopicPartition
 
 from ..errors import ErrorCode
 from ..protocol.admin_messages import DELETE_RECORDS
+from ..protocol.by_topic import by_topic, each_partition
 from ..protocol.messages import LIST_OFFSETS
 from ..protocol.schema import Request
 from .leader_questions import Answer, LeaderQuestion
@@ -27,27 +28,18 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
     """
 
     def request(epochs: Mapping[TopicPartition, int]) -> Request:
-        by_topic = {
-            topic: [
-                {
-                    "partition_index": partition.partition,
-                    "current_leader_epoch": epochs[partition],
-                    "timestamp": timestamps[partition],
-                }
-                for partition in partitions
-            ]
-            for topic, partitions in _by_topic(epochs).items()
-        }
-        return LIST_OFFSETS(isolation_level=int(committed_only), topics=_topics(by_topic), timeout_ms=TRY_MS)
+        topics = by_topic(
+            (p, {"partition_index": p.partition, "current_leader_epoch": epoch, "timestamp": timestamps[p]})
+            for p, epoch in sorted(epochs.items())
+        )
+        return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
 
     def answers(response: Any) -> Iterator[Answer]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition_index)
-                code = each.error_code
-                if not code and each.offset < 0 and timestamps[partition] < 0:
-                    code = ErrorCode.OFFSET_NOT_AVAILABLE  # taken for an end, an empty store would be a restored one
-                yield Answer(partition, code, each.offset)
+        for partition, each in each_partition(response.topics):
+            code = each.error_code
+            if not code and each.offset < 0 and timestamps[partition] < 0:
+                code = ErrorCode.OFFSET_NOT_AVAILABLE  # taken for an end, an empty store would be a restored one
+            yield Answer(partition, code, each.offset)
 
     return LeaderQuestion(request, answers)
 
@@ -56,26 +48,11 @@ def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuest
     """Return the order to delete records before these offsets; purpose: see Cluster.send."""
 
     def request(epochs: Mapping[TopicPartition, int]) -> Request:
-        by_topic = {
-            topic: [{"partition_index": p.partition, "offset": before[p]} for p in partitions]
-            for topic, partitions in _by_topic(epochs).items()
-        }
-        return DELETE_RECORDS(topics=_topics(by_topic), timeout_ms=TRY_MS // 2)
+        topics = by_topic((p, {"partition_index": p.partition, "offset": before[p]}) for p in sorted(epochs))
+        return DELETE_RECORDS(topics=topics, timeout_ms=TRY_MS // 2)
 
     def answers(response: Any) -> Iterator[Answer]:
-        for topic in response.topics:
-            for each in topic.partitions:
-                yield Answer(TopicPartition(topic.name, each.partition_index), each.error_code, each.low_watermark)
+        for partition, each in each_partition(response.topics):
+            yield Answer(partition, each.error_code, each.low_watermark)
 
     return LeaderQuestion(request, answers, purpose)
-
-
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(partition.topic, []).append(partition)
-    return found
-
-
-def _topics(by_topic: Mapping[str, list[dict[str, int]]]) -> list[dict[str, Any]]:
-    return [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()]

@@ -17,8 +17,9 @@ from ..clock import Clock
 from ..cluster.cluster import Cluster
 from ..errors import BrokerError, ErrorCode, Kind, RetriableError
 from ..log_context import PrefixedLogger
+from ..protocol.offset_commits import OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
-from .membership import CommitTimeoutError, Event, MemberSubscription, OffsetAndMetadata, RetriableCommitError
+from .membership import CommitTimeoutError, Event, MemberSubscription, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
@@ -28,7 +29,7 @@ LEAVE_TIMEOUT_MS = 3_000
 
 
 def evicts(error: BrokerError) -> bool:
-    """Return whether the group goes on without this member, which may join it again.
+    """Return whether the group continues without this member, which may join it again.
 
     It may not if another one has its ``group.instance.id``: the two would throw each other out in turn.
     """
@@ -55,7 +56,7 @@ class GroupProtocol(ABC):
 
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
-    #: The answer to a commit which says that the group has gone on, though not without this member by that.
+    #: The answer to a commit which says that the group has continued, though not without this member by that.
     overtaken: ClassVar[ErrorCode]
 
     def __init__(self, parts: ProtocolParts) -> None:

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..writing.transaction_requests import GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,11 @@ class Fatal:
 Event = Rebalance | Assigned | Lost | Fatal
 
 
-class OffsetAndMetadata(NamedTuple):
-    """A committed offset (the next one to read) and the text stored with it.
-
-    leader_epoch: of the record before it, -1 if unknown: by it a log is noticed that was truncated since (KIP-320).
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-
 class MemberSubscription(NamedTuple):
     """What one member joins with.
 
     topics: everything the application reads, else the broker expires offsets of the others. owned: partitions of its
-    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader is told it,
+    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader sees it,
     None if it is dynamic.
     """
 

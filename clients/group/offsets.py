@@ -10,9 +10,9 @@ from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
 from ..errors import ErrorCode, RetriableError, UnreachableError
+from ..protocol.offset_commits import OffsetAndMetadata
 from ..protocol.schema import Request
 from .group_coordinator import GroupCoordinator
-from .membership import OffsetAndMetadata
 from .requests import (
     GroupMemberConfig,
     Identity,

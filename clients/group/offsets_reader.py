@@ -21,9 +21,9 @@ from ..cluster.cluster import Cluster
 from ..errors import BrokerError, RetriableError
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
+from ..protocol.offset_commits import OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
 from .group_description import GroupDescription, describe_group
-from .membership import OffsetAndMetadata
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 

@@ -15,10 +15,10 @@ from ..clock import Clock
 from ..cluster.cluster import Cluster
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
-from ..writing.transaction_requests import GroupMetadata
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, OffsetAndMetadata, Rebalance
+from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
@@ -142,7 +142,7 @@ class ProtocolMember:
         except FutureTimeoutError:
             if self._connection.failure is None:
                 raise BrokerUnavailableError(
-                    f"The committed offsets of group {self._config.group_id} have not been told yet. Either its "
+                    f"The committed offsets of group {self._config.group_id} are not known yet. Either its "
                     "coordinator does not answer, or a transaction that holds such offsets is still open."
                 ) from None
             found = self._wait(self._questions[wanted])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..protocol.by_topic import by_topic, each_partition
 from ..protocol.compact import CompactReader
 from ..protocol.messages import (
     CONSUMER_ASSIGNMENT,
@@ -21,8 +21,9 @@ from ..protocol.messages import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
+from ..protocol.offset_commits import OffsetAndMetadata, committed_by_topic
 from ..protocol.schema import Request, Structure
-from .membership import Assigned, MemberAssignment, MemberSubscription, OffsetAndMetadata
+from .membership import Assigned, MemberAssignment, MemberSubscription
 
 #: Broker and group tools understand the envelopes of this protocol type; ours is the user data inside. A malformed
 #: envelope makes the broker (4.3.0) leave the JoinGroup unanswered.
@@ -135,46 +136,28 @@ def offset_commit(
     version_max: int,
 ) -> Request:
     """Return the OffsetCommit request; raises StreamsError for a text that no broker reads."""
-    by_topic: dict[str, list[Any]] = defaultdict(list)
-    for (topic, partition), (offset, metadata, leader_epoch) in offsets.items():
-        if len(metadata.encode()) > _STRING_BYTES_MAX:
-            raise StreamsError(
-                f"Metadata of {len(metadata.encode())} bytes cannot be committed for {topic}-{partition}."
-            )
-        by_topic[topic].append(
-            {
-                "partition_index": partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": leader_epoch,
-                "committed_metadata": metadata,
-            }
-        )
+    for partition, committed in offsets.items():
+        size = len(committed.metadata.encode())
+        if size > _STRING_BYTES_MAX:
+            raise StreamsError(f"Metadata of {size} bytes cannot be committed for {partition}.")
     request = OFFSET_COMMIT(
         group_id=config.group_id,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
         group_instance_id=config.instance_id,
-        topics=[{"name": name, "partitions": partitions} for name, partitions in by_topic.items()],
+        topics=committed_by_topic(offsets),
     )
     return replace(request, version_max=version_max)
 
 
 def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
     """Return the error code of each partition that was not committed."""
-    return {
-        TopicPartition(topic.name, partition.partition_index): partition.error_code
-        for topic in response.topics
-        for partition in topic.partitions
-        if partition.error_code
-    }
+    return {partition: found.error_code for partition, found in each_partition(response.topics) if found.error_code}
 
 
 def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartition]) -> Request:
     """Return the OffsetFetch request; require_stable: offsets of open transactions make it fail (KIP-447)."""
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in partitions:
-        by_topic[topic].append(partition)
-    topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic.items()]
+    topics = by_topic(((p, p.partition) for p in partitions), partitions_field="partition_indexes")
     request = OFFSET_FETCH(
         group_id=config.group_id,
         topics=topics,  # before version 8
@@ -189,13 +172,12 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
     answer = response.groups[0] if response.groups else response
     code = answer.error_code
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    for topic in answer.topics:
-        for found in topic.partitions:
-            code = code or found.error_code
-            # librdkafka sends its transactional metadata with the C string's NUL
-            metadata = (found.metadata or "").rstrip("\0")
-            offset = OffsetAndMetadata(found.committed_offset, metadata, found.committed_leader_epoch)
-            offsets[TopicPartition(topic.name, found.partition_index)] = offset if offset.offset >= 0 else None
+    for partition, found in each_partition(answer.topics):
+        code = code or found.error_code
+        # librdkafka sends its transactional metadata with the C string's NUL
+        metadata = (found.metadata or "").rstrip("\0")
+        offset = OffsetAndMetadata(found.committed_offset, metadata, found.committed_leader_epoch)
+        offsets[partition] = offset if offset.offset >= 0 else None
     return code, offsets
 
 
@@ -245,10 +227,7 @@ def decode_assignment(generation: int, envelope: bytes) -> Assigned:
 
 
 def _by_topic(partitions: Collection[TopicPartition]) -> list[dict[str, Any]]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        by_topic[topic].append(partition)
-    return [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
+    return by_topic(((p, p.partition) for p in sorted(partitions)), "topic")
 
 
 def _partitions(by_topic: Collection[Any]) -> frozenset[TopicPartition]:

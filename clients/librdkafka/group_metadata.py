@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 
 from penstock.topology.errors import StreamsError
 
-from ..writing.transaction_requests import GroupMetadata
+from ..protocol.offset_commits import GroupMetadata
 
 _MAGIC = b"CGMDv2:"
 

@@ -31,7 +31,7 @@ class LibrdkafkaReader:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
+        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be in flight
         self._woken = threading.Event()
         self._poll_seconds = math.inf  # of one poll
 
@@ -93,7 +93,7 @@ class LibrdkafkaReader:
         return messages
 
     def wake(self) -> None:
-        """See Reader. The first time it may come late: who is never woken need not look for it."""
+        """See Reader. The first call may take effect late."""
         self._poll_seconds = WAKE_CHECK_SECONDS
         self._woken.set()
 

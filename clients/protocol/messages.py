@@ -36,7 +36,7 @@ zk_migration_ready: bool 3+ tag 3
 
 
 def api_versions() -> Request:
-    """Ask a broker which versions it speaks, and say who asks (KIP-511)."""
+    """Ask a broker for its versions, and name this client (KIP-511)."""
     return API_VERSIONS(client_software_name="penstock", client_software_version="0.1.0")
 
 

@@ -10,9 +10,9 @@ from penstock.topology.records import TopicPartition
 from ..cluster.brokers import ProducerId
 from ..cluster.coordinators import CoordinatorKind
 from ..errors import ErrorCode
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..protocol.schema import Request
 from . import transaction_requests as requests
-from .transaction_requests import CommittedOffset, GroupMetadata
 
 
 class Question(NamedTuple):
@@ -55,7 +55,7 @@ class OpenTransaction:
         self._to_add: dict[TopicPartition, None] = {}  # in order
         self._group: GroupMetadata | None = None
         self._group_added = is_new
-        self._offsets: dict[TopicPartition, CommittedOffset] = {}  # that are not taken yet
+        self._offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # that are not taken yet
         #: Whether a coordinator knows of it, or may: then it has to be ended.
         self.has_begun = False
 
@@ -68,7 +68,7 @@ class OpenTransaction:
             self._to_add[partition] = None
         return partition in self._added
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
         """Have offsets sent."""
         self._offsets, self._group = dict(offsets), group
 

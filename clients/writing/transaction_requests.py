@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import ProducerId
+from ..protocol.by_topic import by_topic, each_partition
 from ..protocol.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -16,6 +17,7 @@ from ..protocol.messages import (
     INIT_PRODUCER_ID,
     TXN_OFFSET_COMMIT,
 )
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata, committed_by_topic
 from ..protocol.schema import Request
 
 #: The last versions of the old protocol. In the next ones the coordinator adds the group by itself, and the answer has
@@ -26,26 +28,6 @@ TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
 
 #: Error code by partition.
 Codes = Mapping[TopicPartition, int]
-
-
-class GroupMetadata(NamedTuple):
-    """The member that commits offsets in a transaction, by which the broker refuses a zombie (KIP-447).
-
-    instance_id: its ``group.instance.id``, None for a dynamic member.
-    """
-
-    group_id: str
-    generation: int = -1
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-class CommittedOffset(NamedTuple):
-    """The next offset to read, the text stored with it, and the leader epoch of the last record; -1: unknown."""
-
-    offset: int
-    metadata: str
-    leader_epoch: int
 
 
 def transaction_level(answer: Any) -> int:
@@ -61,7 +43,7 @@ def init_producer_id(transactional_id: str, timeout_ms: int, producer: ProducerI
 
 def add_partitions(transactional_id: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> Request:
     """Add partitions to the transaction (old protocol)."""
-    topics = _by_topic((partition, partition.partition) for partition in partitions)
+    topics = by_topic((partition, partition.partition) for partition in partitions)
     return ADD_PARTITIONS_TO_TXN(topics=topics, **_who(transactional_id, producer))
 
 
@@ -83,28 +65,16 @@ def txn_offset_commit(
     transactional_id: str,
     producer: ProducerId,
     group: GroupMetadata,
-    offsets: Mapping[TopicPartition, CommittedOffset],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
     is_new: bool,
 ) -> Request:
     """Commit offsets when the transaction is committed. is_new: the new protocol, in which this adds the group too."""
-    topics = _by_topic(
-        (
-            partition,
-            {
-                "partition_index": partition.partition,
-                "committed_offset": committed.offset,
-                "committed_leader_epoch": committed.leader_epoch,
-                "committed_metadata": committed.metadata,
-            },
-        )
-        for partition, committed in offsets.items()
-    )
     request = TXN_OFFSET_COMMIT(
         group_id=group.group_id,
         generation_id_or_member_epoch=group.generation,
         member_id=group.member_id,
         group_instance_id=group.instance_id,
-        topics=topics,
+        topics=committed_by_topic(offsets),
         **_who(transactional_id, producer),
     )
     return request if is_new else replace(request, version_max=_OLD_TXN_OFFSET_COMMIT)
@@ -112,11 +82,7 @@ def txn_offset_commit(
 
 def committed_offsets(answer: Any) -> Codes:
     """Return the error codes of an answer to txn_offset_commit."""
-    return {
-        TopicPartition(topic.name, partition.partition_index): partition.error_code
-        for topic in answer.topics
-        for partition in topic.partitions
-    }
+    return {partition: found.error_code for partition, found in each_partition(answer.topics)}
 
 
 def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: bool) -> Request:
@@ -136,10 +102,3 @@ def _who(transactional_id: str, producer: ProducerId) -> dict[str, Any]:
         "producer_id": producer.id,
         "producer_epoch": producer.epoch,
     }
-
-
-def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[dict[str, Any]]:
-    found: dict[str, list[Any]] = {}
-    for partition, entry in entries:
-        found.setdefault(partition.topic, []).append(entry)
-    return [{"name": topic, "partitions": of_topic} for topic, of_topic in found.items()]

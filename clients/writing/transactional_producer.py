@@ -8,12 +8,12 @@ from typing import cast
 from penstock.topology.records import TopicPartition
 
 from ..errors import TransactionError, UnreachableError, UnusableClientError
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .kafka_producer import KafkaProducer
 from .producer_identity import Identity
-from .transaction_requests import CommittedOffset, GroupMetadata
 from .transactions import TransactionManager, TransactionState
 
-#: Of a call that is told no other, in seconds.
+#: Default timeout of a call, in seconds.
 _DEFAULT_SECONDS = 60.0
 
 
@@ -42,7 +42,7 @@ class TransactionalKafkaProducer(KafkaProducer):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, CommittedOffset],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: GroupMetadata,
         seconds: float = _DEFAULT_SECONDS,
     ) -> None:

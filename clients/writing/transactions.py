@@ -22,11 +22,11 @@ from ..cluster.coordinators import CoordinatorKind, Coordinators
 from ..errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError, TransactionError, broker_error
 from ..log_context import PrefixedLogger
 from ..protocol.messages import api_versions
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
 from ..state_machine import StateMachine
 from . import transaction_requests as requests
 from .open_transaction import OpenTransaction, Question, code_of
-from .transaction_requests import CommittedOffset, GroupMetadata
 
 #: How long a coordinator is not asked again that still ends the transaction before; it takes it some milliseconds.
 CONCURRENT_BACKOFF_MS = 20
@@ -62,10 +62,10 @@ class TransactionState(Enum):
         ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
         FATAL_ERROR ----------->
 
-    - DRAINING: to be aborted when no batch is on its way any more.
+    - DRAINING: to be aborted when no batch is in flight any more.
     - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
       numbers of batches that may or may not have been written (KIP-360).
-    - FATAL_ERROR: only another producer is of use.
+    - FATAL_ERROR: only another producer can continue.
     """
 
     UNINITIALIZED = auto()
@@ -190,7 +190,7 @@ class TransactionManager:
         is_new = self._level >= requests.NEW_PROTOCOL_LEVEL
         self._open = OpenTransaction(self.transactional_id, self._producer, is_new)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
         """Begin to put consumed offsets into the transaction."""
         self.check()
         self._open.send_offsets(offsets, group)
@@ -213,7 +213,7 @@ class TransactionManager:
         self.refusal = None
 
     def abort(self) -> None:
-        """Begin to abort; the state is READY when that is done. No batch may be on its way."""
+        """Begin to abort; the state is READY when that is done. No batch may be in flight."""
         self._end(_S.ABORTING_TRANSACTION)
 
     def _end(self, state: TransactionState) -> None:
@@ -319,7 +319,7 @@ class TransactionManager:
             self._producer = producer
 
     def _complete(self) -> None:
-        """Go on to READY, or to another epoch."""
+        """Continue to READY, or to another epoch."""
         self._open.has_begun = False
         self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.supervisor.offline.application_reset import ApplicationReset, Move
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, StateDirectory
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError

@@ -20,16 +20,11 @@ from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import ErrorCode, RetriableError, UnreachableError
 from penstock.clients.group.group_member import GroupMember
-from penstock.clients.group.membership import (
-    Assigned,
-    MemberAssignment,
-    MemberSubscription,
-    OffsetAndMetadata,
-    RetriableCommitError,
-)
+from penstock.clients.group.membership import Assigned, MemberAssignment, MemberSubscription, RetriableCommitError
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import FIND_COORDINATOR, HEARTBEAT, METADATA
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from tests.brokers import LedBroker

@@ -25,7 +25,7 @@ from penstock.clients.errors import (
 from penstock.clients.librdkafka import LibrdkafkaWriter, make_consumer, writer
 from penstock.clients.librdkafka.errors import client_error
 from penstock.clients.librdkafka.writer import _bounded
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.topology.errors import ConfigError
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long, pytest.mar
 def test_an_older_member_reads_what_penstock_writes_for_tables(handover: MakeHandover) -> None:
     """Both write to the repartition topic of a grouped table and to those of a foreign-key join, and read them."""
     older = {} if is_since(NEWEST_FORMATS_SINCE) else {"upgrade_from": chosen_version().rpartition(".")[0]}
-    application = handover("tables", with_people=True, session_timeout_ms="10000")
+    application = handover("tables", with_people=True, session_timeout_ms="20000")
     java = application.start_java("java")
     application.feed()
     penstock = application.start_penstock("penstock", **older)

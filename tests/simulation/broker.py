@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.clients.errors import ErrorCode, broker_error
-from penstock.clients.group.membership import OffsetAndMetadata
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.produce_bytes import KnownProducers
 from tests.simulation.group import Group, Offsets
@@ -165,7 +164,7 @@ class Broker:
     # Transactions
 
     def init_transactions(self, transactional_id: str) -> int:
-        """Fence whoever had the id before; returns the new epoch. The caller waits until is_free."""
+        """Fence the one that had the id before; returns the new epoch. The caller waits until is_free."""
         writer = self.writers.setdefault(transactional_id, Writer())
         if writer.current is not None:
             self._decide(writer, writer.current, commit=False)
@@ -211,7 +210,7 @@ class Broker:
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")
-            raise broker_error(code, "the group has gone on without this member")
+            raise broker_error(code, "the group has continued without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
         for partition in offsets:

@@ -19,13 +19,13 @@ from penstock.clients.errors import (
 )
 from penstock.clients.group.group_description import GroupDescription
 from penstock.clients.group.group_member import GroupMember
-from penstock.clients.group.membership import Assign, OffsetAndMetadata
+from penstock.clients.group.membership import Assign
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Lost
 from penstock.topology.context.partitioners import partition_for_key
@@ -233,7 +233,7 @@ class SimulatedWriter:
         self.in_transaction, self.just_committed = True, False
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         taken = {p: OffsetAndMetadata(at.offset, f"{at.metadata}\0") for p, at in offsets.items()}
 

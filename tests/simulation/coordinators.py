@@ -11,11 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.clients.errors import BrokerError, ErrorCode
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.protocol.compact import CompactReader
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.protocol.produce_messages import NEW_TRANSACTIONS_VERSION
 from penstock.clients.protocol.schema import Request
-from penstock.clients.writing.transaction_requests import NEW_PROTOCOL_LEVEL, TRANSACTION_VERSION, GroupMetadata
+from penstock.clients.writing.transaction_requests import NEW_PROTOCOL_LEVEL, TRANSACTION_VERSION
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.produce_bytes import ProduceBytes
 from tests.simulation.broker import Broker, Transaction, Writer
@@ -66,7 +66,7 @@ class Coordinators:
         return self._producer_ids
 
     def is_held_by(self, holder: object) -> bool:
-        """Return whether a transactional id is in these hands: nobody has taken its epoch away."""
+        """Return whether a transactional id is in these hands: no one has taken its epoch away."""
         return any(writer.holder is holder for writer in self._broker.writers.values())
 
     def _features(self, asked: Any, holder: Any) -> Mapping[str, Any]:

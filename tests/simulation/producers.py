@@ -17,10 +17,10 @@ from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
 from penstock.clients.errors import DeliveryTimeoutError, ErrorCode, Kind, UnreachableError
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.protocol.produce_messages import API_KEY, API_VERSION, NEW_TRANSACTIONS_VERSION
 from penstock.clients.protocol.schema import Request
 from penstock.clients.writing.kafka_producer import KafkaProducer
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import TopicPartition
@@ -61,7 +61,7 @@ class _Connection:
                 some = self._end.recv(1 << 20)
             except BlockingIOError:
                 break
-            except ConnectionResetError:  # it was closed with an answer that nobody has read
+            except ConnectionResetError:  # it was closed with an answer that no one has read
                 some = b""
             if not some:
                 self.close()
@@ -115,8 +115,8 @@ class Wire:
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[Any]:
-        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences whoever
-        # has sent it again: nobody can help that.
+        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences the client
+        # that sent it again: that cannot be helped.
         can_be_late = self._coordinators.is_new and request.api.name in ("TxnOffsetCommit", "EndTxn")
         name = f"ask {request.api.name}"
         return self._ask(name, lambda: self._coordinators.answer(request, self), on_done, can_be_late)
@@ -298,7 +298,7 @@ class OwnWriter:
         return lost
 
     def _judge(self, served_ms: int) -> None:
-        """A record is not to be given up in time in which nobody could have sent it."""
+        """A record is not to be given up in time in which no one could have sent it."""
         self._io.world.happened("a record is given up")
         if served_ms < self._delivery_ms:
             self._io.world.violated(
@@ -329,7 +329,7 @@ class OwnTransactionalWriter(OwnWriter):
         self._producer.begin_transaction()
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         send = partial(self._producer.send_offsets_to_transaction, offsets, group_metadata, seconds)
         self._io.points.call("send offsets", send)

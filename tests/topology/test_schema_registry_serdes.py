@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry import topic_record_subject_name_strategy
 from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
 
-# What the extra's own dependencies deprecate is not ours to mend.
+# What the extra's own dependencies deprecate is not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
 FIELDS = [{"name": "currency", "type": "string"}, {"name": "cents", "type": "int"}]

@@ -7,7 +7,7 @@ from typing import Any
 
 from memory_kafka import Cluster
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes

@@ -16,11 +16,10 @@ from penstock.clients.group.membership import (
     Event,
     Lost,
     MemberSubscription,
-    OffsetAndMetadata,
     Rebalance,
     RetriableCommitError,
 )
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 

@@ -10,16 +10,15 @@ from typing import Any
 from memory_kafka import Cluster, ManualClock
 
 from penstock.clients.errors import ErrorCode, TransactionError, broker_error
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.reader_positions import ReaderPositions
 
 
 class MemoryReader(ReaderPositions):
-    """A Reader. What it waits for does not come, but the clock goes on."""
+    """A Reader. What it waits for does not come, but the clock continues."""
 
     def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
         super().__init__()
@@ -142,7 +141,7 @@ class MemoryWriter:
         self.in_transaction = True
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
         if group_metadata.generation != self.cluster.group.generation:
             raise TransactionError(broker_error(ErrorCode.ILLEGAL_GENERATION), can_abort=True)

@@ -15,12 +15,13 @@ from penstock.clients.cluster.brokers import Leader
 from penstock.clients.cluster.offsets import EARLIEST
 from penstock.clients.cluster.topics import NO_ID, ClusterDescription, PartitionDescription, TopicDescription
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
-from penstock.clients.group.membership import Assigned, OffsetAndMetadata, Rebalance
+from penstock.clients.group.membership import Assigned, Rebalance
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 
 
 class ManualClock:
-    """Stands still until somebody waits or a test advances it."""
+    """Stalls until someone waits or a test advances it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000

@@ -70,7 +70,7 @@ class PartitionLog:
 
     keys: list[bytes] = field(default_factory=list)
     producers: KnownProducers = field(default_factory=KnownProducers)
-    unsaid: set[Sent] = field(default_factory=set)  # batches that are written although nobody may have heard of it
+    unsaid: set[Sent] = field(default_factory=set)  # batches that are written although no one may have heard of it
 
     def append(self, sent: Sent) -> int:
         """Write a batch, unless it is there already or has no place here; return the error's code."""

@@ -114,7 +114,7 @@ class ThreadDouble:
 
 
 class NoOffsets:
-    """ChangelogOffsets of somebody who never leads."""
+    """ChangelogOffsets of someone who never leads."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         raise AssertionError("asked for offsets")
@@ -173,7 +173,7 @@ class Group:
         *,
         join: bool = True,
     ) -> ThreadDouble:
-        """Start a thread of a process of its own."""
+        """Start a thread in its own process."""
         connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
         member = StreamsGroupMember(
             config or self.config, connection, topology or self.topology, StreamsGroupBytes(), SystemClock()

@@ -253,10 +253,14 @@ def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
     builder.stream(IN, **TEXT).map_values_async(leaves).to(OUT, **TEXT)
     thread = application(builder.build()).thread().until_running()
     feed(cluster, "a")
-    thread.step(2)
-    assert thread.consumer.woken.wait(PATIENCE)
-    with pytest.raises(StreamsError, match=r"event loop .* has ended"):
+
+    def go_on() -> None:
+        thread.step(2)
+        assert thread.consumer.woken.wait(PATIENCE)
         thread.step()
+
+    with pytest.raises(StreamsError, match=r"event loop .* has ended"):
+        go_on()
 
 
 class Notes(Processor[str, str, str, str]):

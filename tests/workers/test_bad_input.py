@@ -16,9 +16,9 @@ from thread_stage import Application
 
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record

@@ -1,4 +1,4 @@
-"""Somebody deletes a changelog while the application runs: it says so, with what to do, and does not stand still."""
+"""Someone deletes a changelog while the application runs: it says so, with what to do, and does not stall."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_later_one_brings_the_offset_even_if_nothing_was_done(
 
 
 def test_a_task_that_leaves_has_its_offset(thread: Thread, cluster: Cluster, asked: Asked) -> None:
-    """Whoever takes its stores over has nothing to restore, although nothing was done since the last commit."""
+    """The one that takes its stores over has nothing to restore, although nothing was done since the last commit."""
     count_more(thread, cluster, "aa")
     thread.commit()
     manager = thread.task_manager

@@ -1,4 +1,4 @@
-"""At-least-once does not stand still while the group takes offsets: what is committed then, and what is not."""
+"""At-least-once does not stall while the group takes offsets: what is committed then, and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a task that were damaged while nobody ran: the thread starts all the same, and counts on."""
+"""Files of a task that were damaged while no one ran: the thread starts all the same, and counts on."""
 
 from __future__ import annotations
 

@@ -29,13 +29,12 @@ from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
 from penstock.dev.dev_broker import DevBroker
@@ -147,9 +146,9 @@ def test_a_replaced_worker_fences_its_predecessor_at_once(
     assert committed_values(bootstrap_servers, topic) == [], "the transaction is over, not only abandoned"
     with pytest.raises(TaskMigratedError):
         write_and_commit(old, topic, b"too late")
-    make_send(new, TASK)(topic, b"k", b"goes on", None, None, 0)
+    make_send(new, TASK)(topic, b"k", b"continues", None, None, 0)
     new.commit_transaction({}, NO_MEMBER)
-    assert committed_values(bootstrap_servers, topic) == [b"goes on"]
+    assert committed_values(bootstrap_servers, topic) == [b"continues"]
 
 
 def test_a_fenced_producer_is_replaced_by_one_that_works(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
@@ -174,7 +173,7 @@ def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsPr
     blocker.produce(topic, b"behind", b"k", 0)
     assert blocker.flush(WAIT_SECONDS) == 0
     until(lambda: committed_values(strict_broker, topic) == [b"behind"])  # the broker has ended it
-    with pytest.raises(TaskMigratedError, match=r"fenced|cannot go on"):
+    with pytest.raises(TaskMigratedError, match=r"fenced|cannot continue"):
         write_and_commit(producer, topic, b"2")
     producer.abort_transaction()
     make_send(producer)(topic, b"k", b"3", None, None, 0)
@@ -230,7 +229,7 @@ def test_a_new_owner_waits_for_what_a_former_one_is_about_to_commit(
     former.send_offsets_to_transaction([RdTopicPartition(source, 0, 6)], group, WAIT_SECONDS)
     second = case.start()
     second.until(lambda: second.state == "PARTITIONS_ASSIGNED")
-    former.poll(1.0)  # it has every opportunity to go on without waiting
+    former.poll(1.0)  # it has every opportunity to continue without waiting
     former.produce(f"{application_id}-counts-changelog", struct.pack(">q", 6), b"k", 0)
     former.commit_transaction(WAIT_SECONDS)
 
@@ -347,7 +346,7 @@ def test_a_topic_that_refuses_records_is_named(
     assert re.search(said, text)
     producer.abort_transaction()
     ok = new_topic(strict_broker)
-    make_send(producer, TASK)(ok, b"k", b"goes on", None, None, 0)
+    make_send(producer, TASK)(ok, b"k", b"continues", None, None, 0)
     producer.flush()
 
 

@@ -172,7 +172,7 @@ def test_topic_overrides_win_over_our_settings_and_a_stores_own_over_both() -> N
 
 
 class StepClock:
-    """A clock that goes on by 100 ms with each look at it."""
+    """A clock that continues by 100 ms with each look at it."""
 
     def __init__(self) -> None:
         self.now_ms = 0

@@ -1,6 +1,6 @@
 """Positions that are not on the brokers any more: deleted records, truncated logs, topics that are others.
 
-The thread goes on where auto.offset.reset says.
+The thread continues where auto.offset.reset says.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from penstock.clients.group.membership import (
     Lost,
     MemberAssignment,
     MemberSubscription,
-    OffsetAndMetadata,
     Rebalance,
     RetriableCommitError,
 )
@@ -35,6 +34,7 @@ from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
@@ -145,7 +145,7 @@ def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
         return found
 
     monkeypatch.setattr(GroupOffsets, "fetch", late)
-    with pytest.raises(BrokerUnavailableError, match="have not been told yet"):
+    with pytest.raises(BrokerUnavailableError, match="are not known yet"):
         member.committed([first])
     member.commit({first: OffsetAndMetadata(9)})
     told.set()

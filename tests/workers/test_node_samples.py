@@ -197,5 +197,5 @@ def test_sampling_takes_no_more_than_its_share_of_the_time() -> None:
     budget.spent(5_000, 5_000)  # it took less than the clock can say
     assert not budget.allows(5_099)
     assert budget.allows(5_100)
-    budget.spent(6_000, 9_000)  # somebody else had the processor
+    budget.spent(6_000, 9_000)  # another had the processor
     assert budget.allows(11_000)

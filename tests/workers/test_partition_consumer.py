@@ -55,7 +55,7 @@ def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: Manual
 def test_librdkafka_reads_a_partition_again_that_was_paused_and_unassigned(
     bootstrap_servers: str, make_topic: Callable[..., str], unique_name: Callable[[str], str]
 ) -> None:
-    """It goes on to pause a partition that is unassigned."""
+    """It continues to pause a partition that is unassigned."""
     partition = TopicPartition(make_topic("in"), 0)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(partition.topic, b"value")

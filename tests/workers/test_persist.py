@@ -1,4 +1,4 @@
-"""Stores are made to survive a SIGKILL beside the stream thread, which goes on meanwhile."""
+"""Stores are made to survive a SIGKILL beside the stream thread, which continues meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebalances of real processes on a real broker: what stays where it is goes on, measured from outside."""
+"""Rebalances of real processes on a real broker: what stays where it is continues, measured from outside."""
 
 from __future__ import annotations
 

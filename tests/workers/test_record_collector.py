@@ -268,7 +268,7 @@ def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
 
 
 def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
-    """Their new start would make it anew, and it would be empty."""
+    """Their new start would recreate it, and it would be empty."""
     mock.collector.register_writer(TASK, ["app-store-changelog"])
     mock.producer.partition_count(TOPIC)
     mock.collector.note([Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])

@@ -146,7 +146,7 @@ def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_be
 ) -> None:
     for number in range(10):
         cluster.append(CHANGELOG.topic, 0, b"new%d" % number, b"\0\0\0\0\0\0\0\1", 1)
-    cluster.logs[CHANGELOG].start = KEYS + 5  # somebody has deleted records
+    cluster.logs[CHANGELOG].start = KEYS + 5  # someone has deleted records
     thread = app.thread().until_idle()
     assert f"its store is at offset {KEYS}, but the changelog holds offsets {KEYS + 5} to {KEYS + 10}" in caplog.text
     assert thread.changelog_reader.total_restored == 5

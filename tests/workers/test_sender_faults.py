@@ -93,7 +93,7 @@ def test_each_record_is_written_once_and_in_order(seed: int) -> None:
 
 
 def run(seed: int) -> None:
-    """Write while things go wrong, and while nobody serves the producer for long; raises AssertionError for a loss."""
+    """Write while things go wrong, and while no one serves the producer for long; raises AssertionError for a loss."""
     pick = random.Random(seed)
     brokers = FaultyBrokers(pick)
     stage = brokers.stage

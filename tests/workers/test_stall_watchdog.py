@@ -1,4 +1,4 @@
-"""Partitions that stand still although the broker has records: found, told, re-opened, and given to another process."""
+"""Partitions that stall although the broker has records: found, told, re-opened, and given to another process."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout
 
 
 class Deaf(MemoryReader):
-    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning mends it."""
+    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning fixes it."""
 
     deaf: set[TopicPartition]
     heal: bool

@@ -217,7 +217,7 @@ def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: 
     assert manager.state_directory.locked_tasks() == {TASK}
     manager.active.close(clean=False)
     assert manager.state_directory.locked_tasks() == frozenset()
-    RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # nobody holds it
+    RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
 
 
 def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(

@@ -12,7 +12,7 @@ from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState

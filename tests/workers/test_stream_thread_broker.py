@@ -189,7 +189,7 @@ def test_two_threads_share_the_tasks_and_lose_nothing(case: Case) -> None:
     second.stop()
     first.until(lambda: len(first.running_tasks) == PARTITIONS)
     case.feed(60)
-    # What second did between its last report and its end is counted by nobody: the changelog tells.
+    # What second did between its last report and its end is counted by no one: the changelog tells.
     first.until(lambda: case.changelog() == case.expected).stop()
 
 

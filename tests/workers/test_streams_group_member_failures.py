@@ -31,13 +31,13 @@ from penstock.clients.group.membership import (
     Lost,
     MemberAssignment,
     MemberSubscription,
-    OffsetAndMetadata,
     RetriableCommitError,
 )
 from penstock.clients.group.requests import Identity
 from penstock.clients.group.streams_values import StreamsSubtopology, StreamsTopology
 from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
@@ -300,7 +300,7 @@ def test_a_commit_with_an_epoch_that_is_not_the_members_is_refused(
     group.settle()
     membership = thread.member._streams._membership
     group.configure(heartbeat_interval_ms=5_000, session_timeout_ms=45_000)
-    group.run_until(lambda: membership._heartbeat_interval_ms == 5_000)  # else a heartbeat mends it
+    group.run_until(lambda: membership._heartbeat_interval_ms == 5_000)  # else a heartbeat fixes it
     identity = membership.identity
     monkeypatch.setattr(membership, "identity", Identity(identity.generation + 1, identity.member_id))
     with pytest.raises(TaskMigratedError):

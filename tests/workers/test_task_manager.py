@@ -142,7 +142,7 @@ def test_nothing_is_kept_before_all_records_are_acknowledged(counted: Thread, cl
 
 
 def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
-    """A process that slept too long must not store where somebody else's changelog ends: the group tells it first."""
+    """A process that slept too long must not store where another's changelog ends: the group tells it first."""
     before = stored_offset(counted)
     counted.member.refuse_commits = 1
     assert counted.commit() == -1

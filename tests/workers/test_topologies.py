@@ -212,7 +212,7 @@ def test_state_ahead_of_its_changelog_is_wiped_and_restored(
     app = application(counting())
     feed(cluster, "aab")
     app.thread().until_idle().close()
-    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # somebody has made the topic anew
+    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # someone has recreated the topic
     thread = app.thread().until_idle()
     assert "Detected the states of tasks [0_0] are corrupted" in caplog.text
     feed(cluster, "a")

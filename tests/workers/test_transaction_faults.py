@@ -14,9 +14,9 @@ from transaction_stage import MEMBER, NEW, OLD, TransactionStage
 from penstock import kernel
 from penstock.clients.cluster.brokers import ProducerId
 from penstock.clients.errors import ErrorCode, TransactionError, UnreachableError
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.writing import transaction_requests
 from penstock.clients.writing.sender import Sender
-from penstock.clients.writing.transaction_requests import CommittedOffset
 from penstock.clients.writing.transactions import TransactionManager
 from penstock.topology.records import TopicPartition
 
@@ -133,7 +133,7 @@ class Writer:
         if producer.take_lost():
             producer.abort_transaction(SECONDS)
             return
-        producer.send_offsets_to_transaction({IN_0: CommittedOffset(number, "", -1)}, MEMBER, SECONDS)
+        producer.send_offsets_to_transaction({IN_0: OffsetAndMetadata(number, "", -1)}, MEMBER, SECONDS)
         producer.commit_transaction(SECONDS)
 
     def _abort(self, failure: TransactionError) -> None:
@@ -162,7 +162,7 @@ def run(brokers: FaultyTransactions) -> None:
         writer.transaction(number)
     brokers.faults = 0
     writer.stage.producer.begin_transaction()
-    writer.stage.producer.send_offsets_to_transaction({IN_0: CommittedOffset(1_000, "", -1)}, MEMBER)
+    writer.stage.producer.send_offsets_to_transaction({IN_0: OffsetAndMetadata(1_000, "", -1)}, MEMBER)
     writer.stage.producer.commit_transaction()
     assert brokers.coordinator.offsets[IN_0] == 1_000
     assert sum(map(len, writer.expected.values())) > TRANSACTIONS

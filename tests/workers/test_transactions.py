@@ -10,7 +10,7 @@ from transaction_stage import MEMBER, NEW, OLD, PRODUCER_ID, TRANSACTIONAL_ID, T
 
 from penstock import kernel
 from penstock.clients.errors import BrokerError, ErrorCode, TransactionError, UnreachableError
-from penstock.clients.writing.transaction_requests import CommittedOffset
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.writing.transactions import CONCURRENT_BACKOFF_MS, LEVEL_MAX_AGE_MS, TransactionState
 from penstock.topology.records import TopicPartition
 
@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("level", [OLD, NEW])
 
 
 def send_offset(stage: TransactionStage, offset: int, leader_epoch: int = 4) -> None:
-    stage.producer.send_offsets_to_transaction({IN_0: CommittedOffset(offset, "text", leader_epoch)}, MEMBER)
+    stage.producer.send_offsets_to_transaction({IN_0: OffsetAndMetadata(offset, "text", leader_epoch)}, MEMBER)
 
 
 def on_its_way(stage: TransactionStage) -> Sent:

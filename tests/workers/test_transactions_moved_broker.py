@@ -14,7 +14,7 @@ from test_exactly_once_broker import committed_values
 from test_transactions_wire_broker import librdkafkas, ours
 
 from penstock import kernel
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from tests import waiting
 from tests.brokers import SECOND
@@ -68,7 +68,7 @@ def test_the_coordinator_dies_before_the_commit(brokers: TwoRacks) -> None:
     def write(value: bytes, offset: int) -> None:
         producer.begin_transaction()
         producer.produce("out", b"k", value, 0, 5)
-        offsets = {TopicPartition("out", 0): CommittedOffset(offset, "", -1)}
+        offsets = {TopicPartition("out", 0): OffsetAndMetadata(offset, "", -1)}
         producer.send_offsets_to_transaction(offsets, GroupMetadata("group"), PATIENCE_SECONDS)
         producer.flush()
 

@@ -16,8 +16,8 @@ from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.errors import TransactionError
 from penstock.clients.librdkafka import LibrdkafkaWriter
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.produce_settings import produce_settings
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.dev.kafka_distribution import preferred
@@ -55,7 +55,7 @@ def test_the_newest_broker_is_asked_by_the_new_protocol(bootstrap_servers: str, 
         producer.begin_transaction()
         producer.produce(topic, b"k", b"v", 0, 5)
         producer.flush()
-        offsets = {TopicPartition(topic, 0): CommittedOffset(1, "", -1)}
+        offsets = {TopicPartition(topic, 0): OffsetAndMetadata(1, "", -1)}
         producer.send_offsets_to_transaction(offsets, GroupMetadata("group"), WAIT_SECONDS)
         producer.commit_transaction(WAIT_SECONDS)
     producer.close()

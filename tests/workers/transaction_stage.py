@@ -14,8 +14,9 @@ from produce_stage import LOG, OUT_0, OUT_1, ProduceStage, WrittenBrokers
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import ErrorCode
+from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.clients.protocol.schema import Request
-from penstock.clients.writing.transaction_requests import TRANSACTION_VERSION, GroupMetadata
+from penstock.clients.writing.transaction_requests import TRANSACTION_VERSION
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.transactions import TransactionManager
 from penstock.topology.records import TopicPartition

@@ -275,7 +275,7 @@ _TABLE = (
     ConfigKey("penstock.static.membership", BOOLEAN, True,
               "Each slot is a static member, so a replaced process resumes its tasks."),
     ConfigKey("penstock.fetcher", STRING, "auto",
-              "Who reads records: auto: Penstock itself, where it knows all of a consumer's settings; librdkafka.",
+              "The client that reads records: auto: Penstock, where it knows all of a consumer's settings; librdkafka.",
               one_of("auto", "librdkafka")),
     ConfigKey("penstock.sender", STRING, "auto",
               "Who writes records: auto: Penstock itself, where it knows all settings; librdkafka.",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
@@ -39,7 +39,7 @@ _S = ChangelogState
 class StoreChangelogReader:
     """The restore consumer and what it reads.
 
-    restore_listener is told of active tasks, standby_listener of standby tasks. limit_interval_ms: how often standby
+    restore_listener: for active tasks, standby_listener: for standby tasks. limit_interval_ms: how often standby
     tasks of source topics ask what is committed (``commit.interval.ms``).
     """
 

@@ -23,7 +23,7 @@ under at-least-once. With exactly-once they belong to a transaction that the bro
 the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
 again.
 
-The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be given up, and else every few
+The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
 seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
 lies beside them: what is restored from there puts the same values again.
 """
@@ -37,7 +37,8 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
+from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
@@ -87,7 +88,7 @@ class Commit(ABC):
     def finish(self) -> int:
         """Carry it out, or what start() has left of it. Returns how many tasks were committed.
 
-        Raises TaskMigratedError if the group has gone on without this member, RetriableCommitError if it can be tried
+        Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if it can be tried
         again, StreamsError for a record that could not be written.
         """
         if self.tasks:
@@ -136,7 +137,7 @@ class AtLeastOnceCommit(Commit):
     _answer: Future[None] | None = None  # the group's, once start() has sent the offsets
 
     def start(self) -> bool:
-        """Write records and stores, send the offsets, and return, so that tasks go on until the group has answered.
+        """Write records and stores, send the offsets, and return, so that tasks continue until the group has answered.
 
         The stores have no offsets of changelogs to wait for then. So they come first, while they hold nothing but what
         is acknowledged: a crash leaves in them what a restore would put there. A commit that asks for ends is carried
@@ -203,7 +204,7 @@ class Committer:
     def begin(self, enforce_checkpoint: bool = False) -> Commit:
         """Return a new commit, when the one under way is over; raises what Commit.finish() does if that one failed.
 
-        enforce_checkpoint: the tasks' stores are about to be given up.
+        enforce_checkpoint: the tasks' stores are about to be closed.
         """
         self.wait()
         commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
@@ -237,7 +238,7 @@ class Committer:
         return 0 if commit is None else self.finish(commit)
 
     def forget(self) -> None:
-        """Ask no more how the commit under way ends: its tasks are given up. They begin at whatever it comes to."""
+        """Ignore how the commit under way ends: its tasks are closed. They restart from its outcome."""
         self._under_way = None
 
     @contextmanager

@@ -32,7 +32,7 @@ def production_error_handler(config: StreamsConfig) -> ProductionExceptionHandle
 
     Its context names no input record, because by then the task is elsewhere; so the dead letters of the built-in
     handlers hold the record that could not be written. The task is known only if the client refused the record at once.
-    RETRY does not go on: after an error that may pass, the thread's tasks start again from the last commit (Kafka
+    RETRY does not continue: after an error that may pass, the thread's tasks start again from the last commit (Kafka
     Streams: TaskCorruptedException), which writes the record again; after any other it counts as FAIL.
     """
     handle = configured_handler(config, PRODUCTION)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
+from penstock.clients.group.membership import GroupMembership
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.statestore.store_factory import build_store
 from penstock.topology.context.punctuation_queue import PunctuationQueue
@@ -348,7 +349,7 @@ class StreamTask(Task):
         """Flush the stores, so that everything that follows from the input so far is with the producer.
 
         Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
-        input, a punctuation's, is refused to a process that was given up only if offsets come with it.
+        input, a punctuation's, is refused to a process that lost its tasks only if offsets come with it.
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")

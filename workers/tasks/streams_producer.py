@@ -21,9 +21,8 @@ from penstock.clients.errors import (
     TransactionError,
     UnusableClientError,
 )
-from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.writer import TransactionalWriter, Writer
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
@@ -162,11 +161,10 @@ class StreamsProducer:
         The transaction then has to be aborted, and the tasks be closed.
         """
         self.begin_transaction()
-        committed = {partition: CommittedOffset(*at) for partition, at in offsets.items()}
         # The records first: librdkafka may hang when offsets are sent while the broker is away.
         self.flush()
         send_offsets, commit = self._transactions.send_offsets_to_transaction, self._transactions.commit_transaction
-        self._attempt("send offsets to the transaction", send_offsets, committed, group_metadata, self._request_seconds)
+        self._attempt("send offsets to the transaction", send_offsets, offsets, group_metadata, self._request_seconds)
         self._attempt("commit the transaction", commit, self._request_seconds)
         self.in_transaction = False
         self.collector.note(self._writer.take_lost())
@@ -175,7 +173,7 @@ class StreamsProducer:
     def abort_transaction(self, last: bool = False) -> None:
         """Undo all records since the last commit; all tasks of the thread have to be closed then.
 
-        A producer that cannot go on is replaced, unless this is the last call. Raises BrokerUnavailableError if the
+        A producer that cannot continue is replaced, unless this is the last call. Raises BrokerUnavailableError if the
         new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
         Penstock writes itself. All errors are forgotten.
         """
@@ -196,7 +194,7 @@ class StreamsProducer:
         self.collector.forget_errors()
 
     def close(self) -> None:
-        """Give up an open transaction, wait a little for what is still on its way, and end the client.
+        """Abort an open transaction, wait briefly for records in flight, and end the client.
 
         After a commit nothing is; without one it does not matter.
         """
@@ -205,7 +203,7 @@ class StreamsProducer:
             try:
                 self._writer.flush(CLOSE_SECONDS)
             except (ClientError, StreamsError) as error:
-                self._log.warning("The last records were given up: %s", error)
+                self._log.warning("The last records were dropped: %s", error)
         self._writer.close()
 
     def _replace(self) -> None:
@@ -255,7 +253,7 @@ class StreamsProducer:
             if error.kind is Kind.MISSING:  # of a record of the transaction; the error does not say which
                 self.check_changelogs()
             self.collector.has_lost_client |= not error.can_abort
-            reason = "the producer is fenced" if error.kind in FENCED else "the transaction is given up"
+            reason = "the producer is fenced" if error.kind in FENCED else "the transaction is aborted"
             raise TaskMigratedError(f"Failed to {what}: {reason} ({error})") from error
 
     # -- what the client reports

@@ -4,7 +4,7 @@ The coordinator's log (``__transaction_state``) says of each transaction how it 
 part. In each of these the producer's batches end with a marker. The n-th marker of a producer in a partition belongs
 to its n-th transaction there. A marker may be written twice: by the next coordinator when the first one has failed in
 between, or by the same one when the partition's leader has failed before it answered. The second one ends no batch.
-Where each transaction has an epoch of its own (KIP-890), it has that of the first one.
+Where each transaction has its own epoch (KIP-890), it has that of the first one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.clients.group import protocol_member
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
 from penstock.workers.tasks import record_sends

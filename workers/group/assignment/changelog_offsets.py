@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from penstock.clients.cluster.admin import Admin, answered, results
 from penstock.clients.cluster.offsets import LATEST
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 
 Offsets = dict[TopicPartition, int]
