@@ -114,7 +114,7 @@ _TABLE = (
     ConfigKey("ensure.explicit.internal.resource.naming", BOOLEAN, False,
               "Refuse generated names of stores and internal topics (KIP-1111)."),
     ConfigKey("processor.wrapper.class", CLASS, None,
-              "Wraps every processor (KIP-1112); not in this version.", no_effect=True),
+              "Code around every processor (KIP-1112)."),
     # -- records: serdes, time, errors
     ConfigKey("default.key.serde", CLASS, "string", "Serde of keys for operators that name none.", words=_SERDES),
     ConfigKey("default.value.serde", CLASS, "json", "Serde of values for operators that name none.", words=_SERDES),
