@@ -25,11 +25,12 @@ else:
                 # All of them are in the sdist too; the declarations where cimport looks for penstock.kernel.
                 depends=[f"kernel/{name}.pyx", *sorted(glob("penstock/kernel/*.pxd")), *sorted(glob("kernel/*.h"))],
                 extra_compile_args=OPTIMIZATION,
-                optional=True,
             )
             for name in MODULES
         ],
         language_level=3,
     )
+    for extension in extensions:
+        extension.optional = True  # cythonize() would forget it
 
 setup(ext_modules=extensions)

@@ -84,7 +84,7 @@ class LatestCheck(Check):
 
 @dataclass(slots=True)
 class RowSum:
-    """How many rows there are, and the sum of their hashes: Python's own, of use only in this process."""
+    """How many rows there are, and the sum of their hashes: Python's own, valid only in this process."""
 
     rows: int = 0
     hashes: int = 0

@@ -55,7 +55,7 @@ class Ages:
 
 
 class Latency(RecoveryScenario):
-    """A count without cache, two threads, commits each 100 ms, no linger: each record has its answer at once."""
+    """A count without cache, two threads, commits every 100 ms, no linger: each record has its answer at once."""
 
     unit, more_is_better = "ms", False
 

@@ -206,7 +206,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
 
 
 class Running:
-    """An operator with its serdes in a task, in a directory of its own."""
+    """An operator with its serdes in a task, in its own directory."""
 
     def __init__(self, operator: str, keys: Kind, values: Kind, directory: Path) -> None:
         make, cache_bytes = OPERATORS[operator]

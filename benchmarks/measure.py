@@ -1,7 +1,7 @@
 """Watches a program from outside, whatever it is written in: committed offsets, memory and CPU of its processes.
 
 The clock starts when a share of the records is processed, to warm up, and ends while all partitions have records left:
-what comes after it is mostly the wait for the last commits. How many records are processed is told by commits alone
+what comes after it is mostly the wait for the last commits. The number of processed records is known from commits alone
 (progress.py), which come after the outputs are acknowledged.
 """
 

@@ -11,7 +11,7 @@ from benchmarks.report import Results
 
 WIDTH, LEFT, RIGHT = 760, 240, 150
 BAR, GAP, HEAD, FOOT = 18, 22, 34, 54
-#: Dark text on light pages, light text on dark ones; the bars are told apart by their lightness too.
+#: Dark text on light pages, light text on dark ones; the bars differ in lightness too.
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328 }
   .small { font-size: 11px; fill: #59636e }

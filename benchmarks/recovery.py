@@ -1,4 +1,4 @@
-"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it goes on.
+"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it continues.
 
 Both systems get the same changelog, written here record by record as a count without a cache would have written it, and
 are watched from outside. What they restore, and when, they say themselves in their logs: see LogLines.

@@ -16,7 +16,7 @@ class Scenario:
 
     times: so many times the records, so that what is fast lasts long enough, and what is slow does not take minutes:
     commits are a second apart. with_payments: it reads the payments too. repartition: an internal topic that it reads
-    last, by whose commits its progress is told.
+    last, whose commits show its progress.
     """
 
     name: str

@@ -14,8 +14,8 @@ STEP_MS = 100
 class ServedClock:
     """The monotonic time without the pauses in which a client could neither send nor receive.
 
-    It is read whenever the client is served. on_pause: called with the ms that do not count, for what goes on meanwhile
-    in other processes (a broker closes idle connections).
+    It is read whenever the client is served. on_pause: called with the ms that do not count, because brokers continue
+    meanwhile and close idle connections.
     """
 
     def __init__(self, clock: Clock, on_pause: Callable[[int], None]) -> None:

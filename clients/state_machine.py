@@ -22,7 +22,7 @@ StateListener = Callable[[S, S], None]
 class StateMachine(Generic[S]):
     """The current state of something, and the only way to change it.
 
-    ending: states that refuse what they cannot do without an error, because requests that are already on their way may
+    ending: states that refuse what they cannot do without an error, because requests that are already in flight may
     still ask for it (Kafka's StreamThread: PENDING_SHUTDOWN and DEAD). level: the log level of a transition.
     """
 

@@ -2,14 +2,21 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
+from cpython.object cimport PyObject_GenericSetAttr
 from cpython.ref cimport PyObject
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
+from uuid import UUID, SafeUUID
+
 from penstock.kernel.flat_dict cimport is_flat
 
+cdef object UNKNOWN = SafeUUID.unknown
+cdef const char *HEX = b"0123456789abcdef"
+
 cdef enum:
+    UUID_SIZE = 36  # 8-4-4-4-12
     BLOCK = 256  # bytes that are looked through at once, by vector instructions
     LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
     # Of a part of a buffered value: buffer_value.py.
@@ -55,6 +62,69 @@ def typed(kind, serialize, convert):
         return serialize(value if type(value) is kind else convert(value))
 
     return serialize_typed
+
+
+def uuid_encoder(encode):
+    """See topology/serdes/codecs.py. encode: for what is not a UUID."""
+    def encode_uuid(value):
+        if type(value) is not UUID:
+            return encode(value)
+        data = PyBytes_FromStringAndSize(NULL, UUID_SIZE)
+        cdef char *at = PyBytes_AS_STRING(data)
+        number = value.int
+        cdef uint64_t high = number >> 64, low = number & 0xFFFFFFFFFFFFFFFF
+        cdef int i, digit = 0
+        for i in range(UUID_SIZE):
+            if is_dash(i):
+                at[i] = c'-'
+            else:
+                at[i] = HEX[(high if digit < 16 else low) >> (60 - 4 * (digit & 15)) & 15]
+                digit += 1
+        return data
+
+    return encode_uuid
+
+
+def uuid_decoder(decode):
+    """See topology/serdes/codecs.py. decode: for texts of another form than Kafka writes."""
+    def decode_uuid(bytes data not None):
+        cdef const char *at = PyBytes_AS_STRING(data)
+        cdef uint64_t halves[2]
+        cdef int i, value, digit = 0
+        if PyBytes_GET_SIZE(data) != UUID_SIZE:
+            return decode(data)
+        halves[0] = halves[1] = 0
+        for i in range(UUID_SIZE):
+            if is_dash(i):
+                if at[i] != c'-':
+                    return decode(data)
+                continue
+            value = hex_value(at[i])
+            if value < 0:
+                return decode(data)
+            halves[digit >> 4] = halves[digit >> 4] << 4 | <uint64_t>value
+            digit += 1
+        made = UUID.__new__(UUID)
+        # As UUID.__init__ does it: its own __setattr__ refuses.
+        PyObject_GenericSetAttr(made, "int", <object>halves[0] << 64 | halves[1])
+        PyObject_GenericSetAttr(made, "is_safe", UNKNOWN)
+        return made
+
+    return decode_uuid
+
+
+cdef inline bint is_dash(int position) noexcept:
+    return position == 8 or position == 13 or position == 18 or position == 23
+
+
+cdef inline int hex_value(char digit) noexcept:
+    if c'0' <= digit <= c'9':
+        return digit - c'0'
+    if c'a' <= digit <= c'f':
+        return digit - c'a' + 10
+    if c'A' <= digit <= c'F':
+        return digit - c'A' + 10
+    return -1
 
 
 def nullable(function):

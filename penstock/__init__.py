@@ -19,6 +19,7 @@ with NamingShadows():  # first, so that all that follows from it is explained
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import Retries
+from penstock.topology.context.processor_wrapper import ProcessorWrapper, WrappedProcessor
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.timestamp_extractors import (
     fail_on_invalid_timestamp,
@@ -172,6 +173,8 @@ __all__ = [
     "ContextualFixedKeyProcessor",
     "ProcessorContext",
     "FixedKeyProcessorContext",
+    "ProcessorWrapper",
+    "WrappedProcessor",
     "ValueTransformerWithKey",
     "Punctuation",
     "PunctuationType",

@@ -101,7 +101,7 @@ def write_reference(folder: Path) -> None:
     index = [
         "# API reference",
         "",
-        "From the docstrings of `penstock`. How things work together is said on the other pages.",
+        "From the docstrings of `penstock`. The other pages explain how things work together.",
         "",
     ]
     groups = {**reference(), "Testing": ["testing"]}

@@ -63,7 +63,7 @@ def build_store(
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
     driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
     block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
-    same builder that a standby or active task gives up here: what it has committed is taken over without re-opening it.
+    same builder that a standby or active task releases here: its committed rows are taken over without re-opening them.
     open_rows: replaces build_rows, for a simulated disk.
     Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
     open, ProcessorStateError for a directory that cannot be used.
@@ -85,7 +85,7 @@ def build_store(
 
 
 def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
-    """Return the rows of a store that is given up, for a new store of this task."""
+    """Return the rows of a store that is released, for a new store of this task."""
     rows = recycled.detach()
     if isinstance(rows, RocksDBStore):
         rows.belongs_to(task.request_commit)

@@ -49,7 +49,7 @@ class Stage:
         self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         self.config_file = folder / "penstock.toml"
         self.process: subprocess.Popen[str] | None = None
-        #: Of its own: two tests in one process may import theirs.
+        #: A separate one: two tests in one process may import theirs.
         self.topology = f"app_{uuid.uuid4().hex[:8]}:topology"
         (folder / f"{self.topology.partition(':')[0]}.py").write_text(
             app.replace("@SOURCE@", self.source).replace("@SINK@", self.sink)

@@ -1,4 +1,4 @@
-"""What all tests share: the broker of the run, names and topics of their own, and the check that no process is left."""
+"""What all tests share: the broker of the run, their own names and topics, and the check that no process is left."""
 
 from __future__ import annotations
 

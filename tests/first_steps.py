@@ -21,7 +21,7 @@ from . import short_lived_jvms
 ROOT = Path(__file__).resolve().parent.parent
 #: What the pages have in place of the repository's address, and the broker's address where its port is free.
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
-#: Commands that go on until Ctrl-C. Their terminal is busy; the next block is typed into another one.
+#: Commands that continue until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
 #: Patience for a busy machine; five minutes for all of it are what test_first_steps.py asks for.
 INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
@@ -74,7 +74,7 @@ class Terminal:
         patience = INSTALL_SECONDS if "pip install" in what else COMMAND_SECONDS
         eventually(
             lambda: self._mark in self.output or self._shell.poll() is not None,
-            lambda: f"{what} goes on:\n{self.output}",
+            lambda: f"{what} continues:\n{self.output}",
             patience,
         )
         assert f"{self._mark} 0" in self.output, f"{what} has failed:\n{self.output}"

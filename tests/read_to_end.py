@@ -1,4 +1,4 @@
-"""Reads topics to their ends, without the waits of a consumer that goes on reading."""
+"""Reads topics to their ends, without the waits of a consumer that continues reading."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
     [
         ({"CONFIG_ARGS": "'--enable-shared'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, True),
         ({"CONFIG_ARGS": "'--enable-optimizations' '--with-lto'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, False),
-        ({"CONFIG_ARGS": "'--enable-shared'"}, False),  # Debian's, which is optimized by rules of its own
+        ({"CONFIG_ARGS": "'--enable-shared'"}, False),  # Debian's, which is optimized by its own rules
         ({}, False),
     ],
 )

@@ -16,7 +16,7 @@ set -euo pipefail
 say() { printf '%s\\n' "$*" >&2; }
 source bin/_chromium
 prepare_chromium
-echo "the run goes on"
+echo "the run continues"
 """
 TOOLS = ("bash", "env", "timeout", "tail", "mktemp", "rm", "chmod", "sleep", "cp")
 
@@ -44,7 +44,7 @@ def run(programs: Path, seconds: int = 60) -> str:
     done = subprocess.run(
         ["bash", "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stdout) == (0, "the run goes on\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "the run continues\n"), done.stderr
     return done.stderr
 
 

@@ -50,7 +50,7 @@ def run(*arguments: str) -> Result:
 
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does, in a process of its own."""
+    """Run the command as a user does, in its own process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli", *arguments],
@@ -211,7 +211,7 @@ def test_a_bug_is_a_traceback_and_an_exit_code_of_its_own(folder: Path) -> None:
     (folder / "buggy.py").write_text(
         "import penstock.cli\n"
         "def load(*_): raise ZeroDivisionError('a bug')\n"
-        "penstock.cli.load_config = load\n"
+        "penstock.cli.options.load_config = load\n"
         "penstock.cli.main()\n"
     )
     result = subprocess.run(

@@ -31,7 +31,7 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
             print(error.name.partition(".")[0])"""
-OF_EXTRAS = {"kio", "pandas", "pyarrow", "pyspark"}
+OF_EXTRAS = {"kio", "pandas", "py4j", "pyarrow", "pyspark"}
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 
@@ -67,7 +67,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_works_in_an_empty_environment(sdist: Path, tmp_path: Path) -> None:
-    """Whoever installs the sdist has pip do the same two steps; ``python -m build`` makes the wheel so too."""
+    """The one that installs the sdist has pip do the same two steps; ``python -m build`` makes the wheel so too."""
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path / "wheels", sdist, cwd=tmp_path)
@@ -87,6 +87,14 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
     command = ["env", variable, sys.executable, "-c", LOOK]
     shown = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert shown.split() == ([] if options is None else [options] * len(MODULES))
+
+
+def test_a_compiler_that_fails_leaves_the_kernel_out(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path]
+    done = subprocess.run(["env", "CC=false", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(f'building extension "penstock.kernel.{name}" failed' in done.stderr for name in MODULES)
+    assert not list(tmp_path.rglob("*.so"))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ import os
 from penstock import Serdes, StreamsBuilder
 
 def number(value):
-    return str(int(value)) if os.path.exists("MENDED") or value.isdecimal() else str(1 // 0)
+    return str(int(value)) if os.path.exists("FIXED") or value.isdecimal() else str(1 // 0)
 
 def topology():
     builder = StreamsBuilder()
@@ -38,7 +38,7 @@ def topology():
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("stage")
-    stage = Stage(folder, bootstrap_servers, APP.replace("MENDED", str(folder / "mended")))
+    stage = Stage(folder, bootstrap_servers, APP.replace("FIXED", str(folder / "fixed")))
     stage.configure(
         {
             "errors.dead.letter.queue.topic.name": f"{stage.application_id}.dead",
@@ -93,7 +93,7 @@ def another_letter_of_each_record(stage: Stage) -> None:
 
 def test_each_record_is_put_back_once(stage: Stage) -> None:
     letter = next(row["letter"] for row in stage.json("dlq", "list") if row["key"] == "minus")
-    (stage.folder / "mended").touch()
+    (stage.folder / "fixed").touch()
     dry = stage.run("dlq", "replay", letter)
     assert dry.stdout.startswith("Dry run: nothing is written. Add --execute to replay these.\n")
     assert values(stage, stage.source) == sorted(["7", "-1", " 5"])
@@ -117,7 +117,7 @@ def test_each_record_is_put_back_once(stage: Stage) -> None:
 
 
 def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
-    """A tombstone without a key would take its place."""
+    """A tombstone without a key would replace it."""
     place = {"topic": stage.source, "partition": "0", "offset": "0"}
     headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
@@ -133,7 +133,7 @@ def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
 
 
 def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    (stage.folder / "mended").unlink(missing_ok=True)
+    (stage.folder / "fixed").unlink(missing_ok=True)
     before = len(stage.json("dlq", "list"))
     stage.produce(("late", "-3"))
     eventually(lambda: len(stage.json("dlq", "list")) == before + 1)
@@ -155,11 +155,11 @@ def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkey
 
 
 def test_of_replays_at_the_same_time_one_goes_through_and_the_others_say_why_not(stage: Stage) -> None:
-    (stage.folder / "mended").unlink(missing_ok=True)
+    (stage.folder / "fixed").unlink(missing_ok=True)
     before = len(stage.json("dlq", "list"))
     stage.produce(*((f"both-{number}", f"-{number}") for number in range(40, 60)))
     eventually(lambda: len(stage.json("dlq", "list")) == before + 20)
-    (stage.folder / "mended").touch()  # what is put back makes no new letters
+    (stage.folder / "fixed").touch()  # what is put back makes no new letters
     command = [sys.executable, "-m", "penstock.cli", "dlq", "replay", "--all", "--execute"]
     environment = {**os.environ, "PENSTOCK_CONFIG": str(stage.config_file)}
     replays = [

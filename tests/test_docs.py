@@ -170,7 +170,7 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
 def test_a_page_installs_the_distribution_by_its_name(path: Path) -> None:
-    """PyPI's penstock is somebody else's; ./penstock is a clone of this repository."""
+    """PyPI's penstock is another's; ./penstock is a clone of this repository."""
     assert not re.search(r"pip install[^\n]*[ '\"]penstock(?!-streams)|(?<![./])\bpenstock\[", path.read_text())
 
 
@@ -277,7 +277,7 @@ def test_a_documented_signature_is_the_code_s(path: Path) -> None:
 
 
 def documented_object(name: str) -> Any:
-    """Return what a documented name stands for, None if it is nothing of ours."""
+    """Return what a documented name stands for, None if it is nothing of Penstock."""
     first, _, rest = name.partition(".")
     found = PUBLIC.get(first)
     return found if found is None or not rest else inspect.getattr_static(found, rest)
@@ -371,7 +371,7 @@ def test_the_table_of_configuration_keys_is_the_code_s() -> None:
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path.name not in HELD_ELSEWHERE], ids=page_id)
 def test_documented_configuration_keys_exist(path: Path) -> None:
-    """Every `some.key` or `some.key=value` in prose that looks like a key of ours is one."""
+    """Every `some.key` or `some.key=value` in prose that looks like a key of Penstock is one."""
     roots = {name.partition(".")[0] for name in KEYS} - {"state", "security", "client", "window"}
     for key in re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?:=[^`]*)?`", prose(path.read_text())):
         is_module = key.startswith("penstock.") and importlib.util.find_spec(".".join(key.split(".")[:2])) is not None

@@ -37,7 +37,7 @@ def made_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The price service, on a port of its own."""
+    """The price service, on its own port."""
     server = uvicorn.Server(uvicorn.Config(prices.app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -142,3 +142,11 @@ def test_more_pods_are_asked_for_by_metrics_that_exist() -> None:
     used = set(PROMETHEUS_NAME.findall(query))
     assert len(used) == 3
     assert used <= shown_metrics()
+
+
+def test_the_chart_gets_its_version_from_the_release(tmp_path: Path) -> None:
+    """As .github/workflows/release.yml packages it."""
+    command = ["package", str(CHART), "--version", "0.1.0-dev7-g1234abc", "--destination", str(tmp_path)]
+    done = subprocess.run([tool("helm"), *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["penstock-0.1.0-dev7-g1234abc.tgz"]

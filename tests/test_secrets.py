@@ -1,4 +1,4 @@
-"""Secrets come from files or the environment, and stand in no log, no output of a command, no file of ours."""
+"""Secrets come from files or the environment, and stand in no log, no output of a command, no file of Penstock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.topology.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "hunter2-and-more"
-#: Further ones of a running application, each with a value of its own.
+#: Further ones of a running application, each with its own value.
 SECRETS = {
     "consumer.sasl.password": "hunter3-of-the-consumers",
     "producer.sasl.password": "hunter4-of-the-producer",

@@ -27,7 +27,7 @@ def test_where_there_is_no_terminal_each_step_is_a_line() -> None:
 
 
 def read_to_the_end(terminal: int) -> Iterator[str]:
-    """Yield what is shown, until nobody has the terminal open; what was written arrives by and by."""
+    """Yield what is shown, until no one has the terminal open; what was written arrives by and by."""
     try:
         while shown := os.read(terminal, 65536):
             yield shown.decode()

@@ -100,7 +100,7 @@ def test_the_topology_is_pure() -> None:
 
 
 def test_the_client_knows_kafka_and_nothing_of_streams() -> None:
-    """Topologies, their configuration and their assignments are handed to it as values of its own."""
+    """Topologies, their configuration and their assignments are handed to it as its own values."""
     for path in python_files("clients"):
         for module, _ in imports(path):
             assert not module.startswith("penstock.topology") or module in CLIENTS_SEE, (
@@ -120,7 +120,7 @@ def test_only_the_adapter_knows_librdkafka() -> None:
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Which module of ours imports which, at import time (imports inside functions and TYPE_CHECKING do not count)."""
+    """Which of Penstock's modules imports which, at import time (not inside functions or TYPE_CHECKING)."""
     graph: dict[str, set[str]] = {}
     for room in ROOMS:
         for path in python_files(room):

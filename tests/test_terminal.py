@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Sets a title, moves the cursor, rings, turns text around, and is markup for rich.
 NASTY = "\u001b]0;title\u0007\u007f\u009b2J\r\u202e[bold]x[/]:smile:"
 SPELLED = "\\u001b]0;title\\u0007\\u007f\\u009b2J\\u000d\\u202e[bold]x[/]:smile:"
-#: What rich sends to a terminal: colours, and nothing else.
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: What rich sends to a terminal: colors, and nothing else.
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
 APP = """\
 from penstock import Serdes, StreamsBuilder
 
@@ -62,7 +62,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 
 
 def on_a_terminal(stage: Stage, *arguments: str) -> str:
-    """Return what a command shows on a terminal, without line ends, tabs and colours."""
+    """Return what a command shows on a terminal, without line ends, tabs and colors."""
     ours, theirs = pty.openpty()
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -81,7 +81,7 @@ def on_a_terminal(stage: Stage, *arguments: str) -> str:
         pass
     os.close(ours)
     assert done.returncode in (0, 1), shown
-    return COLOURS.sub("", shown.decode().replace("\r\n", "\n"))
+    return COLORS.sub("", shown.decode().replace("\r\n", "\n"))
 
 
 @pytest.mark.broker

@@ -43,7 +43,7 @@ def topic(bootstrap_servers: str) -> Callable[..., Result]:
 def process(
     bootstrap_servers: str, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on; it is killed if the block does not end it."""
+    """A command that continues; it is killed if the block does not end it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PENSTOCK_BOOTSTRAP_SERVERS": bootstrap_servers}
     environment.pop("PENSTOCK_CONFIG", None)
     started = subprocess.Popen(

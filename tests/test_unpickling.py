@@ -41,7 +41,7 @@ def test_only_what_our_own_processes_send_is_unpickled() -> None:
 
 
 def test_no_pipe_of_multiprocessing_listens_where_others_could_connect() -> None:
-    """Its Listener and Client unpickle what whoever connects sends."""
+    """Its Listener and Client unpickle what the one that connects sends."""
     for path in python_files(*ROOMS):
         text = path.read_text()
         assert "multiprocessing.managers" not in text, path

@@ -27,7 +27,7 @@ WORKLOAD = Workload(60)
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The service, in this process, on a port of its own; one in ten of its answers fails."""
+    """The service, in this process, on its own port; one in ten of its answers fails."""
     monkeypatch.setattr(service, "MODE", service.Mode((0, 0.001), failing=0.1))
     server = uvicorn.Server(uvicorn.Config(service.app, port=0, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run)

@@ -5,7 +5,10 @@ Quotations in code blocks may have them: an example of a log says what the progr
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +35,7 @@ INSTEAD = {
 }
 FORBIDDEN = re.compile("|".join(rf"\b(?P<_{n}>{words})\b" for n, words in enumerate(INSTEAD)), re.IGNORECASE)
 #: Where people read: documentation, and the code with its docstrings, comments, log lines, errors and help texts.
-FOLDERS = (*ROOMS, "benchmarks", "bin", "deploy", "docs", "examples", "publish")
+FOLDERS = (*ROOMS, "benchmarks", "bin", "deploy", "docs", "examples", "publish", "tests")
 KINDS = {".md", ".py", ".pyx", ".pxd", ".toml", ".cfg", ".yaml", ""}
 
 
@@ -44,14 +47,31 @@ def found_in(text: str) -> list[str]:
 
 def texts(folder: Path, pattern: str) -> Iterator[Path]:
     for path in sorted(folder.glob(pattern)):
-        if path.is_file() and path.suffix in KINDS and path.name != "CHANGELOG.md" and not linked(path):
+        if (
+            path.is_file()
+            and path.suffix in KINDS
+            and path.name not in ("CHANGELOG.md", "test_words.py")
+            and not linked(path)
+        ):
             yield path
 
 
 def prose_of(path: Path) -> str:
-    """Return a page without its blocks; all of any other file."""
+    """Return a page without its blocks, a test's comments and docstrings without its data; all of any other file."""
     text = path.read_text()
-    return re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE) if path.suffix == ".md" else text
+    if path.suffix == ".md":
+        return re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE)
+    return "\n".join(comments(text)) if path.is_relative_to(ROOT / "tests") and path.suffix == ".py" else text
+
+
+def comments(source: str) -> Iterator[str]:
+    """Yield the comments and the docstrings of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
 
 
 @pytest.mark.parametrize("folder", [".", *FOLDERS])

@@ -21,11 +21,11 @@ class TopologyError(PenstockError):
 
 
 class HandedOverError(TopologyError):
-    """The application was handed over to another engine: this one would go on from old state."""
+    """The application was handed over to another engine: this one would continue from old state."""
 
 
 class StreamsError(PenstockError):
-    """A stream thread cannot go on (Kafka Streams: StreamsException)."""
+    """A stream thread cannot continue (Kafka Streams: StreamsException)."""
 
 
 class ProcessorStateError(StreamsError):

@@ -1,6 +1,6 @@
 """JSON map and filter as a loop over confluent-kafka, written by hand: topology, file with the properties, number.
 
-At least once: what was written is acknowledged before its input is committed, also when partitions are given up.
+At least once: what was written is acknowledged before its input is committed, also when partitions are revoked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Loop:
         self._consumer.subscribe([os.environ["BENCHMARK_INPUT"]], on_assign=self._take, on_revoke=self._give_up)
         committed = time.monotonic()
         while self._running:
-            # What was fetched before its partition was given up is left to who has it now.
+            # Records fetched before their partition was revoked are left to its new owner.
             messages = [m for m in self._consumer.consume(BATCH, 0.05) if m.partition() in self._assigned]
             self._process(messages)
             if time.monotonic() >= committed + self._commit_seconds:

@@ -1,4 +1,4 @@
-"""Runs a program twice, as two processes, until SIGTERM: its file and what it is told."""
+"""Runs a program twice, as two processes, until SIGTERM: its file and its arguments."""
 
 from __future__ import annotations
 

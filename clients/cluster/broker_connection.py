@@ -1,4 +1,4 @@
-"""A broker's connection on the event loop, for requests that are asked seldom; made when it is first asked for.
+"""A broker's connection on the event loop, for requests that are rare; opened on first use.
 
 Requests go out in order and are answered in order. The stream thread's own connections are connection/broker_link.py's.
 """
@@ -90,7 +90,7 @@ class BrokerConnection:
         return self._opened
 
     async def _renew(self, opened: Opened) -> None:
-        """Authenticate again, behind what is on its way (KIP-368)."""
+        """Authenticate again, behind what is in flight (KIP-368)."""
         if self._pending:
             self._drained.clear()
             await self._drained.wait()

@@ -195,10 +195,10 @@ class Cluster:
     async def _keep_knowing_brokers(self) -> None:
         """Ask for the cluster's brokers from time to time: one of them is asked when a coordinator is lost.
 
-        Who asks for leaders learns of them by that.
+        Callers learn of leaders by that.
         """
         while True:
-            with suppress(RetriableError, BrokerError):  # who asks something else meets the same, and says so
+            with suppress(RetriableError, BrokerError):  # other requests meet the same error, and report it
                 await self.metadata(())
             await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
 

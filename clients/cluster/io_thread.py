@@ -1,4 +1,4 @@
-"""The one thread of a process for what must go on while user code runs: an event loop (Kafka: the heartbeat threads).
+"""The thread of a process for what must continue while user code runs: an event loop (Kafka: the heartbeat threads).
 
 Heartbeats and joins, questions, and the opening of connections run there as coroutines. The first client starts it, the
 last one ends it.
@@ -54,7 +54,7 @@ class IoThread:
     def _run(self) -> None:
         try:
             self._loop.run_forever()
-        except BaseException as error:  # noqa: BLE001  said by failure: who waits for an answer must hear of it
+        except BaseException as error:  # noqa: BLE001  reported by failure: callers that wait must learn of it
             self._failure = error
 
     @property

@@ -31,7 +31,7 @@ class Answered(Generic[A]):
 
 
 class NetworkClient(Generic[A]):
-    """Links to brokers that are made as they are asked for, and one place to wait for all of them.
+    """Links to brokers that are made as they are requested, and one place to wait for all of them.
 
     One thread may use it; it owns brokers. on_failure: called with what cannot be done and why, once for each failure.
     """
@@ -106,7 +106,7 @@ class NetworkClient(Generic[A]):
             self.has_changed = True
             if link.state is LinkState.CLOSED:
                 self.lost_nodes.add(node)
-                self.leaders.refresh(now_ms)  # it may have given up what it led
+                self.leaders.refresh(now_ms)  # it may no longer lead its partitions
         self._note(f"Broker {node} cannot be {self._api.verb}", node, link.failure)
         return over
 

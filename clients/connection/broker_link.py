@@ -1,4 +1,4 @@
-"""One broker: connected or not, with requests on their way (Kafka: NetworkClient's ClusterConnectionStates)."""
+"""One broker: connected or not, with requests in flight (Kafka: NetworkClient's ClusterConnectionStates)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Api(Generic[A]):
 
     verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes,
     without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
-    many requests may be on their way.
+    many requests may be in flight.
     """
 
     key: int
@@ -89,7 +89,7 @@ LINK_TRANSITIONS = {
 
 
 class BrokerLink(Generic[A]):
-    """Connects when it is told to, sends requests, has their answers. Never waits; selector: watches its socket.
+    """Connects on request, sends requests, receives their answers. Never waits; selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
@@ -141,7 +141,7 @@ class BrokerLink(Generic[A]):
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
             self._opening = self._brokers.open(self.node, self._on_done)
-        if now_ms >= self._renew_at:  # behind the answers that are on their way
+        if now_ms >= self._renew_at:  # behind the answers that are in flight
             if self.state is _S.IDLE:
                 self._renew()
             return False
@@ -261,7 +261,7 @@ class BrokerLink(Generic[A]):
             received = self._socket.receive()
             self._watch()
             if received is None:
-                if self._socket.has_received:  # a part of it; who asks may have come late himself
+                if self._socket.has_received:  # a part of it; the caller may have come late
                     self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")

@@ -67,7 +67,7 @@ async def open_connection(host: str, port: int, settings: NetworkSettings) -> Op
 
 
 async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
-    """Authenticate an open connection again, on which nothing is on its way (KIP-368). Raises as open_connection."""
+    """Authenticate an open connection again, on which nothing is in flight (KIP-368). Raises as open_connection."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
             return await _authenticate(_Conversation(opened.socket, settings), opened, settings)

@@ -1,7 +1,7 @@
 """What a coordinator reports about a group: its members, and the bytes that they have joined with.
 
 Classic groups answer DescribeGroups, with the bytes that each member joined with; streams groups answer
-StreamsGroupDescribe, with the topics of the topology that the broker was told (KIP-1071). Consumer groups (KIP-848), of
+StreamsGroupDescribe, with the topics of the topology that the broker knows (KIP-1071). Consumer groups (KIP-848), of
 programs that are no Kafka Streams application, answer ConsumerGroupDescribe.
 """
 

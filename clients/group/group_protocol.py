@@ -29,7 +29,7 @@ LEAVE_TIMEOUT_MS = 3_000
 
 
 def evicts(error: BrokerError) -> bool:
-    """Return whether the group goes on without this member, which may join it again.
+    """Return whether the group continues without this member, which may join it again.
 
     It may not if another one has its ``group.instance.id``: the two would throw each other out in turn.
     """
@@ -56,7 +56,7 @@ class GroupProtocol(ABC):
 
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
-    #: The answer to a commit which says that the group has gone on, though not without this member by that.
+    #: The answer to a commit which says that the group has continued, though not without this member by that.
     overtaken: ClassVar[ErrorCode]
 
     def __init__(self, parts: ProtocolParts) -> None:

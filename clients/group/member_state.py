@@ -20,8 +20,8 @@ class MemberState(Enum):
         LOST ------> JOINING, FATAL
         FATAL ----->
 
-    - STABLE to JOINING: a rebalance that this member asks for (a probing one, or after it gave up tasks).
-    - JOINING to LOST: the group had gone on without the member when it came to join.
+    - STABLE to JOINING: a rebalance that this member asks for (a probing one, or after it released tasks).
+    - JOINING to LOST: the group had continued without the member when it came to join.
     """
 
     UNJOINED = "UNJOINED"
@@ -48,5 +48,5 @@ MEMBER_STATES = frozenset({_S.STABLE, _S.REBALANCE})
 
 
 def member_states(log: PrefixedLogger) -> StateMachine[MemberState]:
-    """Return a member's state machine; who has to know of a change gets an Event (membership.py)."""
+    """Return a member's state machine; changes are reported by an Event (membership.py)."""
     return StateMachine(_S.UNJOINED, MEMBER_TRANSITIONS, log)

@@ -65,7 +65,7 @@ class MemberSubscription(NamedTuple):
     """What one member joins with.
 
     topics: everything the application reads, else the broker expires offsets of the others. owned: partitions of its
-    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader is told it,
+    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader sees it,
     None if it is dynamic.
     """
 

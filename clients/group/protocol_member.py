@@ -142,7 +142,7 @@ class ProtocolMember:
         except FutureTimeoutError:
             if self._connection.failure is None:
                 raise BrokerUnavailableError(
-                    f"The committed offsets of group {self._config.group_id} have not been told yet. Either its "
+                    f"The committed offsets of group {self._config.group_id} are not known yet. Either its "
                     "coordinator does not answer, or a transaction that holds such offsets is still open."
                 ) from None
             found = self._wait(self._questions[wanted])

@@ -47,7 +47,7 @@ class StreamsMembership:
         self.identity = Identity(member_id=member_id)
         #: Tells a membership from the one before: how many were lost.
         self.losses = 0
-        #: Whether the coordinator has ever taken it: then who is found in its place came later.
+        #: Whether the coordinator has ever taken it: then a member found in its place came later.
         self.has_been_member = False
         self.offsets = TaskOffsetReports()
         self._config = config
@@ -71,7 +71,7 @@ class StreamsMembership:
         self._owned = Tasks()  # what the thread may have open
         self._acknowledged: Tasks | None = None  # what the coordinator knows of that
         self._target = Tasks()  # what the coordinator wants
-        self._delivered = Tasks()  # what of that the thread was told
+        self._delivered = Tasks()  # the part of it that the thread has received
         self._endpoint_epoch = -1
         self._hosts = HostPartitions({}, {})
         self.offsets.resend()

@@ -1,6 +1,6 @@
 """The streams group protocol (KIP-1071), as it runs on the IO thread.
 
-streams_membership.py decides what is said and what an answer means; here it is sent. Heartbeats go out one at a time:
+streams_membership.py decides what to send and what an answer means; here it is sent. Heartbeats go out one at a time:
 the next one depends on the answer to the last.
 """
 
@@ -118,7 +118,7 @@ class StreamsProtocol(GroupProtocol):
 
     def _ms_to_sleep(self) -> int:
         due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
-        # What becomes due earlier is sent by join(). Its answer may be on its way and set a shorter interval, so that
+        # What becomes due earlier is sent by join(). Its answer may be in flight and set a shorter interval, so that
         # until then only a pause is sure to be short enough.
         if due is None or self._exchanging:
             return self._network.retry_backoff_ms
@@ -266,7 +266,7 @@ class StreamsProtocol(GroupProtocol):
         self._partitions = await self._looked_up(retried(attempt, timeout_ms, pause_ms)) if names else {}
 
     async def _looked_up(self, asked: Awaitable[T]) -> T:
-        """Wait for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""
+        """Wait for what an answer needs; it is not dropped as easily as a heartbeat."""
         try:
             return await asked
         except RetriableError as error:
@@ -275,7 +275,7 @@ class StreamsProtocol(GroupProtocol):
                 f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error!r}. Check the brokers."
             ) from error
 
-    # What the stream thread is told
+    # Reports to the stream thread
 
     def _emit_all(self, events: Collection[StreamsEvent]) -> None:
         for event in events:
@@ -285,7 +285,7 @@ class StreamsProtocol(GroupProtocol):
         active = {task: self._partitions[task] for task in event.tasks.active}
         standby = {task: self._partitions[task] for task in event.tasks.replicas}
         partitions = frozenset(partition for found in active.values() for partition in found)
-        # The assignor takes a group that does not know its endpoint for one that has to be told.
+        # The assignor reports its endpoint to a group that does not know it.
         own_host = {self._user_endpoint: partitions} if self._user_endpoint else {}
         hosts = HostPartitions({**own_host, **event.hosts.active}, event.hosts.standby)
         return Assigned(event.epoch, self._thread.assignment(event, active, standby, hosts), partitions)

@@ -25,7 +25,7 @@ _UNCHANGED = NextOffsets(None, None)
 
 
 class TaskOffsetReports:
-    """The sums as the stream thread last gave them, and what of them the coordinator has been told."""
+    """The sums as the stream thread last gave them, and those that the coordinator has received."""
 
     def __init__(self) -> None:
         self._sums = TaskOffsets({}, {})

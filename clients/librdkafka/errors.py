@@ -35,7 +35,7 @@ _UNREACHABLE = frozenset(
 )
 #: The client is fenced, has failed, or its transaction has.
 _UNUSABLE = frozenset((KafkaError._STATE, KafkaError._FATAL))
-#: Records that were given up on purpose, with their transaction or their client.
+#: Records that were dropped on purpose, with their transaction or their client.
 PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 
 

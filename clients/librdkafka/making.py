@@ -19,7 +19,7 @@ Client = TypeVar("Client")
 
 #: librdkafka writes its log lines here; they come out when the client is polled.
 CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
-#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
+#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition in flight, and its thread
 #: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
 #: A quarter of a millisecond is enough for it to sleep, a tenth is not.
 LEAST_LINGER_MS = 0.25

@@ -31,7 +31,7 @@ class LibrdkafkaReader:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
+        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be in flight
         self._woken = threading.Event()
         self._poll_seconds = math.inf  # of one poll
 
@@ -81,7 +81,7 @@ class LibrdkafkaReader:
         return by_partition(messages, self._topics), events
 
     def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
-        # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
+        # consume() waits until it has all records that were requested, poll() for one: together they do what Kafka's
         # Consumer.poll does, which returns as soon as there is something.
         messages: list[Any] = self._consumer.consume(max_records, 0)
         while not messages and timeout_seconds > 0 and not self._woken.is_set():
@@ -93,7 +93,7 @@ class LibrdkafkaReader:
         return messages
 
     def wake(self) -> None:
-        """See Reader. The first time it may come late: who is never woken need not look for it."""
+        """See Reader. The first call may take effect late."""
         self._poll_seconds = WAKE_CHECK_SECONDS
         self._woken.set()
 

@@ -21,7 +21,7 @@ from .group_metadata import encode_group_metadata
 
 #: How long one wait for room in librdkafka's queue lasts, in seconds; the record is then tried again.
 ROOM_SECONDS = 0.05
-#: How much longer than it was told to a call may take, in seconds, before it is given up.
+#: How much longer than its timeout a call may take, in seconds, before it is abandoned.
 GRACE_SECONDS = 2.0
 #: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
 NOW, EARLIEST = 0, 1
@@ -90,7 +90,7 @@ class LibrdkafkaWriter:
         return lost
 
     def drop(self) -> None:
-        """See Writer: librdkafka cannot tell what is on its way from what is not."""
+        """See Writer: librdkafka cannot tell what is in flight from what is not."""
 
     def close(self) -> None:
         """See Writer."""

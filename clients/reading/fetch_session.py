@@ -26,7 +26,7 @@ class PartitionAsked(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Whether its answer is of no use any more: another broker, asked since its leader moved, was faster."""
+        """True if a newer leader has already answered for this offset."""
         return self.fetch.has_failed or not self.fetch.is_assigned or self.request.offset != self.fetch.next_offset
 
 

@@ -129,7 +129,7 @@ class FetchBuffer:
             return int(buffered.batches.take(run, limit))
         except record_batches.CorruptRecordsError as error:
             fetch = buffered.fetch
-            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it is of use
+            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it can be used
             buffered.batches = None
             buffered.event = ReaderEvent(fetch.partition, -1, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
             return 0

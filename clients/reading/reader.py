@@ -28,7 +28,7 @@ class ReaderEvent(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads assigned partitions, each in order. Who calls knows which are assigned, paused, and where it is in them."""
+    """Reads assigned partitions, each in order. The caller knows which are assigned and paused, and its positions."""
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions too, from these offsets (0 or more)."""
@@ -52,7 +52,7 @@ class Reader(Protocol):
         """Return nothing more of these partitions."""
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on with these partitions, behind the last record that was returned."""
+        """Continue with these partitions, behind the last record that was returned."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
         """Return records, and events; waits for the first of them only.

@@ -21,7 +21,7 @@ class Stamp(NamedTuple):
 
 
 class PartitionQueue:
-    """Closed batches of a partition, oldest first; the first may be on its way, and no other."""
+    """Closed batches of a partition, oldest first; the first may be in flight, and no other."""
 
     def __init__(self, records: Any) -> None:
         self.partition = TopicPartition(records.topic, records.index)
@@ -29,7 +29,7 @@ class PartitionQueue:
         self.records = records
         self.batches: deque[Any] = deque()
         self.in_flight = False
-        #: Whether the first batch may have been written by a request before the one that is on its way.
+        #: Whether the first batch may have been written by a request before the one that is in flight.
         self.was_uncertain = False
         self.retry_at_ms = 0
         #: How many answers about leaders there were when a broker said that it does not lead this partition: the next

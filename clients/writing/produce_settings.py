@@ -39,7 +39,7 @@ _AS_IT_IS: Mapping[str, Callable[[Any], bool]] = {
     "partitioner": lambda value: value == "murmur2_random",
     "compression.type": lambda value: value in COMPRESSION_TYPES,
     "compression.codec": lambda value: value in COMPRESSION_TYPES,
-    # Idempotence allows no others, and one request of a partition is on its way here.
+    # Idempotence allows no others, and one request of a partition is in flight here.
     "max.in.flight": lambda value: int(value) >= 1,
     "max.in.flight.requests.per.connection": lambda value: int(value) >= 1,
     # Batches are bounded by their bytes, and what waits for the brokers by buffer_bytes.

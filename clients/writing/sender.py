@@ -1,6 +1,6 @@
 """Writes closed batches to the leaders of their partitions (Kafka: Sender).
 
-A batch is sent as soon as the one before it is acknowledged: one of a partition is on its way, so that the order needs
+A batch is sent as soon as the one before it is acknowledged: one of a partition is in flight, so that the order needs
 no bookkeeping, and each request has one of each partition that a broker leads. Nothing waits here but wait().
 """
 
@@ -32,7 +32,7 @@ from .writer import Lost
 REQUESTS_IN_FLIGHT = 5
 #: How long a batch waits for its transaction to begin where the one before is still being ended, in ms.
 CONCURRENT_BACKOFF_MS = 20
-#: How long is waited before a look at what is behind a batch that is on its way, and while none is, without a leader or
+#: How long is waited before a look at what is behind a batch that is in flight, and while none is, without a leader or
 #: a connection; in ms.
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes.
@@ -81,7 +81,7 @@ class Sender:
     def wait_ms(self) -> int | None:
         """Milliseconds an idle caller may block before calling advance(); None means no limit."""
         if not any(not queue.in_flight or len(queue.batches) > 1 for queue in self._queues.values()):
-            return None  # all is on its way
+            return None  # all is in flight
         return BEHIND_WAIT_MS if any(queue.in_flight for queue in self._queues.values()) else AWAY_WAIT_MS
 
     def hear_of(self, partition: TopicPartition) -> None:
@@ -138,7 +138,7 @@ class Sender:
                 again = min(again, now + self._settings.retry_backoff_ms)
             else:
                 by_node[leader.node].append(queue)
-        self._identity.advance(now)  # behind what was given up, which may have begun a new epoch
+        self._identity.advance(now)  # behind dropped batches, which may have begun a new epoch
         producer = self._identity.producer
         for node, queues in by_node.items():
             if producer is None or self._send_to(node, queues, producer, now):
@@ -224,10 +224,10 @@ class Sender:
             self.buffered_bytes += half.size
         self._log.debug("A batch for %s is too large for its topic and was split", queue.partition)
 
-    # Giving up
+    # Dropping
 
     def _give_up(self, queue: PartitionQueue, now: int) -> bool:
-        """Give up what cannot be written any more; return whether nothing is left."""
+        """Drop batches that cannot be written any more; return whether none is left."""
         error = self._identity.refusal
         if error is None and self.leaders.of(queue.partition) is None:
             error = self.missing(queue.partition, now)
@@ -277,7 +277,7 @@ class Sender:
             del self._queues[queue.partition]
 
     def drop(self) -> bool:
-        """Forget the batches that are not on their way. Returns whether any is."""
+        """Forget the batches that are not in flight. Returns whether any is."""
         for queue in tuple(self._queues.values()):
             while len(queue.batches) > int(queue.in_flight):
                 batch = queue.batches.pop()
@@ -286,7 +286,7 @@ class Sender:
         return bool(self._queues)
 
     def close(self) -> None:
-        """Close all connections; what is not acknowledged is given up without a word."""
+        """Close all connections; unacknowledged batches are dropped silently."""
         self._queues.clear()
         self._network.close()
 

@@ -13,7 +13,7 @@ from .kafka_producer import KafkaProducer
 from .producer_identity import Identity
 from .transactions import TransactionManager, TransactionState
 
-#: Of a call that is told no other, in seconds.
+#: Default timeout of a call, in seconds.
 _DEFAULT_SECONDS = 60.0
 
 

@@ -62,10 +62,10 @@ class TransactionState(Enum):
         ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
         FATAL_ERROR ----------->
 
-    - DRAINING: to be aborted when no batch is on its way any more.
+    - DRAINING: to be aborted when no batch is in flight any more.
     - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
       numbers of batches that may or may not have been written (KIP-360).
-    - FATAL_ERROR: only another producer is of use.
+    - FATAL_ERROR: only another producer can continue.
     """
 
     UNINITIALIZED = auto()
@@ -213,7 +213,7 @@ class TransactionManager:
         self.refusal = None
 
     def abort(self) -> None:
-        """Begin to abort; the state is READY when that is done. No batch may be on its way."""
+        """Begin to abort; the state is READY when that is done. No batch may be in flight."""
         self._end(_S.ABORTING_TRANSACTION)
 
     def _end(self, state: TransactionState) -> None:
@@ -230,7 +230,7 @@ class TransactionManager:
     # Questions and answers
 
     def advance(self, now_ms: int) -> None:
-        """Take an answer if there is one, and ask what is to be asked next."""
+        """Take an answer if there is one, and send the next request."""
         if self._asked is not None and self._asked[0].done():
             (answer, question, state), self._asked = self._asked, None
             if state is self.state:  # else it was asked for a transaction that has failed since
@@ -283,7 +283,7 @@ class TransactionManager:
             self._fail(error, fatal=not can_abort)
 
     def _next_question(self) -> Question | None:
-        """Return what is to be asked now."""
+        """Return the next request."""
         ask = partial(Question, CoordinatorKind.TRANSACTION, self.transactional_id)
         state = self.state
         if state is _S.INITIALIZING and not self._level_is_due:
@@ -319,7 +319,7 @@ class TransactionManager:
             self._producer = producer
 
     def _complete(self) -> None:
-        """Go on to READY, or to another epoch."""
+        """Continue to READY, or to another epoch."""
         self._open.has_begun = False
         self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
 

@@ -16,7 +16,7 @@ BY_KEY = -1
 
 
 class Lost(NamedTuple):
-    """A record that was given up, and why. It has the methods of a consumed Message."""
+    """A record that was dropped, and why. It has the methods of a consumed Message."""
 
     error: ClientError
     record: Any
@@ -51,16 +51,16 @@ class Writer(Protocol):
         """
 
     def flush(self, seconds: float = math.inf) -> None:
-        """Wait until every record is acknowledged or given up, for so long at most. Raises as poll() does."""
+        """Wait until every record is acknowledged or dropped, for so long at most. Raises as poll() does."""
 
     def take_lost(self) -> list[Lost]:
-        """Return the records that were given up since the last call."""
+        """Return the records that were dropped since the last call."""
 
     def drop(self) -> None:
-        """Forget what is not on its way to a broker: others may write in its place by now. librdkafka sends it."""
+        """Forget what is not in flight to a broker: others may write in its place by now. librdkafka sends it."""
 
     def close(self) -> None:
-        """Give up all that is not acknowledged, and close the connections. Nothing else may be called then."""
+        """Drop all unacknowledged records, and close the connections. Nothing else may be called afterwards."""
 
 
 class TransactionalWriter(Writer, Protocol):
@@ -85,4 +85,4 @@ class TransactionalWriter(Writer, Protocol):
         """Wait until every record is acknowledged, then commit them."""
 
     def abort_transaction(self, seconds: float) -> None:
-        """Drop what is not on its way, wait for what is, and abort the transaction."""
+        """Drop what is not in flight, wait for what is, and abort the transaction."""

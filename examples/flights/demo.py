@@ -43,7 +43,7 @@ console = Console(highlight=False)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Stream threads: processes.")
 @click.option("--follow", is_flag=True, help="Keep running after the answers, until Ctrl-C.")
-@click.option("--fresh/--keep", default=False, help="Start over, or go on with what the last run left (the default).")
+@click.option("--fresh/--keep", default=False, help="Start over, or continue where the last run ended (default).")
 @click.option("--verify", "verifies", is_flag=True, help="Compute the answers with plain Python too, and compare.")
 @click.option(
     "--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="What runs it."

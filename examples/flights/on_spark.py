@@ -17,7 +17,7 @@ TOPOLOGY = "examples.flights.topology:build_for_both"
 def run_on_spark(
     config: StreamsConfig, checkpoint: Path, console: Console, show_answers: Callable[[], None], follow: bool
 ) -> None:
-    """Process what the topics have, show the answers; with follow go on until Ctrl-C.
+    """Process what the topics have, show the answers; with follow continue until Ctrl-C.
 
     Raises PenstockError: no pyspark, no JDK, a query that failed.
     """

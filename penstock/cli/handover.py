@@ -118,4 +118,4 @@ def show_result(done: HandedOver) -> None:
     if done.deleted_tasks:
         click.echo(f"Deleted stale state of {counted(len(done.deleted_tasks), 'task')} on this host.")
     run = "`penstock run --engine spark`" if done.engine == "spark" else "`penstock run`"
-    click.echo(f"The application is the {done.engine} engine's now: {run} goes on.")
+    click.echo(f"The application is the {done.engine} engine's now: {run} continues.")

@@ -1,7 +1,6 @@
 """What a cache of window or session rows knows of one record key.
 
-Cache keys are tuples that begin with the record key and go on with the row's times, so that the keys of one record key
-sort by time.
+Cache keys are tuples of the record key and the row's times, so that the keys of one record key sort by time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ cached key costs one look-up and a few assignments. Stores and fused sources rea
 What an entry costs is what Kafka Streams counts, the serialized key and value and a fixed overhead, so that a
 configured size holds as many entries as it does there; the Python objects take three to five times as much. Serialized
 sizes are sampled, since measuring each entry would cost more than caching it. What was flushed costs what an entry
-read from the store costs there: its record context is let go.
+read from the store costs there: its record context is dropped.
 """
 
 from __future__ import annotations

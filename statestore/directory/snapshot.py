@@ -148,7 +148,7 @@ def _checked(values: Any) -> Snapshot:
 def snapshots_in(directory: Path, report: Callable[[str], None]) -> list[tuple[Path, Snapshot]]:
     """Return the complete snapshots in a directory, the oldest first.
 
-    report: called with what is wrong with each one that cannot be read; the others are of use nevertheless.
+    report: called with what is wrong with each one that cannot be read; the others remain usable.
     """
     found = []
     for path in sorted(each.parent for each in directory.glob(f"*/{MANIFEST_NAME}")):

@@ -33,7 +33,7 @@ class StateStore:
         self.name = builder.name
         self.rows = rows
         self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
-        #: What serdes are told as topic, and where the changes go.
+        #: The topic that serdes get, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
 
     @property
@@ -102,7 +102,7 @@ class StateStore:
         self.rows.persist(beside_writes)
 
     def detach(self) -> BytesStore:
-        """Drop what is not committed and give up the rows, which stay open: another store is built upon them."""
+        """Drop what is not committed and release the rows, which stay open: another store is built upon them."""
         self.rollback()
         return self.rows
 

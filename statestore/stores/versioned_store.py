@@ -157,7 +157,7 @@ class VersionedStore(StateStore):
         return VALID_TO_UNDEFINED if self._archive(key, Version(timestamp, timestamp, None)) else NOT_PUT
 
     def _split(self, key: bytes, version: Version, data: bytes | None, timestamp: int) -> int:
-        """Let a version that is valid at timestamp end there, and the new one go on from there."""
+        """Let a version that is valid at timestamp end there, and the new one continue from there."""
         if version.start < timestamp:
             self.rows.put(self._history_key(key, version), None)
             self._archive(key, version._replace(end=timestamp))

@@ -194,7 +194,7 @@ class WindowStore(StateStore):
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         if self._duplicates:
-            # Go on behind the numbers of before: with the same number, a new duplicate would replace an old one.
+            # Continue behind the numbers of before: with the same number, a new duplicate would replace an old one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
             self._sequence = max(self._sequence, last)
         return self.segments.restored(messages, timestamped_value if self.values.with_timestamp else plain_value)

@@ -2,7 +2,7 @@
 [--faults …]``.
 
 Prints one line for each event, a table of faults, and a verdict; Ctrl-C ends the kills early, a second one ends it all.
-Exit status 0 if the guarantee was kept and every host ended in good order; else 1, and the directory with the logs is
+Exit status 0 if the guarantee was kept and every host ended cleanly; else 1, and the directory with the logs is
 kept.
 """
 

@@ -1,4 +1,4 @@
-"""What has to be done later: a process goes on, a host comes back, a network is whole again."""
+"""What has to be done later: a process continues, a host comes back, a network is whole again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """due: on the monotonic clock, in seconds. owner: whose it is, "" for nobody's; do: may add entries itself."""
+    """due: on the monotonic clock, in seconds. owner: whose it is, "" for no one's; do: may add entries itself."""
 
     due: float
     owner: str

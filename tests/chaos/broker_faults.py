@@ -101,7 +101,7 @@ class BrokerFaults(Faults):
         self.await_settled()
 
     def await_settled(self) -> None:
-        """Let the run go on until all nodes are there and in sync; raises TimeoutError."""
+        """Let the run continue until all nodes are there and in sync; raises TimeoutError."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._stage.agenda.expects(OWNER) or not self._cluster.settled():
             if time.monotonic() > deadline:

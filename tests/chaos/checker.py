@@ -1,6 +1,6 @@
 """Says what became of the records: lost, doubled, out of order, state not what a replay gives.
 
-It reads topics with a consumer of its own (read_committed) and knows what to expect from the input topic alone. It
+It reads topics with its own consumer (read_committed) and knows what to expect from the input topic alone. It
 shares no code with Penstock, and none with the topology either.
 """
 

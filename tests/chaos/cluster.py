@@ -1,4 +1,4 @@
-"""Brokers and controllers as in production: each a process of its own, and all that is internal replicated.
+"""Brokers and controllers as in production: each its own process, and all that is internal replicated.
 
 Six JVMs, three brokers and three controllers, take 1.6 GiB of memory under the load of these tests.
 """
@@ -348,7 +348,7 @@ def _brokers(address: str) -> set[int]:
 
 
 def _free_ports() -> Iterator[int]:
-    """Yield ports that nothing listens on, beginning where no other process of ours is likely to."""
+    """Yield ports that nothing listens on, beginning where no other process of Penstock is likely to."""
     begin = time.time_ns() % len(PORTS)
     for port in (*PORTS[begin:], *PORTS[:begin]):
         with socket.socket() as probe:

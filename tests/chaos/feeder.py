@@ -43,7 +43,7 @@ class FeedRecord:
 
 
 class TransactionWriter:
-    """Writes transactions, each by itself: a producer that cannot go on is replaced."""
+    """Writes transactions, each by itself: a producer that cannot continue is replaced."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._settings = {
@@ -64,7 +64,7 @@ class TransactionWriter:
             for record in records:
                 self._produce(record)
             if abort:
-                self._producer.flush(REQUEST_SECONDS)  # else librdkafka drops them, and nobody could read them
+                self._producer.flush(REQUEST_SECONDS)  # else librdkafka drops them, and no one could read them
             self._insist(self._producer.abort_transaction if abort else self._producer.commit_transaction)
         except KafkaException:
             self._producer = self._new_producer()  # which makes the broker decide the last transaction
@@ -190,7 +190,7 @@ class NumberFeeder(Feeder):
         """Write one record of each of the keys; again and again if the broker makes it impossible."""
         sent = self.sent()
         while not self._try_transaction(keys, abort):
-            if self.sent() != sent:  # it was committed, although nobody could say so
+            if self.sent() != sent:  # it was committed, although no one could say so
                 return
         if abort:
             self.aborted += len(keys)

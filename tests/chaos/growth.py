@@ -28,7 +28,7 @@ ALLOWANCES = (Allowance("rss", 20, 24 * MIB), Allowance("handles", 20, 24), Allo
 
 
 class Growth:
-    """Samples while the run goes on; at: seconds since its start."""
+    """Samples while the run continues; at: seconds since its start."""
 
     def __init__(self) -> None:
         self._samples: list[Sample] = []

@@ -107,7 +107,7 @@ class Host:
         return [process for process, command in commands if any(part in command for part in WORKER_COMMANDS)]
 
     def victim(self, share: float) -> tuple[psutil.Process, str] | None:
-        """Return who is hit and what to call it, None if nobody is there. share: which one, in 0…1."""
+        """Return who is hit and what to call it, None if no one is there. share: which one, in 0…1."""
         workers = self.workers()
         threads = [worker for worker in workers if is_stream_thread(worker)]
         spare = [worker for worker in workers if worker not in threads]
@@ -149,7 +149,7 @@ class Host:
         return not psutil.wait_procs(workers, END_SECONDS)[1]
 
     def stop(self) -> int:
-        """Stop in good order; returns the exit code, SIGKILL's if it took too long.
+        """Stop cleanly; returns the exit code, SIGKILL's if it took too long.
 
         A supervisor that is still being imported is ended by the signal: nothing runs yet, so that is good order too.
         """

@@ -86,7 +86,7 @@ _V2 = _Version("memory.current", "memory.max", "max", "memory.events", "memory.e
 
 
 class MemoryGroup:
-    """A control group of its own for a host. Raises OSError where none may be made."""
+    """A control group for one host. Raises OSError where none may be made."""
 
     def __init__(self, name: str) -> None:
         parent, self._files = _own_group()

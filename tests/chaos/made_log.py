@@ -31,7 +31,7 @@ def text(value: str) -> bytes:
 class MadeLog:
     """Partitions and decisions. starts: where partitions begin, after records were deleted.
 
-    bumps: each transaction has an epoch of its own, as KIP-890 has it.
+    bumps: each transaction has its own epoch, as KIP-890 has it.
     """
 
     def __init__(self, bumps: bool = False) -> None:

@@ -100,7 +100,7 @@ class Means:
         return None if self._network is None else self._network.brokers
 
     def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:
-        """Return a host on a machine and a network of its own, as far as faults need them."""
+        """Return a host on its own machine and network, as far as faults need them."""
         name, directory = f"host-{number}", self._directory / f"host-{number}"
         on = nullcontext if self._network is None else partial(self._network.on, number)
         born = None

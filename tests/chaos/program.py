@@ -26,7 +26,7 @@ FAULT_VARIABLE = "CHAOS_FAULT"
 ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
 #: Set where the program and the feeder run: how long the slowest record takes, in seconds.
 SLOWEST_VARIABLE = "CHAOS_SLOWEST_SECONDS"
-#: Set where the program runs: the file whose presence mends what refuses records.
+#: Set where the program runs: the file whose presence fixes what refuses records.
 MENDED_VARIABLE = "CHAOS_MENDED"
 _PAD = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-"
 
@@ -38,7 +38,7 @@ class Fault(StrEnum):
 
     DROP = "drop"  # one record
     DOUBLE = "double"  # one record
-    OUTSIDE = "outside"  # write one copy with a producer of its own, so that it is in no transaction
+    OUTSIDE = "outside"  # write one copy with its own producer, so that it is in no transaction
     AHEAD = "ahead"  # say in an output what the store does not hold
     UNCOMMITTED = "uncommitted"  # read what is not committed; a setting, so it is the workload's
     WINDOW = "window"  # count in windows of another size
@@ -79,7 +79,7 @@ def large() -> Topology:
 
 
 def dead_letters() -> Topology:
-    """Return a topology that copies and counts, and refuses some records until the code is mended."""
+    """Return a topology that copies and counts, and refuses some records until the code is fixed."""
     builder = StreamsBuilder()
     copies = _numbers(builder).map_values(_refuse_poison)
     copies.to(COPIES, key_serde=Serdes.string(), value_serde=Serdes.json())

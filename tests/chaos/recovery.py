@@ -11,7 +11,7 @@ from tests.chaos.agenda import Agenda
 from tests.chaos.schedule import FAMILIES, MACHINES, NETWORK, Action
 
 #: In seconds, on a machine that has much else to do. What every recovery may need: a session (4 s), a transaction of
-#: 6 s that nobody ends and the broker's look for it (each 10 s), a start of processes, and a rebalance.
+#: 6 s that no one ends and the broker's look for it (each 10 s), a start of processes, and a rebalance.
 USUAL_SECONDS = 60.0
 #: Kinds with another budget.
 BUDGETS: Mapping[Action, float] = {

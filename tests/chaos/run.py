@@ -30,7 +30,7 @@ from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_
 
 from . import program
 
-#: How long outputs are awaited before an event, if there is no recovery with a budget of its own.
+#: How long outputs are awaited before an event, if there is no recovery with its own budget.
 SETTLE_SECONDS = 30.0
 #: When a partition counts as stalled: after a broker's death librdkafka may not read one any more (its issue 5430).
 STALL_TIMEOUT_MS = 15_000
@@ -61,7 +61,7 @@ BROKER_FAULTS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict, hosts that ended by themselves or not in good order, and how many records there were.
+    """The verdict, hosts that ended by themselves or not cleanly, and how many records there were.
 
     broker_failed: a broker itself has made a mistake, see BROKER_FAULTS. table: of faults, recoveries and growth;
     reports: of the checkers beside the verdict.
@@ -323,5 +323,5 @@ class Chaos:
 
 
 def run(options: Options, directory: Path, out: TextIO = sys.stdout, progress: TextIO | None = None) -> Outcome:
-    """Run a schedule in a directory of its own; see Chaos."""
+    """Run a schedule in its own directory; see Chaos."""
     return Chaos(options, directory, out, progress).run()

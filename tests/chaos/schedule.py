@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, count, islice
 
-#: Two hosts, so that tasks have somewhere to go; each is one `penstock run` with a state directory of its own.
+#: Two hosts, so that tasks have somewhere to go; each is one `penstock run` with its own state directory.
 HOSTS = 2
 #: How long a member may be silent, and how long a transaction may stay open: SIGSTOPs last longer than either at times.
 SESSION_TIMEOUT_MS = 4_000
@@ -25,7 +25,7 @@ class Action(Enum):
     CORRUPT_STATE = "corrupt-state"  # the same, and files of task directories are damaged afterwards
     KILL_BROKER = "kill-broker"  # SIGKILL to the broker
     STOP_WORKER = "stop-worker"  # SIGSTOP, and SIGCONT after a while
-    RESTART_BROKER = "restart-broker"  # in good order
+    RESTART_BROKER = "restart-broker"  # cleanly
     RESTART_HOST = "restart-host"  # SIGTERM, and a new start after a while
     ADD_WORKER = "add-worker"  # SIGTTIN: one more stream thread
     REMOVE_WORKER = "remove-worker"  # SIGTTOU: one fewer

@@ -24,7 +24,7 @@ from . import program
 AT_LEAST_ONCE = "at_least_once"
 #: For all attempts of a run; one takes about a minute, and two more of waiting if something is lost.
 pytestmark = pytest.mark.timeout(900)
-#: How often a run that the broker has spoilt is made again, see Outcome.judged.
+#: How often a run that the broker has spoiled is made again, see Outcome.judged.
 ATTEMPTS = 3
 
 

@@ -14,7 +14,7 @@ from tests.chaos.run import Outcome, run
 from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
-#: How often a run that a broker has spoilt is made again, see Outcome.judged.
+#: How often a run that a broker has spoiled is made again, see Outcome.judged.
 ATTEMPTS = 3
 #: Of schedules in which nothing lasts for long.
 SEED_OF_BROKERS, SEED_OF_MACHINES = 2377, 1509

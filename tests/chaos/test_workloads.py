@@ -186,9 +186,9 @@ def test_a_padding_that_is_cut_short_is_found(tmp_path: Path) -> None:
     workload = LargeRecords(Setting(1, 2), tmp_path)
     good = {"key": "k0", "n": 1, "size": 100, "pad": program.padding(100)}
     workload.see(seen(program.COPIES, good))
-    assert workload._spoilt == []
+    assert workload._spoiled == []
     workload.see(seen(program.COPIES, good | {"pad": program.padding(99)}))
-    assert len(workload._spoilt) == 1
+    assert len(workload._spoiled) == 1
 
 
 def test_recorded_cases_that_come_late_or_not_at_all_are_found(tmp_path: Path) -> None:

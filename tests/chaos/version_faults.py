@@ -71,7 +71,7 @@ class VersionFaults(Faults):
         return f"from {before} to {wanted}"
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        """Let the run go on until something is so, or too much time has passed; what was seen says which."""
+        """Let the run continue until something is so, or too much time has passed; what was seen says which."""
         deadline = time.monotonic() + JOIN_SECONDS
         while not condition() and time.monotonic() < deadline:
             self._turn()

@@ -211,7 +211,7 @@ def test_records_are_deleted_up_to_an_offset(asking: KafkaAdmin, bootstrap_serve
 
 @pytest.fixture(scope="module")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker where nobody may do anything with the topic "secret"."""
+    """A broker where no one may do anything with the topic "secret"."""
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",

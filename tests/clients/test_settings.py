@@ -1,4 +1,4 @@
-"""Settings at the values that have a meaning of their own."""
+"""Settings at the values that have their own meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A count on Spark that can be killed: ``penstock run --engine spark`` in processes of its own, and its topics."""
+"""A count on Spark that can be killed: ``penstock run --engine spark`` in its own processes, and its topics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ records.map_values(place).to("{places}")
 
 
 class Application:
-    """``penstock run --engine spark`` on topics of its own.
+    """``penstock run --engine spark`` on its own topics.
 
     directory: for its module, its checkpoint and its log. environment: beside this process's.
     """
@@ -81,9 +81,9 @@ class Application:
 
     @contextmanager
     def running(self, *options: str, host: str = "host") -> Iterator[subprocess.Popen[str]]:
-        """Run it in a process group of its own; whatever is left of it at the end is killed.
+        """Run it in its own process group; whatever is left of it at the end is killed.
 
-        host: each has a state directory of its own.
+        host: each has its own state directory.
         """
         with (
             self.log.open("a") as log,
@@ -231,7 +231,7 @@ class Application:
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
-    """Kill a process that was started here with all its children, those in sessions of their own too."""
+    """Kill a process that was started here with all its children, those in their own sessions too."""
     children: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, and its children with it
         children = psutil.Process(process.pid).children(recursive=True)

@@ -72,14 +72,14 @@ def in_buckets(case: Case, buckets: int) -> Case:
 
 
 def depends_on_buckets(case: Case, buckets: int) -> bool:
-    """Return whether the report says that a case comes out otherwise: buckets have stream times of their own."""
+    """Return whether the report says that a case comes out otherwise: buckets have their own stream times."""
     case = in_buckets(case, buckets)
     report = report_capabilities(interpreter.build(case), StreamsConfig(case_config(case)))
     return any("(penstock.spark.buckets)" in finding.text for finding in report.findings)
 
 
 def own_topics(case: Case) -> Case:
-    """Return the case with topics and an application.id of its own, so that cases do not meet on the broker."""
+    """Return the case with its own topics and application.id, so that cases do not meet on the broker."""
     case = deepcopy(case)
     mark = f"d{uuid.uuid4().hex[:8]}"
     for op in case["topology"]:
@@ -130,7 +130,7 @@ def _bytes(encoded: Any) -> bytes | None:
 class Turns:
     """In place of the driver's queues: sub-topology by sub-topology takes all that waits for it, as micro-batches do.
 
-    order: the sub-topologies' topics. end_turn: commits. Each sub-topology has a stream time of its own, as its task.
+    order: the sub-topologies' topics. end_turn: commits. Each sub-topology has its own stream time, as its task.
     """
 
     def __init__(self, task: Any, order: list[list[str]], end_turn: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """What the handover tests run: every kind of store that an aggregation, a join or a buffer keeps.
 
-$HANDOVER_TOPICS is what its topics' names begin with: stream threads are processes of their own and import this.
+$HANDOVER_TOPICS is what its topics' names begin with: stream threads are their own processes and import this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m tests.differential.kills``: a count on Spark whose driver or executors are killed again and again.
 
 Each kill comes with records under way: right after they were produced, or as soon as the first of them is counted. The
-counts at the end have to be those of the input, each record once. The executors are processes of their own
+counts at the end have to be those of the input, each record once. The executors are their own processes
 (local-cluster mode), whose Python has no Penstock but the zip that the session sends them.
 
 Prints a line for each scenario and ends with "N of M scenarios agree"; exit status 0 only if all do.
@@ -33,7 +33,7 @@ PYTHONPATH="$PYTHONPATH:{directory}:{packages}" exec "{base}" -S "$@"
 
 
 def kill_the_driver(application: Application, kills: int) -> None:
-    """Kill the driver with all its processes, and start it anew."""
+    """Kill the driver with all its processes, and restart it."""
     for number in range(kills):
         with application.running() as process:
             count_more(application)
@@ -80,7 +80,7 @@ def finish(application: Application, process: subprocess.Popen[str]) -> None:
 
 
 def without_penstock(directory: Path) -> dict[str, str]:
-    """Return the environment of an application whose executors' Python has no Penstock of its own."""
+    """Return the environment of an application whose executors' Python has no Penstock."""
     command = directory / "python"
     base = getattr(sys, "_base_executable", sys.executable)
     packages = sysconfig.get_path("purelib")

@@ -161,7 +161,7 @@ class Application:
             return handover.to_spark() if engine == "spark" else handover.to_local()
 
     def hand_over_by_command(self, engine: str) -> Any:
-        """Run the command in a process of its own, whose Spark has run no query; return what it prints."""
+        """Run the command in its own process, whose Spark has run no query; return what it prints."""
         command = [sys.executable, "-m", "penstock.cli", "handover", TOPOLOGY, "--to", engine, "--json"]
         options = ["--master", "local[2]", "--checkpoint", self.checkpoint]
         given = ("application.id", "bootstrap.servers", "state.dir")
@@ -241,7 +241,7 @@ def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Applicat
 
 
 def run_on_another_host(application: Application) -> tuple[int | None, str]:
-    """Run the local engine with a state directory of its own; return its exit code and the known part of its reason."""
+    """Run the local engine with its own state directory; return its exit code and the known part of its reason."""
     config = application.config.with_overrides({"state.dir": str(application.state / "other")}, "test")
     ended = threading.Event()
     with KafkaStreams(TOPOLOGY, config) as streams:

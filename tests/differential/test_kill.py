@@ -1,4 +1,4 @@
-"""``penstock run --engine spark`` is killed with all its processes, and goes on from its checkpoint.
+"""``penstock run --engine spark`` is killed with all its processes, and continues from its checkpoint.
 
 Once; ``python -m tests.differential.kills`` kills again and again, and executors too.
 """

@@ -30,7 +30,7 @@ def comparisons(only: str | None) -> dict[str, Comparison]:
 
 
 def compare(case: Case, parts: dict[str, Comparison]) -> str | None:
-    """Return the first difference of a case; an exception that nobody expects is one too."""
+    """Return the first difference of a case; an exception that no one expects is one too."""
     for comparison in parts.values():
         try:
             difference = comparison(case)

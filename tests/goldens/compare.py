@@ -28,7 +28,7 @@ ERRORS: Mapping[str, tuple[type[BaseException], ...]] = {
     "StreamsException": (StreamsError, TopologyError),  # the optimizer's, at build time, is a TopologyError here
     "ProcessorStateException": (ProcessorStateError,),
     "TopologyException": (TopologyError,),
-    # Java's checks of arguments have no class of their own.
+    # Java's checks of arguments have no separate class.
     "IllegalArgumentException": (PenstockError, ValueError, TypeError),
 }
 CAUSES: Mapping[str, tuple[type[BaseException], ...]] = {

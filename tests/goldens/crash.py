@@ -2,7 +2,7 @@
 
 A crash takes the process with its memory. What remains are the topics, up to the last commit (later records belong to
 a transaction that is aborted), and the stores on disk, if the machine is still there. ``Committed`` is exactly that; a
-new driver that is given it restores its stores from the changelogs, as a stream thread does, and goes on.
+new driver that is given it restores its stores from the changelogs, as a stream thread does, and continues.
 """
 
 from __future__ import annotations

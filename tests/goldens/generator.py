@@ -449,7 +449,7 @@ class Generator:
     # ends
 
     def sinks(self) -> None:
-        """Write every stream and table to a topic of its own."""
+        """Write every stream and table to its own topic."""
         for node in [n for n in self.nodes if n.kind in ("stream", "table")]:
             source = node
             if node.kind == "table":

@@ -285,7 +285,7 @@ class WideGenerator(Generator):
         for node in nodes:
             of_number = "count" if node.value == "string" else "sum"
             grouped = self.grouping(node)
-            if self.chance(0.9):  # several repartition topics need names of their own
+            if self.chance(0.9):  # several repartition topics need their own names
                 self.names += 1
                 self.ops[-1]["name"] = f"op-{self.names}"
             inputs.append({"from": grouped.id, "agg": "concat" if text else of_number})

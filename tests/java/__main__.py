@@ -1,6 +1,6 @@
 """``python -m tests.java``: every move between Java and Penstock.
 
-Against the broker of $KAFKA_BOOTSTRAP_SERVERS, or a dev broker of its own. ``--kafka-streams 3.9.1`` runs that version
+Against the broker of $KAFKA_BOOTSTRAP_SERVERS, or its own dev broker. ``--kafka-streams 3.9.1`` runs that version
 on Java instead of the latest. Further arguments go to pytest.
 """
 

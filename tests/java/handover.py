@@ -43,7 +43,7 @@ LATE_MS = 2_000
 #: The records' times: of today, because the broker deletes windows' changelogs by their records' age.
 START_MS = int(time.time() - 3_600) * 1_000 // 10_000 * 10_000
 #: Both wait for the group's sessions, and a JVM takes its time on a machine that has other work.
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 #: Of a row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
 NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
@@ -324,6 +324,9 @@ class Handover:
 
     def changelog(self, topic: str) -> dict[bytes | None, Any]:
         table = newest(self.rows(f"{self.application_id}-{topic}"))
+        if "FK-JOIN-SUBSCRIPTION-STATE" in topic:
+            # Byte 1 is the instruction, which is another one where a cache has united the updates of a key.
+            return {key: (row[0][:1], row[0][2:], row[1]) for key, row in table.items() if row[0]}
         if "SUPPRESS" not in topic:
             return dict(table)
         # A suppression's rows are written with the time of the clock, in Java too, and hold the value before, which
@@ -336,7 +339,7 @@ class Handover:
         return [name.removeprefix(prefix) for name in self.internal_topics() if name.endswith("-changelog")]
 
     def internal_topics(self) -> dict[str, Any]:
-        """Return the ids of the internal topics by their names: a topic that is made anew has another id."""
+        """Return the ids of the internal topics by their names: a topic that is recreated has another id."""
         prefix = f"{self.application_id}-"
         names = [name for name in self.admin.list_topics(timeout=30).topics if name.startswith(prefix)]
         found = self.admin.describe_topics(TopicCollection(names))
@@ -354,7 +357,7 @@ def newest(rows: list[Row]) -> dict[bytes | None, tuple[bytes | None, int]]:
 
 
 def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
-    """Let Java process all of the input at once, in an application of its own, and return the results."""
+    """Let Java process all of the input at once, in its own application, and return the results."""
     reference.rounds = application.rounds
     process = reference.java.start(reference.properties("java"))
     reference.settle()
@@ -365,7 +368,7 @@ def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
 
 
 def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) -> None:
-    """Compare everything with what Java makes of it in an application of its own."""
+    """Compare everything with what Java makes of it in its own application."""
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():

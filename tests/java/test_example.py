@@ -42,7 +42,7 @@ def test_both_programs_describe_the_same_topology(tmp_path: Path) -> None:
 
 
 class Reader:
-    """Types the page's blocks into terminals; with a port and a folder of its own."""
+    """Types the page's blocks into terminals; with its own port and folder."""
 
     def __init__(self, folder: Path) -> None:
         java, class_path = kafka_streams_jars()

@@ -1,4 +1,4 @@
-"""Java and Penstock in two racks, in one group: whoever leads, tasks are placed alike, where their partitions are."""
+"""Java and Penstock in two racks, in one group: any leader places tasks alike, where their partitions are."""
 
 from __future__ import annotations
 

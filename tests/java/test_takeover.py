@@ -21,7 +21,7 @@ def test_a_java_application_is_taken_over_and_given_back(handover: MakeHandover)
     # One thread: a task that moves to the second one, which joins a little later, restores its stores in memory again.
     application.run_penstock("penstock", threads=1)
     assert application.restored == records, "every record of the changelogs that Java wrote, and none twice"
-    application.run_java("java")  # on its own state, behind which its changelogs have gone on
+    application.run_java("java")  # on its own state, behind which its changelogs have continued
     application.run_penstock("penstock")  # likewise
     shutil.rmtree(application.directory / "java")
     application.run_java("java")  # on nothing but changelogs that both have written

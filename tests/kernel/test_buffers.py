@@ -1,4 +1,4 @@
-"""The allocator that keeps blocks of some KB: each test is a process of its own, because it stays until the end."""
+"""The allocator that keeps blocks of some KB: each test is its own process, because it stays until the end."""
 
 from __future__ import annotations
 

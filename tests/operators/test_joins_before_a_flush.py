@@ -54,7 +54,7 @@ def suppressed(table: Tables, _other: Tables) -> Tables:
 
 
 def joined(table: Tables, other: Tables) -> Tables:
-    """Without rows of its own: they are read by joining."""
+    """Without its own rows: they are read by joining."""
     return table.join(other, pair)
 
 

@@ -308,7 +308,7 @@ def present(outcome_: Outcome) -> Outcome:
 
 
 def run(case: Case, cache_bytes: int, directory: Path | None = None, crash_at: int | None = None) -> Outcome:
-    """Run a case; crash_at: the process dies after so many records, and a new one goes on from the last commit."""
+    """Run a case; crash_at: the process dies after so many records, and a new one continues from the last commit."""
     config = (
         {**CONTINUE, "statestore.cache.max.bytes": cache_bytes}
         if case.poisons

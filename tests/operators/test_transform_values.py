@@ -150,7 +150,7 @@ def test_an_instance_is_no_supplier(text: Options) -> None:
 
 
 def test_the_topology_is_described_as_in_kafka_streams(text: Options) -> None:
-    """Names and stores follow KTableImpl#doTransformValues: a store without a name of its own uses up no number."""
+    """Names and stores follow KTableImpl#doTransformValues: a store without its own name uses up no number."""
     builder = StreamsBuilder()
     builder.add_state_store(counts_store())
     table = builder.table("in", **text).transform_values(Numbered, "counts", value_serde=Serdes.string())

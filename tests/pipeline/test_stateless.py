@@ -21,7 +21,7 @@ STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.s
 
 
 class Producer:
-    """A producer whose queue holds two records until somebody waits for it."""
+    """A producer whose queue holds two records until someone waits for it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -45,7 +45,7 @@ class DictState:
 
 
 class SleepyApplication:
-    """Runs a whole topology in one task that is closed after each record, and made anew from its state."""
+    """Runs a whole topology in one task that is closed after each record, and recreated from its state."""
 
     def __init__(self, case: Case) -> None:
         self.config = StreamsConfig({**dict.fromkeys(_EMIT_INTERVALS, 0), **case_config(case)})
@@ -97,7 +97,7 @@ class SleepyApplication:
             self.queues.add(source, record)  # type: ignore[arg-type]
 
     def process(self, record: SentRecord) -> list[SentRecord]:
-        """Process one record in a task of its own."""
+        """Process one record in its own task."""
         offset = self.offsets.get(record.topic, 0)
         self.offsets[record.topic] = offset + 1
         headers = list(record.headers) if record.headers else None

@@ -95,7 +95,7 @@ ANSWERS_MS = (0, 3, 20, 700, 0, 60, 2_500)
 UNANSWERED, REFUSED = 17, 11
 PATIENCE_MS = 4_000
 IN_FLIGHT_MAX = 4
-#: The key of records that only let stream time go on, so that windows close.
+#: The key of records that only let stream time continue, so that windows close.
 CLOSER = "closer"
 
 

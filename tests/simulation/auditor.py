@@ -107,7 +107,7 @@ class Auditor:
 
     @property
     def _unsure(self) -> bool:
-        """Whether somebody that was given up has written to changelogs, which at-least-once cannot prevent."""
+        """Whether someone that was given up has written to changelogs, which at-least-once cannot prevent."""
         return not self.exactly_once and self.broker.stale_writes > 0
 
     def _check_outputs(self, expected: History) -> None:
@@ -199,7 +199,7 @@ class Auditor:
 
 
 def slot(client: str) -> str:
-    """Return the slot of a process, whose next process may take its place in the group without a rebalance."""
+    """Return the slot of a process, whose next process may replace it in the group without a rebalance."""
     return client.partition("#")[0]
 
 

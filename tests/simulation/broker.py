@@ -164,7 +164,7 @@ class Broker:
     # Transactions
 
     def init_transactions(self, transactional_id: str) -> int:
-        """Fence whoever had the id before; returns the new epoch. The caller waits until is_free."""
+        """Fence the one that had the id before; returns the new epoch. The caller waits until is_free."""
         writer = self.writers.setdefault(transactional_id, Writer())
         if writer.current is not None:
             self._decide(writer, writer.current, commit=False)
@@ -210,7 +210,7 @@ class Broker:
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")
-            raise broker_error(code, "the group has gone on without this member")
+            raise broker_error(code, "the group has continued without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
         for partition in offsets:

@@ -1,6 +1,6 @@
 """A group member's connection to the simulated coordinator: the coroutines of the real membership run over it.
 
-Takes the place of clients/cluster/cluster.Cluster. What runs there on an IO thread runs here as
+Replaces clients/cluster/cluster.Cluster. What runs there on an IO thread runs here as
 events of the world, so a heartbeat goes out while the stream thread is busy, but not while its process is stopped.
 """
 

@@ -66,7 +66,7 @@ class Coordinators:
         return self._producer_ids
 
     def is_held_by(self, holder: object) -> bool:
-        """Return whether a transactional id is in these hands: nobody has taken its epoch away."""
+        """Return whether a transactional id is in these hands: no one has taken its epoch away."""
         return any(writer.holder is holder for writer in self._broker.writers.values())
 
     def _features(self, asked: Any, holder: Any) -> Mapping[str, Any]:

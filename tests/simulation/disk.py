@@ -101,7 +101,7 @@ class Disk:
                 files.user = None
 
     def corrupt(self) -> str | None:
-        """Damage one store that nobody has open; returns which, None if there is none."""
+        """Damage one store that no one has open; returns which, None if there is none."""
         closed = [path for path, files in self._files.items() if files.user is None and path.exists()]
         if not closed:
             return None
@@ -110,7 +110,7 @@ class Disk:
         return f"{path.parent.parent.name}/{path.name}"
 
     def open_stores(self) -> list[str]:
-        """Return the stores that somebody has open."""
+        """Return the stores that someone has open."""
         return [str(path) for path, files in self._files.items() if files.user is not None]
 
 

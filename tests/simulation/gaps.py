@@ -31,7 +31,7 @@ GAPS: dict[str, tuple[str, ...]] = {
         "changelog_bounds.ChangelogBounds._on_error: raise BrokerUnavailableError",
         "streams_producer.StreamsProducer._judge_initialization: raise BrokerUnavailableError",
     ),
-    "no record is refused, and no handler goes on without one: tests/workers and tests with a broker": (
+    "no record is refused, and no handler continues without one: tests/workers and tests with a broker": (
         "streams_producer.StreamsProducer.refused: ",
         "record_collector.RecordCollector.refused: ",
         "record_collector.RecordCollector._may_go_on: ",

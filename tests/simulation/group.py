@@ -1,7 +1,7 @@
 """The coordinator of one classic group, as brokers run it (Kafka: GroupMetadataManager, ClassicGroup).
 
 Joining, syncing, heartbeats, sessions, static members (KIP-345, KIP-814), committed offsets with those that a
-transaction still holds back (KIP-447). Whoever is thrown out is told so by the error code of its next request.
+transaction still holds back (KIP-447). The one that is thrown out is told so by the error code of its next request.
 """
 
 from __future__ import annotations

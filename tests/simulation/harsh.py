@@ -1,6 +1,6 @@
 """What goes wrong in harsh schedules, beside everything else: brokers go away, changelogs are cut off, disks are full.
 
-Their chances are a generator's of their own, so that a seed's plan is the same with them and without.
+Their chances are a separate generator's, so that a seed's plan is the same with them and without.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Harsh:
         return fails
 
     def end(self) -> None:
-        """Mend everything."""
+        """Fix everything."""
         self._enabled = False
         self._world.away_until_ms = 0
 

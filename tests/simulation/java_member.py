@@ -30,7 +30,7 @@ def understood(subscription: MemberSubscription) -> MemberSubscription:
 
 
 def leading_on_java(assign: Assign) -> Assign:
-    """Return a leader's decision as Kafka Streams makes it: whoever the members are, all seem to run on Java."""
+    """Return a leader's decision as Kafka Streams makes it: whatever the members are, all seem to run on Java."""
     return lambda members: assign({member: understood(found) for member, found in members.items()})
 
 

@@ -1,6 +1,6 @@
 """Kinds of schedules: which seeds have what goes beyond the plain ones.
 
-Each kind has chances of its own, so that a seed's plan is else the same with it and without.
+Each kind has its own chances, so that a seed's plan is else the same with it and without.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.simulation.applications import ASKING, Application
 from tests.simulation.broker import Broker
 from tests.simulation.coordinators import Coordinators
 
-#: How long a record may take, in ms: less and more than processes stand still.
+#: How long a record may take, in ms: less and more than processes stall.
 DELIVERY_MS = (3_000, 120_000)
 
 
@@ -43,7 +43,7 @@ class Kind:
         return cls(harsh=seed % 4 == 3, mixed=seed % 4 == 1, asking=seed % 8 == 6, own=own)
 
     def application(self, seed: int, planned: Application) -> Application:
-        """Return the application that takes the place of the planned one, if one does."""
+        """Return the application that replaces the planned one, if one does."""
         return random.Random(f"asking {seed}").choice(ASKING) if self.asking else planned
 
     def settings(self, seed: int, planned: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Spec:
 
 
 class Control:
-    """workers.control.ThreadControl: nobody commands, reports are dropped."""
+    """workers.control.ThreadControl: no one commands, reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []
@@ -78,7 +78,7 @@ class Control:
 
 
 class AtOnce(Executor):
-    """Does what would be done beside the thread before it goes on."""
+    """Does what would be done beside the thread before it continues."""
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
         try:
@@ -139,11 +139,11 @@ class Process:
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
 
     def ready(self) -> bool:
-        """Whether it can go on now."""
+        """Whether it can continue now."""
         return not self.ended and (self.world.now_ms >= self._until_ms or bool(self._awaited and self._awaited()))
 
     def resume(self) -> None:
-        """Let it go on until the end of its iteration, or until it waits for something."""
+        """Let it continue until the end of its iteration, or until it waits for something."""
         self._awaited = None
         self._resumed = True
         if self._strand is None:
@@ -242,7 +242,7 @@ class Process:
             self.thread.task_manager.state_directory.close()
 
     def pause(self, ms: int, stopped: bool) -> None:
-        """Called inside of it: go on only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
+        """Called inside of it: continue only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
         self.world.note(self.client, f"{'STOPPED' if stopped else 'SLOW'} for {ms} ms")
         self.stopped, self.paused = stopped, True
         before_ms = self.world.now_ms
@@ -254,11 +254,11 @@ class Process:
             self.later(0, happen)
         if not self.points.alive:
             raise Killed
-        self.world.note(self.client, "goes on")
+        self.world.note(self.client, "continues")
         self.world.advance(0)
 
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
-        """Called inside of it: go on when the condition holds; False if it does not within timeout_ms."""
+        """Called inside of it: continue when the condition holds; False if it does not within timeout_ms."""
         if not condition():
             self._park(self.world.now_ms + timeout_ms, condition)
         if not self.points.alive:

@@ -63,7 +63,7 @@ class _Connection:
                 some = self._end.recv(1 << 20)
             except BlockingIOError:
                 break
-            except ConnectionResetError:  # it was closed with an answer that nobody has read
+            except ConnectionResetError:  # it was closed with an answer that no one has read
                 some = b""
             if not some:
                 self.close()
@@ -117,8 +117,8 @@ class Wire:
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[Any]:
-        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences whoever
-        # has sent it again: nobody can help that.
+        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences the client
+        # that sent it again: that cannot be helped.
         can_be_late = self._coordinators.is_new and request.api.name in ("TxnOffsetCommit", "EndTxn")
         name = f"ask {request.api.name}"
         return self._ask(name, lambda: self._coordinators.answer(request, self), on_done, can_be_late)
@@ -301,7 +301,7 @@ class OwnWriter:
         return lost
 
     def _judge(self, served_ms: int) -> None:
-        """A record is not to be given up in time in which nobody could have sent it."""
+        """A record is not to be given up in time in which no one could have sent it."""
         self._io.world.happened("a record is given up")
         if served_ms < self._delivery_ms:
             self._io.world.violated(

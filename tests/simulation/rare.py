@@ -1,8 +1,8 @@
 """Which rare branches of the code were reached: exception handlers, raised errors, warnings.
 
-They are found in the source, not listed: whoever adds one finds it in the table. While they are counted, the functions
+They are found in the source, not listed: a new one appears in the table. While they are counted, the functions
 that have some run as code that was compiled from the same source with a call in each branch; their line numbers stay.
-(A trace function would not do: strands are greenlets, which have no trace function of their own.)
+(A trace function would not do: strands are greenlets, which have no separate trace function.)
 """
 
 from __future__ import annotations

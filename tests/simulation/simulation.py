@@ -1,6 +1,6 @@
 """One schedule: an application, its hosts and processes, what happens to them, and what has to be true in the end.
 
-All of it follows from the seed. In the first part things go wrong; then everything is mended and has to come to rest
+All of it follows from the seed. In the first part things go wrong; then everything is fixed and has to come to rest
 within a bounded simulated time; then all processes are shut down and the auditor looks.
 """
 
@@ -220,7 +220,7 @@ class Simulation:
     def _come_to_rest(self) -> None:
         self._faults_on = False
         self._harsh.end()
-        self.world.note("schedule", "all is mended")
+        self.world.note("schedule", "all is fixed")
         for partition in range(self.plan.partitions):
             self._write(IN, CLOSER, partition)
         self._timestamp += 100_000
@@ -360,7 +360,7 @@ class Simulation:
         for task_id in directory.tasks_on_disk():
             try:
                 directory.wipe(task_id)
-            except StreamsError:  # somebody has it
+            except StreamsError:  # someone has it
                 continue
             self.world.note(host.name, f"the state directory of {task_id} is DELETED")
             self.world.happened("a state directory is deleted")

@@ -1,7 +1,7 @@
-"""A stack of its own for each simulated process, so that it can be left in the middle of a call and taken up later.
+"""A separate stack for each simulated process, so that it can be left in the middle of a call and taken up later.
 
 Python's generators cannot suspend code that knows nothing of them; greenlets can. Only one runs at any time, and it is
-said which: whoever resumes a strand goes on when the strand parks or ends. Nothing is left to a scheduler, so a run is
+said which: the resumer of a strand continues when it parks or ends. Nothing is left to a scheduler, so a run is
 the same every time.
 """
 
@@ -24,11 +24,11 @@ class Strand:
         return bool(self._stack.dead)
 
     def resume(self) -> None:
-        """Go on where it parked."""
+        """Continue where it parked."""
         self._stack.parent = getcurrent()
         self._stack.switch()
 
     def park(self) -> None:
-        """Called inside of it: give control back to whoever resumed it, until it is resumed again."""
+        """Called inside of it: give control back to the one that resumed it, until it is resumed again."""
         assert self._stack.parent is not None
         self._stack.parent.switch()

@@ -28,7 +28,7 @@ def test_schedules_find_nothing(directory: Path) -> None:
     outcomes = list(run_seeds(0, SEEDS, directory))
     assert [outcome.violations[0] for outcome in outcomes if outcome.violations] == []
     points = {what for outcome in outcomes for _, _, what in outcome.trace}
-    assert points >= {"KILLED", "goes on", "commit transaction", "group commit", "restore store", "persist store"}
+    assert points >= {"KILLED", "continues", "commit transaction", "group commit", "restore store", "persist store"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # locks that a mutant does not release

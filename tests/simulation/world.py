@@ -19,7 +19,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class StalledError(Exception):
-    """Somebody waits for what nothing will bring about."""
+    """Someone waits for what nothing will bring about."""
 
 
 @dataclass(eq=False, slots=True)

@@ -55,7 +55,7 @@ RATE_PERCENT = 95
 
 
 class HttpLoad:
-    """Clients on a thread of their own, as a context manager.
+    """Clients on their own thread, as a context manager.
 
     port: the server's. after: when they begin, in seconds after entering. counts: connections by kind, and answers to
     malformed requests by status. wrong: what no server may do. waits: of each probe, in seconds, infinite for one that

@@ -66,8 +66,8 @@ def test_a_database_without_complaints_has_none(tmp_path: Path) -> None:
     assert last_complaint(tmp_path / "log-is-elsewhere") == ""
 
 
-#: RocksDB writes memtables in the background while commits go on, until there is no space: the first write that has to
-#: wait for room has begun before a failure is known, or not; several stores, because both happen.
+#: RocksDB writes memtables in the background while commits continue, until there is no space. The first write that
+#: waits for room has begun before a failure is known, or not; several stores, because both happen.
 FULL_IN_THE_BACKGROUND = """
 import sys
 from pathlib import Path

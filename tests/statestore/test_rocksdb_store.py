@@ -31,7 +31,7 @@ from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import StoreTask
 
-#: Commits for ever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
+#: Commits forever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
 WRITER = """
 import sys
 import time

@@ -82,7 +82,7 @@ class Browser:
         self._call("POST", "/alert/accept")
 
     def show(self, width: int, height: int, dark: bool = False) -> None:
-        """Take a size, and the colours of day or night."""
+        """Take a size, and the colors of day or night."""
         self._devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
@@ -105,7 +105,7 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start Chromium with a profile of its own, and end it."""
+    """Start Chromium with its own profile, and end it."""
     found = chromium()
     assert found is not None
     binary, driver = found

@@ -16,7 +16,7 @@ COUNT_FILE = "deaf-assignments"
 
 
 class DeafConsumer:
-    """A Consumer that librdkafka does not let fetch one partition: paused behind the back of whoever assigns it."""
+    """A Consumer that librdkafka does not let fetch one partition: paused without its owner's knowledge."""
 
     def __init__(self, consumer: Consumer, is_deaf: Callable[[], bool]) -> None:
         self._consumer = consumer

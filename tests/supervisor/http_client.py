@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def host_config(state_dir: Path) -> dict[str, Any]:
-    """Return what makes an application one of several hosts: a port, an address for the others, a disk of its own."""
+    """Return what makes an application one of several hosts: a port, an address for the others, its own disk."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])

@@ -9,7 +9,7 @@ from worker_targets import CONDUCTOR
 
 from penstock.supervisor.processes.worker_process import WorkerSpec
 
-#: Behind the conductor's path: where spare processes say that they prepare, and wait until they may go on.
+#: Behind the conductor's path: where spare processes say that they prepare, and wait until they may continue.
 DOOR = ".spare"
 
 
@@ -18,7 +18,7 @@ def prepare_quietly(spec: WorkerSpec) -> None:
 
 
 def prepare_with_leave(spec: WorkerSpec) -> None:
-    """Say the own name and pid; go on with what the test answers."""
+    """Say the own name and pid; continue with what the test answers."""
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(spec.config[CONDUCTOR] + DOOR)
         door.sendall(f"{spec.name} {os.getpid()}".encode())

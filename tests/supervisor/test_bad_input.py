@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
         ("nowhere:topology", "", "No module named 'nowhere'. Is the name right, and is"),
         ("user_app:nothing", "", "Is the part after the colon the name of a topology in user_app?"),
         ("user_app:topology", "topology = 42", "Expected a Topology, a StreamsBuilder, or a function that returns one"),
-        ("user_app:topology", "raise RuntimeError('no licence')", "RuntimeError: no licence ("),
+        ("user_app:topology", "raise RuntimeError('no license')", "RuntimeError: no license ("),
         ("user_app:topology", "def topology(:", "SyntaxError: invalid syntax (user_app.py, line 3)"),
         ("user_app:topology", "import sys; sys.exit('not me')", "SystemExit: not me ("),
         (
@@ -219,7 +219,7 @@ def test_a_function_that_raises_is_named_with_its_record_and_nothing_is_lost(
     ) in last_line(log)
     assert 'numbers.map_values(lambda value: 12 // value, name="divide")' in log  # the user's line in the traceback
 
-    # Corrected, it goes on where it was: the record that failed and the one behind it are there.
+    # Corrected, it continues where it was: the record that failed and the one behind it are there.
     app.module(DIVIDING.format(source=source, sink=sink).replace("12 // value", "12 // (value or 1)"))
     process = app.start(threads=1)
     wait_for_line(process, "State transition from REBALANCING to RUNNING")

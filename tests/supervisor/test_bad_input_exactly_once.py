@@ -70,7 +70,7 @@ def test_an_output_topic_that_does_not_exist_is_an_error(app: App, make_topic: C
 def test_a_transaction_that_a_dead_producer_left_open_is_told_and_waited_for(
     app: App, make_topic: Callable[..., str], unique_name: Callable[[str], str]
 ) -> None:
-    """Meanwhile the other partition goes on; once the transaction is ended, what was behind it follows."""
+    """Meanwhile the other partition continues; once the transaction is ended, what was behind it follows."""
     address, dead = app.config["bootstrap.servers"], unique_name("dead")
     source, sink = make_topic("in", 2), make_topic("out")
     command = [sys.executable, "-c", DYING_PRODUCER, address, source, dead]

@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-#: Longer than a request may take here, shorter than a session: nobody is thrown out of the group.
+#: Longer than a request may take here, shorter than a session: no one is thrown out of the group.
 OUTAGE_SECONDS = 8.0
 #: The broker's session with its controller lasts longer, too. Without that (by default it is 9 s) its partitions have
 #: no leader for a moment, after which librdkafka may not read or write one any more: see docs/reliability.md.
@@ -43,7 +43,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
 
 @contextmanager
 def stopped(broker: DevBroker) -> Iterator[None]:
-    """Have the broker's process stand still; it keeps its connections and answers nothing."""
+    """Have the broker's process stall; it keeps its connections and answers nothing."""
     pid = broker.status().pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

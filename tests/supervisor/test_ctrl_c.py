@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: everything ends in good order, at once, and no record is lost or counted twice."""
+"""Ctrl-C at any moment: everything ends cleanly, at once, and no record is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def running(app: App, counting: Counting) -> App:
 
 
 def interrupt(process: subprocess.Popen[str]) -> str:
-    """Press Ctrl-C and return what is logged until the end, which must be in good order."""
+    """Press Ctrl-C and return what is logged until the end, which must be clean."""
     process.send_signal(signal.SIGINT)
     _, log = process.communicate(timeout=STOP_SECONDS)
     assert process.returncode == ExitCode.OK, log

@@ -44,7 +44,7 @@ def test_a_process_that_survives_the_abort_is_killed_and_replaced(
     app = application(1, clock=clock)
     (one,) = conductor.running(1)
     app.wait_for(ApplicationState.RUNNING)
-    one.process.suspend()  # it gets the signals that can be handled only when it goes on
+    one.process.suspend()  # it gets the signals that can be handled only when it continues
     pass_time(app, clock, 360_000, log, "aborting it")
     pass_time(app, clock, 5_000, log, f"process {one.pid}, survives SIGABRT: killing it")
     assert conductor.next().slot == 1

@@ -128,7 +128,7 @@ def pauses_and_resumes(page: Browser, streams: KafkaStreams) -> None:
     eventually(lambda: page.run("return !document.getElementById('paused').hidden") is True, "the page says so")
     eventually(lambda: page.run("return !document.getElementById('resume').disabled") is True, "it can be resumed")
     page.click("#resume")
-    eventually(lambda: not streams.is_paused, "it goes on")
+    eventually(lambda: not streams.is_paused, "it continues")
 
 
 def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:
@@ -162,6 +162,6 @@ def fits_a_phone(page: Browser) -> None:
     eventually(lambda: max(page.run(middle)) < 2, "what is too wide is seen from its middle")
     assert page.run("const box = document.querySelector('#topology figure'); return box.scrollWidth > box.clientWidth")
     assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
-    colours = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
-    text, ground = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
+    colors = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
+    text, ground = (sum(map(int, color[4:-1].split(", "))) for color in colors)
     assert text > 500 > 120 > ground  # light upon dark

@@ -1,4 +1,4 @@
-"""Store reads that another host has to answer, a standby task, or nobody yet."""
+"""Store reads that another host has to answer, a standby task, or no one yet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def a_standby_answers(http: HttpClient) -> None:
     assert original["lag"] is None
     assert copy["rows"] == original["rows"] != []
     forwarded = http.ask(f"/stores/counts?partition={theirs}", X_Penstock_Forwarded="1")
-    assert (forwarded.status, forwarded.error["code"]) == (503, "NOT_HERE")  # not sent on for ever
+    assert (forwarded.status, forwarded.error["code"]) == (503, "NOT_HERE")  # not sent on forever
 
 
 def test_a_store_that_is_being_restored_says_so(counting: Counting, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ TRY_AGAIN = {"RESTORING", "NOT_HERE", "INCOMPLETE", "HOST_UNREACHABLE", "NOT_RUN
 
 
 class Storm:
-    """Askers in threads of their own. answers: how many of each kind; wrong: what no host may say."""
+    """Askers in their own threads. answers: how many of each kind; wrong: what no host may say."""
 
     def __init__(self, ports: list[int]) -> None:
         self.answers: Counter[str] = Counter()

@@ -100,7 +100,7 @@ def streams(config: dict[str, Any]) -> Iterator[MakeStreams]:
 
 @pytest.fixture
 def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the program of a user in a process group of its own."""
+    """Start the program of a user in its own process group."""
     started: list[subprocess.Popen[str]] = []
 
     def start(guard: str = 'if __name__ == "__main__"', end: str = "sys.exit(streams.run())") -> subprocess.Popen[str]:
@@ -125,7 +125,7 @@ def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., su
         process.communicate()
 
 
-# -- in a process of its own
+# -- in its own process
 
 
 def test_sigterm_ends_a_program_in_good_order(program: Any, conductor: Conductor) -> None:

@@ -22,7 +22,7 @@ from penstock.supervisor.source.topology_source import TopologySource
 ROOT = Path(__file__).resolve().parents[2]
 #: How much later than a log record a print may appear. The interpreter's buffers took 15 s.
 PRINT_SECONDS = 1.0
-#: How a module may set up its log. Each has ``log`` afterwards, and may have a file of its own.
+#: How a module may set up its log. Each has ``log`` afterwards, and may have its own file.
 STDLIB = "import logging\n{}log = logging.getLogger('user.code')\n"
 SETUPS = {
     "nothing": STDLIB.format(""),
@@ -152,7 +152,7 @@ def test_records_arrive_once_with_level_logger_and_fields(tmp_path: Path, setup:
     assert (warning["message"], warning["level"], warning["order_id"]) == ("a warning", "WARNING", 17)
     assert warning["logger"] == ("user.code" if "user.code" in SETUPS[setup] else "app")
     assert warning["process"].endswith("-StreamThread-1")
-    if "extra=" in module_for(setup):  # a name of ours
+    if "extra=" in module_for(setup):  # a name of Penstock
         assert warning["level_"] == "high"
     (failure,) = [record for record in records if "a failure" in record["message"]]
     assert (failure["message"], failure["level"]) == ("a failure", "ERROR")

@@ -1,4 +1,4 @@
-"""A process that takes more than its share of the memory: told, and if it stays so, replaced in good order."""
+"""A process that takes more than its share of the memory: told, and if it stays so, replaced cleanly."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_over_its_share_is_told_and_replaced_in_good_order(
     look(app, clock, AFTER_MS - 2 * CHECK_MS)
     assert not log.has(REPLACED)
     look(app, clock, 3 * CHECK_MS)
-    assert one.hear() == {"command": "shutdown", "leave_group": False}  # closes by itself: nobody kills it
+    assert one.hear() == {"command": "shutdown", "leave_group": False}  # closes by itself: no one kills it
     successor = conductor.next()
     assert (successor.slot, successor.pid != one.pid) == (1, True)
     successor.run_up()

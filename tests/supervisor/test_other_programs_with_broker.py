@@ -1,4 +1,4 @@
-"""A program that is no Kafka Streams application under the same group id: the newcomer is refused, the others go on."""
+"""A program other than Kafka Streams under the same group id: the newcomer is refused, the others continue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OtherProgram:
                 self.errors.append(error)
 
     def poll_until(self, check: Callable[[], bool], what: str) -> None:
-        """Go on reading until it is so."""
+        """Continue reading until it is so."""
 
         def is_so() -> bool:
             self.poll()

@@ -23,7 +23,7 @@ STOP_SECONDS = 30.0
 FULL_BYTES = 50_000
 PRINTS = "print('x' * 99, file=sys.{stream})"
 LOGS = "logging.getLogger('user').warning('x' * 99)"
-#: A module that writes more than a pipe holds, then goes on writing while it runs.
+#: A module that writes more than a pipe holds, then continues writing while it runs.
 WRITES = """
 import logging, sys, threading, time
 from penstock import StreamsBuilder

@@ -171,12 +171,12 @@ PROGRAMS = {
         probe()
     """,
     "enum": """
-        class Colour(enum.Enum):
+        class Color(enum.Enum):
             RED = 1
             GREEN = 2
             CRIMSON = 1
             @property
-            def warm(self): return self is Colour.CRIMSON
+            def warm(self): return self is Color.CRIMSON
         class Planet(enum.Enum):
             EARTH = (5.9, 6.3)
             MARS = (0.6, 3.4)
@@ -192,7 +192,7 @@ PROGRAMS = {
             found = read(Name, b'"a"'), read(Name, b'"b"'), read(Level, b'"low"')
             planets = Planet.MARS.radius, Planet((5.9, 6.3))
             others = Level.LOW.number, Level("low"), Access.ALL, Access(3) is Access.ALL, Name.A
-            return list(Colour.__members__), Colour["CRIMSON"].warm, planets, others, found
+            return list(Color.__members__), Color["CRIMSON"].warm, planets, others, found
         probe()
     """,
     "new type, cached and decorated functions, closures": """

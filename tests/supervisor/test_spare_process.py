@@ -1,4 +1,4 @@
-"""The spare process: it takes the place of a stream thread's process that dies, and is never in the way."""
+"""The spare process: it replaces a stream thread's process that dies, and is never in the way."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_spare_process_ends_with_the_application(
 
 @contextmanager
 def door(path: Path) -> Iterator[Callable[[], tuple[str, int, socket.socket]]]:
-    """Yield what waits for the next spare process, and returns its name, its pid, and what to close to let it go on."""
+    """Yield what waits for the next spare process, and returns its name, its pid, and what to close to resume it."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path) + DOOR)
         listening.listen()

@@ -1,4 +1,4 @@
-"""A partition that a real consumer stops to fetch: it is told, the task is opened anew, then the process replaced."""
+"""A partition that a real consumer stops to fetch: it is told, the task is reopened, then the process replaced."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def run_until_counted(app: App, counting: Counting) -> str:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_three_versions_of_an_application(app: App, counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first counts; the second would lose the counts; the third has them rebuilt and goes on exactly."""
+    """The first counts; the second would lose the counts; the third has them rebuilt and continues exactly."""
     monkeypatch.chdir(app.folder)
     monkeypatch.syspath_prepend(app.folder)
     app.config = {key: str(value) for key, value in counting.config.items()}

@@ -50,12 +50,12 @@ def test_two_stream_threads_share_the_tasks_and_end_in_good_order(counting: Coun
         assert by_name(streams.metrics(), "alive-stream-threads") == [2]
     assert streams.exit_code is ExitCode.OK
     counting.produce(1)
-    with counting.streams(1) as again:  # goes on from what was committed, with the state on disk
+    with counting.streams(1) as again:  # continues from what was committed, with the state on disk
         again.start()
         counting.wait_for_all_counts()
 
 
-#: How long the partitions of a killed process may stand still on a busy machine; unreplaced, its session takes 45 s.
+#: How long the partitions of a killed process may stall on a busy machine; unreplaced, its session takes 45 s.
 FLOW_SECONDS = 20.0
 
 

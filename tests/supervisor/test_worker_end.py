@@ -69,7 +69,7 @@ def test_a_module_that_fails_at_import_ends_its_process(
 def test_a_failed_process_that_hangs_is_aborted_and_replaced(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
-    """It has said why it fails, so nobody waits until it counts as hanging."""
+    """It has said why it fails, so no one waits until it counts as hanging."""
     clock = ManualClock()
     app = application(
         1, clock=clock, exception_handler=lambda _: StreamsUncaughtExceptionHandlerResponse.REPLACE_THREAD

@@ -1,6 +1,6 @@
 """Small stream threads for the supervisor's tests: real processes that do what the test tells them over a socket.
 
-A module of its own, importable by the spawned process: conftest.py puts its folder on the path.
+A separate module, importable by the spawned process: conftest.py puts its folder on the path.
 """
 
 from __future__ import annotations

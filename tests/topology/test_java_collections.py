@@ -52,7 +52,7 @@ def test_a_tree_set_is_balanced() -> None:
 
 
 def test_a_tree_set_keeps_its_shape_when_the_order_changes() -> None:
-    """What is in its place stays there: that is what describe() shows. Sorted anew, "a" would be the last."""
+    """What is in its place stays there: that is what describe() shows. Sorted again, "a" would be the last."""
     sizes = {"a": 1, "b": 2, "c": 3}
     tree: TreeSet[str] = TreeSet(lambda one, other: sizes[one] - sizes[other])
     tree.add("a")

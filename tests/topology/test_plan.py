@@ -227,7 +227,7 @@ def test_a_description_of_another_version_is_not_compared() -> None:
 
 
 class Scaled:
-    """A serde without a repr of its own. sides: its repr would differ from process to process."""
+    """A serde without its own repr. sides: its repr would differ from process to process."""
 
     def __init__(self, scale: int, password: str = "secret") -> None:
         self.scale, self.password = scale, password

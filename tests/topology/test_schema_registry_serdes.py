@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry import topic_record_subject_name_strategy
 from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
 
-# What the extra's own dependencies deprecate is not ours to mend.
+# What the extra's own dependencies deprecate is not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
 FIELDS = [{"name": "currency", "type": "string"}, {"name": "cents", "type": "int"}]
@@ -213,8 +213,8 @@ def test_no_handler_drops_a_record_because_the_registry_is_away(nobody: dict[str
     table = builder.stream("in", value_serde=serdes["source"]).to_table(store="money", value_serde=serdes["store"])
     table.to_stream().to("out", value_serde=serdes["sink"])
     kinds = ("deserialization", "processing", "production")
-    config = {f"{kind}.exception.handler": "log_and_continue" for kind in kinds}
-    config |= {"statestore.cache.max.bytes": 0}
+    config: dict[str, Any] = {f"{kind}.exception.handler": "log_and_continue" for kind in kinds}
+    config["statestore.cache.max.bytes"] = 0
     data = (
         Serdes.avro(AVRO, client()).serialize("in", MONEY) if where == "source" else b'{"currency": "EUR", "cents": 5}'
     )

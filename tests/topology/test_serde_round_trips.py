@@ -144,7 +144,7 @@ def holds_no_number(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-class Colour(Enum):
+class Color(Enum):
     NONE = float("nan")
 
 
@@ -166,7 +166,7 @@ class Sum(msgspec.Struct):
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, [math.inf], {"a": (-math.inf,)}, Colour.NONE, Point(math.nan), {"a": Point(math.nan), Text("b"): None}],
+    [math.nan, [math.inf], {"a": (-math.inf,)}, Color.NONE, Point(math.nan), {"a": Point(math.nan), Text("b"): None}],
     ids=repr,
 )
 def test_nan_and_infinity_are_an_error(make: Callable[..., Any], value: Any) -> None:

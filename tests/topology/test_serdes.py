@@ -223,7 +223,7 @@ def test_varints_are_read_as_written(number: int, rest: bytes) -> None:
 
 @pytest.mark.parametrize("kernel", ["", "off"])
 def test_what_json_writes_takes_no_more_memory_than_it_needs(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record cache may hold millions of values, and orjson leaves each of its own in a block of 4 KB."""
+    """A record cache may hold millions of values, and orjson leaves each of its texts in a block of 4 KB."""
     if kernel:
         monkeypatch.setattr(codecs, "compiled", None)
     write = json_encoder()

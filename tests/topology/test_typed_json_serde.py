@@ -15,14 +15,14 @@ from penstock import ConfigError, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
 class Purchase(msgspec.Struct):
     user: str
     amount: int
-    colour: Colour | None = None
+    color: Color | None = None
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class Point:
 
 
 VALUES = [
-    (Purchase, Purchase("u", 3, Colour.RED), b'{"user":"u","amount":3,"colour":"red"}'),
+    (Purchase, Purchase("u", 3, Color.RED), b'{"user":"u","amount":3,"color":"red"}'),
     (Frozen, Frozen(datetime(2026, 1, 2, tzinfo=UTC)), b'{"at":"2026-01-02T00:00:00Z"}'),
-    (Basket, Basket([Purchase("u", 3)]), b'{"purchases":[{"user":"u","amount":3,"colour":null}]}'),
+    (Basket, Basket([Purchase("u", 3)]), b'{"purchases":[{"user":"u","amount":3,"color":null}]}'),
     (Pair, Pair(1, "x"), b'[1,"x"]'),
     (Row, {"a": 1}, b'{"a":1}'),
     (Point, Point(1.5), b'{"x":1.5}'),

@@ -21,7 +21,7 @@ from penstock.topology.records import RawRecord, TopicPartition
 
 
 class ManualClock:
-    """Stands still until somebody waits or a test advances it."""
+    """Stalls until someone waits or a test advances it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000

@@ -57,8 +57,9 @@ class ThreadDouble:
     """One member and what a stream thread does with its events: opens and closes tasks, joins whenever it has to."""
 
     def __init__(self, member: StreamsGroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
-        config = StreamsConfig({"application.id": "a", "bootstrap.servers": "unused:1"})
-        settings = {**config, "application.server": endpoint}
+        settings = StreamsConfig(
+            {"application.id": "a", "bootstrap.servers": "unused:1", "application.server": endpoint}
+        )
         log = PrefixedLogger(__name__, "")
         offsets: ChangelogOffsets = NoOffsets()
         self.member = member
@@ -114,7 +115,7 @@ class ThreadDouble:
 
 
 class NoOffsets:
-    """ChangelogOffsets of somebody who never leads."""
+    """ChangelogOffsets of someone who never leads."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         raise AssertionError("asked for offsets")
@@ -173,7 +174,7 @@ class Group:
         *,
         join: bool = True,
     ) -> ThreadDouble:
-        """Start a thread of a process of its own."""
+        """Start a thread in its own process."""
         connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
         member = StreamsGroupMember(
             config or self.config, connection, topology or self.topology, StreamsGroupBytes(), SystemClock()

@@ -70,7 +70,7 @@ class FixedOffsets:
 
 
 class FixedClock:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def monotonic_ms(self) -> int:
         return NOW_MS
@@ -474,4 +474,4 @@ def test_tasks_of_another_topology_are_refused_and_both_are_named(topics: Mappin
         r"\d reads .*Two applications have the same application.id",
     ):
         stranger.on_assignment(parts["m-2"])
-    assert leader.on_assignment(parts["m-1"]).active  # the leader's application goes on
+    assert leader.on_assignment(parts["m-1"]).active  # the leader's application continues

@@ -332,7 +332,7 @@ def test_threads_get_their_share_of_a_client_and_keep_what_they_can(
     for number in range(threads):
         its_own = had.get(number, set()) & active
         if any(t in had.get(other, ()) for t in its_own for other in range(threads) if other != number):
-            continue  # claimed by another thread too: which of them gets it takes the place of one that is not
+            continue  # claimed by another thread too: which of them gets it replaces one that is not
         assert len(its_own & set(dealt[0][f"1-{number}"])) >= min(len(its_own), len(active) // threads)
 
 

@@ -1,4 +1,4 @@
-"""Somebody deletes a changelog while the application runs: it says so, with what to do, and does not stand still."""
+"""Someone deletes a changelog while the application runs: it says so, with what to do, and does not stall."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from test_stream_thread_broker import Case
+
+from tests.workers.test_stream_thread_broker import Case
 
 pytestmark = pytest.mark.broker
 

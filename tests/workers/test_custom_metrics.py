@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from counting import IN, feed
-from memory_kafka import Cluster
-from thread_stage import Application, Thread
 
 from penstock import ConfigError, FixedKeyProcessor, Processor, Serdes, Stores, StreamsBuilder
 from penstock.supervisor.http.prometheus import exposition
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Metric, Sensor
+from tests.workers.counting import IN, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application, Thread
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 PRICES = "prices"
@@ -76,7 +76,7 @@ def test_a_sensor_shows_what_it_is_given(metrics: CustomMetrics) -> None:
 
 
 class Lookup(FixedKeyProcessor[Any, Any, Any]):
-    """Counts its records, and keeps a file of its own."""
+    """Counts its records, and keeps its own file."""
 
     directories: ClassVar[set[Path]] = set()
 
@@ -126,7 +126,7 @@ def test_processors_of_a_thread_add_metrics_and_keep_files(
     assert found["lookup"].tags["thread-id"] == thread.thread.name
     assert {path.name for path in Lookup.directories} == {"1_0", "1_1"}  # 0 is that of the global store
     thread.close()
-    app.thread().until_idle().close()  # what processors keep beside the stores is in nobody's way
+    app.thread().until_idle().close()  # what processors keep beside the stores is in no one's way
     assert [path.joinpath("notes").read_text() for path in Lookup.directories] == ["mine"] * 2
 
 

@@ -6,10 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_clients import MemoryMember
-from memory_kafka import Cluster, MemoryAdmin, failed
-from thread_stage import Application
 
 from penstock.clients.errors import (
     ErrorCode,
@@ -22,6 +18,10 @@ from penstock.clients.writing.writer import Lost
 from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_clients import MemoryMember
+from tests.workers.memory_kafka import Cluster, MemoryAdmin, failed
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 
@@ -70,7 +70,7 @@ def test_a_restore_waits_for_open_transactions_and_leaves_out_aborted_ones(
     partition = TopicPartition(CHANGELOG, 0)
     log = cluster.logs[partition]
     log.open_since = log.end
-    cluster.append(CHANGELOG, 0, b"a", b"\0\0\0\0\0\0\0\x63", 1)  # somebody's open transaction
+    cluster.append(CHANGELOG, 0, b"a", b"\0\0\0\0\0\0\0\x63", 1)  # someone's open transaction
     delete = counter.stage.state_dir / "app"
     delete.rename(counter.stage.state_dir / "gone")
     # It may be one that is committed, with its markers on their way: its input will not be read again (KAFKA-10167).
@@ -91,7 +91,7 @@ def test_a_fenced_producer_gives_its_tasks_up(
 ) -> None:
     thread = counter.thread().until_idle()
     feed(cluster, "aab")
-    cluster.group.generation += 1  # the group has gone on without this member
+    cluster.group.generation += 1  # the group has continued without this member
     counter.stage.clock.advance(200)
     thread.step()
     assert "dropped out of the consumer group" in caplog.text
@@ -106,7 +106,7 @@ def test_a_fenced_producer_gives_its_tasks_up(
 def test_a_transaction_that_fails_for_a_deleted_changelog_is_no_migration(
     cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Started again, the tasks would find the changelog made anew, and count from nothing."""
+    """Started again, the tasks would find the changelog recreated, and count from nothing."""
     thread = counter.thread().until_idle()
     feed(cluster, "aab")
     thread.step(2)
@@ -164,7 +164,7 @@ def test_all_tasks_of_a_thread_share_the_transaction(cluster: Cluster, counter: 
 def test_what_leaves_uncommitted_is_not_committed_with_the_others(
     cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its output is in the transaction of all tasks, which would go on without its offsets."""
+    """Its output is in the transaction of all tasks, which would continue without its offsets."""
     feed(cluster, "a", partition=0)
     feed(cluster, "b", partition=1)
     first = counter.thread().until_idle()
@@ -235,7 +235,7 @@ def test_an_input_that_an_open_transaction_holds_up_is_told(
         counter.stage.clock.advance(11_000)
         thread.step(3)
     told = [record.getMessage() for record in caplog.records if "is held at offset" in record.getMessage()]
-    assert len(told) == 1, "once, and not of the partition that goes on"
+    assert len(told) == 1, "once, and not of the partition that continues"
     assert "in-0 is held at offset 3, although there are records up to 4" in told[0]
     log.open_since = None  # the broker has aborted it
     thread.step(3).commit()

@@ -21,9 +21,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
-from counting import counting_topics
-from test_stream_thread_broker import Runner
-from thread_stage import Spec
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -48,6 +45,9 @@ from penstock.workers.tasks.record_sends import make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.read_to_end import read_to_end
+from tests.workers.counting import counting_topics
+from tests.workers.test_stream_thread_broker import Runner
+from tests.workers.thread_stage import Spec
 
 pytestmark = pytest.mark.broker
 
@@ -98,8 +98,8 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
         return made[-1]
 
     yield new
-    for opened in (*made, *admins):
-        opened.close()
+    for close in (*(one.close for one in made), *(one.close for one in admins)):
+        close()
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +146,9 @@ def test_a_replaced_worker_fences_its_predecessor_at_once(
     assert committed_values(bootstrap_servers, topic) == [], "the transaction is over, not only abandoned"
     with pytest.raises(TaskMigratedError):
         write_and_commit(old, topic, b"too late")
-    make_send(new, TASK)(topic, b"k", b"goes on", None, None, 0)
+    make_send(new, TASK)(topic, b"k", b"continues", None, None, 0)
     new.commit_transaction({}, NO_MEMBER)
-    assert committed_values(bootstrap_servers, topic) == [b"goes on"]
+    assert committed_values(bootstrap_servers, topic) == [b"continues"]
 
 
 def test_a_fenced_producer_is_replaced_by_one_that_works(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
@@ -173,7 +173,7 @@ def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsPr
     blocker.produce(topic, b"behind", b"k", 0)
     assert blocker.flush(WAIT_SECONDS) == 0
     until(lambda: committed_values(strict_broker, topic) == [b"behind"])  # the broker has ended it
-    with pytest.raises(TaskMigratedError, match=r"fenced|cannot go on"):
+    with pytest.raises(TaskMigratedError, match=r"fenced|cannot continue"):
         write_and_commit(producer, topic, b"2")
     producer.abort_transaction()
     make_send(producer)(topic, b"k", b"3", None, None, 0)
@@ -229,7 +229,7 @@ def test_a_new_owner_waits_for_what_a_former_one_is_about_to_commit(
     former.send_offsets_to_transaction([RdTopicPartition(source, 0, 6)], group, WAIT_SECONDS)
     second = case.start()
     second.until(lambda: second.state == "PARTITIONS_ASSIGNED")
-    former.poll(1.0)  # it has every opportunity to go on without waiting
+    former.poll(1.0)  # it has every opportunity to continue without waiting
     former.produce(f"{application_id}-counts-changelog", struct.pack(">q", 6), b"k", 0)
     former.commit_transaction(WAIT_SECONDS)
 
@@ -346,7 +346,7 @@ def test_a_topic_that_refuses_records_is_named(
     assert re.search(said, text)
     producer.abort_transaction()
     ok = new_topic(strict_broker)
-    make_send(producer, TASK)(ok, b"k", b"goes on", None, None, 0)
+    make_send(producer, TASK)(ok, b"k", b"continues", None, None, 0)
     producer.flush()
 
 

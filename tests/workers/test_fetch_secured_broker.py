@@ -1,4 +1,4 @@
-"""A fetcher reads over TLS, authenticated by SASL, from a broker that lets nobody else in."""
+"""A fetcher reads over TLS, authenticated by SASL, from a broker that lets no other in."""
 
 from __future__ import annotations
 

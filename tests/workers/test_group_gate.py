@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.group_gate import (
@@ -15,6 +14,7 @@ from penstock.workers.group.assignment.group_gate import (
     refuse_other_topology,
     unfit,
 )
+from tests.workers.test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_topic_that_only_others_have_matched_so_far_is_no_other_topology(match
 
 
 def test_a_member_does_not_lead_a_group_with_another_topology() -> None:
-    """Its error would be sent to all: it leaves, and the others go on."""
+    """Its error would be sent to all: it leaves, and the others continue."""
     stranger, member = assignor(1, topics=FOREIGN_TOPICS), assignor(2)
     joined = member.subscription([TaskId(1, 0)], (), {})
     other = joined._replace(owned=frozenset({TopicPartition("z", 0)}))

@@ -192,7 +192,7 @@ def test_stateful_tasks_standbys_and_warmups_are_where_kafka_streams_puts_them(n
 
 
 def test_stateless_tasks_are_balanced_as_kafka_streams_balances_them() -> None:
-    """Which ones a client gets differs: Kafka Streams deals them out anew, we leave them where they were."""
+    """Which ones a client gets differs: Kafka Streams redistributes them, we leave them where they were."""
     for group in recorded("high_availability")[:PENSTOCK_ALONE]:
         clients = assigned(group, HighAvailabilityTaskAssignor, spread=True)[1].clients
         kafka = kafkas_clients(group)

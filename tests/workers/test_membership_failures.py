@@ -16,7 +16,6 @@ from confluent_kafka.cimpl import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import metadata as kafka_python
-from memory_kafka import ManualClock
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Address
@@ -42,6 +41,7 @@ from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMet
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
+from tests.workers.memory_kafka import ManualClock
 
 DEADLINE_SECONDS = 30.0
 PAUSE_SECONDS = 0.01
@@ -73,7 +73,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def closed_port() -> Iterator[str]:
-    """An address where nobody listens."""
+    """An address where no one listens."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -116,7 +116,7 @@ def test_offsets_that_are_not_told_at_once_are_not_waited_for_again_and_again(st
     partitions = [TopicPartition("t", number) for number in range(20)]
     started = time.monotonic()
     for partition in partitions:
-        with pytest.raises(BrokerUnavailableError, match="have not been told yet"):
+        with pytest.raises(BrokerUnavailableError, match="are not known yet"):
             member.committed([partition])
     assert 0.2 <= time.monotonic() - started < 1.2  # one wait, not twenty
     found = ""
@@ -193,7 +193,7 @@ class Gone:
 def test_fenced_after_an_outage_a_static_member_joins_anew_and_otherwise_it_dies(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A broker that crashed may hold an earlier member of the slot for the right one; nobody else has joined."""
+    """A broker that crashed may hold an earlier member of the slot for the right one; no other has joined."""
     config, fenced = GroupMemberConfig("g", instance_id="slot-0"), ErrorCode.FENCED_INSTANCE_ID
     clock = ManualClock()
     coordinator = group_coordinator.GroupCoordinator(

@@ -145,7 +145,7 @@ def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
         return found
 
     monkeypatch.setattr(GroupOffsets, "fetch", late)
-    with pytest.raises(BrokerUnavailableError, match="have not been told yet"):
+    with pytest.raises(BrokerUnavailableError, match="are not known yet"):
         member.committed([first])
     member.commit({first: OffsetAndMetadata(9)})
     told.set()

@@ -64,7 +64,7 @@ def test_too_little_is_refused_if_configured_and_told_if_not(caplog: pytest.LogC
 
 
 def test_the_stores_of_a_process_share_what_it_was_given() -> None:
-    """In a process of its own: the sizes are the process's."""
+    """In its own process: the sizes are the process's."""
     program = (
         "from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, process_resources, set_process_config\n"
         "set_process_config(RocksDBConfig(block_cache_bytes=9 << 20))\n"

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import IN, OUT, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
 from penstock.workers.metrics.sensors import SamplingBudget
+from tests.workers.counting import IN, OUT, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT = Serdes.string()
@@ -197,5 +197,5 @@ def test_sampling_takes_no_more_than_its_share_of_the_time() -> None:
     budget.spent(5_000, 5_000)  # it took less than the clock can say
     assert not budget.allows(5_099)
     assert budget.allows(5_100)
-    budget.spent(6_000, 9_000)  # somebody else had the processor
+    budget.spent(6_000, 9_000)  # another had the processor
     assert budget.allows(11_000)

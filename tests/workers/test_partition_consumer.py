@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
-from memory_io import MemoryReader
-from memory_kafka import Cluster, ManualClock
 
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
@@ -17,6 +15,8 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 from penstock.workers.tasks.partition_consumer import PartitionConsumer
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.workers.memory_io import MemoryReader
+from tests.workers.memory_kafka import Cluster, ManualClock
 
 IN_0 = TopicPartition("in", 0)
 DEADLINE_SECONDS = 60.0
@@ -55,7 +55,7 @@ def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: Manual
 def test_librdkafka_reads_a_partition_again_that_was_paused_and_unassigned(
     bootstrap_servers: str, make_topic: Callable[..., str], unique_name: Callable[[str], str]
 ) -> None:
-    """It goes on to pause a partition that is unassigned."""
+    """It continues to pause a partition that is unassigned."""
     partition = TopicPartition(make_topic("in"), 0)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(partition.topic, b"value")

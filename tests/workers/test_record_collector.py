@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.errors import BrokerError, ClientError, DeliveryTimeoutError, ErrorCode, Kind, broker_error
@@ -22,6 +21,7 @@ from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.measurement import dead_letters
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)
@@ -268,7 +268,7 @@ def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
 
 
 def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
-    """Their new start would make it anew, and it would be empty."""
+    """Their new start would recreate it, and it would be empty."""
     mock.collector.register_writer(TASK, ["app-store-changelog"])
     mock.producer.partition_count(TOPIC)
     mock.collector.note([Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])

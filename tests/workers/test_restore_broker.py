@@ -245,7 +245,7 @@ def test_a_process_that_is_killed_in_a_restore_goes_on_where_it_was(app: Applica
         app.wait_for_counts()
         again = restores.total - records
         second = {partition: starts[-1] for partition, starts in restores.starts.items() if len(starts) > 1}
-        print(f"\nkilled after {sum(restored_before.values())} of {records}: went on from {second}, {again} twice")
+        print(f"\nkilled after {sum(restored_before.values())} of {records}: continued from {second}, {again} twice")
         assert sum(second.values()) > 0, "nothing of the first restore was kept"
         assert 0 <= again < sum(restored_before.values()), "everything was restored again"
 

@@ -1,4 +1,4 @@
-"""What a setting means to each client of a stream thread, at the values that mean something of their own."""
+"""What a setting means to each client of a stream thread, at the values that have a special meaning."""
 
 from __future__ import annotations
 

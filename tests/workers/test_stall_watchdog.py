@@ -1,4 +1,4 @@
-"""Partitions that stand still although the broker has records: found, told, re-opened, and given to another process."""
+"""Partitions that stall although the broker has records: found, told, re-opened, and given to another process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_io import MemoryReader
-from memory_kafka import Cluster, ManualClock, done, failed
-from thread_stage import Application, Thread
 
 from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
@@ -23,6 +19,10 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import PartitionStalled
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.stalls.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_io import MemoryReader
+from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
+from tests.workers.thread_stage import Application, Thread
 
 P0, P1 = TopicPartition(IN, 0), TopicPartition(IN, 1)
 TIMEOUT_MS = 60_000
@@ -145,7 +145,7 @@ def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout
 
 
 class Deaf(MemoryReader):
-    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning mends it."""
+    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning fixes it."""
 
     deaf: set[TopicPartition]
     heal: bool

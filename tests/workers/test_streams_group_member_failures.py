@@ -11,15 +11,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
-from streams_group_stage import (
-    DEADLINE_SECONDS,
-    HEARTBEAT_MS,
-    PROMPT_SECONDS,
-    QUICK_GROUPS,
-    Group,
-    ThreadDouble,
-    quick_groups,
-)
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.group import streams_messages, streams_protocol
@@ -42,6 +33,15 @@ from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from tests.workers.streams_group_stage import (
+    DEADLINE_SECONDS,
+    HEARTBEAT_MS,
+    PROMPT_SECONDS,
+    QUICK_GROUPS,
+    Group,
+    ThreadDouble,
+    quick_groups,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -300,7 +300,7 @@ def test_a_commit_with_an_epoch_that_is_not_the_members_is_refused(
     group.settle()
     membership = thread.member._streams._membership
     group.configure(heartbeat_interval_ms=5_000, session_timeout_ms=45_000)
-    group.run_until(lambda: membership._heartbeat_interval_ms == 5_000)  # else a heartbeat mends it
+    group.run_until(lambda: membership._heartbeat_interval_ms == 5_000)  # else a heartbeat fixes it
     identity = membership.identity
     monkeypatch.setattr(membership, "identity", Identity(identity.generation + 1, identity.member_id))
     with pytest.raises(TaskMigratedError):

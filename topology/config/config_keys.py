@@ -114,7 +114,7 @@ _TABLE = (
     ConfigKey("ensure.explicit.internal.resource.naming", BOOLEAN, False,
               "Refuse generated names of stores and internal topics (KIP-1111)."),
     ConfigKey("processor.wrapper.class", CLASS, None,
-              "Wraps every processor (KIP-1112); not in this version.", no_effect=True),
+              "Code around every processor (KIP-1112)."),
     # -- records: serdes, time, errors
     ConfigKey("default.key.serde", CLASS, "string", "Serde of keys for operators that name none.", words=_SERDES),
     ConfigKey("default.value.serde", CLASS, "json", "Serde of values for operators that name none.", words=_SERDES),
@@ -275,7 +275,7 @@ _TABLE = (
     ConfigKey("penstock.static.membership", BOOLEAN, True,
               "Each slot is a static member, so a replaced process resumes its tasks."),
     ConfigKey("penstock.fetcher", STRING, "auto",
-              "Who reads records: auto: Penstock itself, where it knows all of a consumer's settings; librdkafka.",
+              "The client that reads records: auto: Penstock, where it knows all of a consumer's settings; librdkafka.",
               one_of("auto", "librdkafka")),
     ConfigKey("penstock.sender", STRING, "auto",
               "Who writes records: auto: Penstock itself, where it knows all settings; librdkafka.",

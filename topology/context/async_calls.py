@@ -77,7 +77,7 @@ class AsyncCalls(Protocol):
     """Runs the calls of all tasks of a stream thread, on one event loop."""
 
     def begin(self, call: Call) -> None:
-        """Run a call. Its thread goes on; the call is done some time later."""
+        """Run a call. Its thread continues; the call is done some time later."""
 
     def cancel(self, call: Call) -> None:
         """Run a call no further; its result is not wanted any more."""

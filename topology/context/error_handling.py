@@ -29,7 +29,7 @@ from .exception_handlers import (
 )
 from .task_context import Process, TaskContext
 
-#: What no handler is asked about: the task is given up or tried again, or a handler has decided already.
+#: What no handler is asked about: the task is closed or tried again, or a handler has decided already.
 UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
 
 

@@ -66,7 +66,7 @@ class Response:
 
     @classmethod
     def resume(cls, records: Sequence[ProducerRecord] = ()) -> Response:
-        """Drop the record and go on."""
+        """Drop the record and continue."""
         return cls(Result.RESUME, records)
 
     @classmethod

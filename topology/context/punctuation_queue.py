@@ -53,7 +53,7 @@ class PunctuationQueue:
         return schedule
 
     def reschedule(self, schedule: PunctuationSchedule, due_ms: int) -> None:
-        """Take in a schedule that close() has dropped, with another due time: a task goes on where it was (Spark)."""
+        """Take in a schedule that close() has dropped, with another due time: a task continues where it was (Spark)."""
         schedule.due_ms = due_ms
         self._schedules.add(schedule)
 

@@ -36,7 +36,7 @@ class StoreBackend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreBuilder:
-    """Everything that is said of a store when a topology is built (Kafka Streams: StoreBuilder and its suppliers).
+    """Everything that a topology declares about a store (Kafka Streams: StoreBuilder and its suppliers).
 
     Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is used also
     depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
@@ -131,7 +131,7 @@ class TimestampedRows(NamedTuple):
 
     encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value, exact_value_type:
     as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None). Each change has to
-    be told to the changelog first.
+    be written to the changelog first.
     table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
     """
 

@@ -113,7 +113,7 @@ class KStream(AsyncStream[K, V]):
         return self.result(node, self.key_serde, None)
 
     def peek(self, action: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
-        """Call action(key, value) for each record and go on with the same stream."""
+        """Call action(key, value) for each record and continue with the same stream."""
         return self.same_types(self.attach(name, "KSTREAM-PEEK-", KStreamPeek(action)))
 
     def foreach(self, action: Callable[[K, V], Any], *, name: str | None = None) -> None:

@@ -100,7 +100,7 @@ def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, A
 
 
 def pack_facts(facts: Facts) -> bytes:
-    """Return a description in few bytes, none if it would be too large to be told by each member of a group."""
+    """Return a description in few bytes, none if it is too large for each member of a group to send."""
     packed = zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 9)
     return packed if len(packed) <= PACKED_BYTES_MAX else b""
 

@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All differences. rebuild: the stores whose files on disk are of no use to the new topology."""
+    """All differences. rebuild: the stores whose files the new topology cannot use."""
 
     findings: tuple[Finding, ...]
     rebuild: tuple[str, ...]
@@ -111,7 +111,7 @@ def _renamed(name: str, twin: str) -> Finding:
     return Finding(
         Verdict.REFUSE,
         name,
-        f"the store is now called {twin}: that one begins empty, while its input goes on behind what {name} has "
+        f"the store is now called {twin}: that one begins empty, while its input continues behind what {name} has "
         f'counted. Keep the old name (store="{name}"); names with numbers change with each operator before them',
     )
 

@@ -1,6 +1,6 @@
 """Operators whose functions wait: map_values_async, filter_async, flat_map_values_async, foreach_async.
 
-A call is begun when its record comes and goes on beside the stream thread, as do those of the records behind it. The
+A call is begun when its record comes and continues beside the stream thread, as do those of the records behind it. The
 results come out in the order of the records, or by key; see waiting.py for what stands behind them.
 """
 

@@ -15,7 +15,7 @@ _LONG = struct.Struct(">q")
 
 
 class FusedRow(FusedUpdate):
-    """Writes how a record updates the row of one key in the store, and how the change goes on downstream.
+    """Writes how a record updates the row of one key in the store, and how the change continues downstream.
 
     rows: the store's; store: its name; key: the variable with the key.
     """

@@ -28,7 +28,7 @@ def record_metadata(task: TaskContext) -> RecordMetadata | None:
 def with_record_context(
     task: TaskContext, context: ProcessorRecordContext, process: Process, key: Any, value: Any
 ) -> None:
-    """Process a record that was set aside as if its input record came now; then go on with the current one."""
+    """Process a record that was set aside as if its input record came now; then continue with the current one."""
     timestamp, offset, partition, topic, headers, raw_key, raw_value = context
     message = None
     if topic is not None:
@@ -46,7 +46,7 @@ def process_as_input(
     timestamp: int,
     headers: Headers,
 ) -> None:
-    """Process a record as if message were the task's input record now; then go on with the current one."""
+    """Process a record as if message were the task's input record now; then continue with the current one."""
     previous = task.message, task.timestamp, task.headers
     task.message, task.timestamp, task.headers = message, timestamp, headers
     try:

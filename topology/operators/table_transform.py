@@ -111,7 +111,7 @@ def _getter_as_of(get: GetterAsOf, row_of: _RowOf) -> GetterAsOf:
 
 
 def _row_function(node: NodeContext, transform: Transform) -> _RowOf:
-    """Return what makes a row for who reads the table: the transformer sees no input record then."""
+    """Return what makes a row for a reader of the table: the transformer sees no input record then."""
     task = node.task
 
     def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:

@@ -37,7 +37,7 @@ class Held:
         self.call: Any = None
 
     def pass_on(self, task: TaskContext, process: Process) -> None:
-        """Process the record as if it came now; then go on with the current one."""
+        """Process the record as if it came now; then continue with the current one."""
         newest_ms = task.stream_time_ms
         task.stream_time_ms = self.stream_time_ms
         try:

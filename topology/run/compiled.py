@@ -12,6 +12,7 @@ from typing import Any
 
 from ..context.error_handling import ErrorHandling, raise_noted
 from ..context.exception_handlers import DEAD_LETTER_TOPIC
+from ..context.processor_wrapper import configured_wrap
 from ..context.task_context import Process, TaskContext
 from ..errors import ConfigError, StreamsError
 from ..graph.processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
@@ -113,7 +114,8 @@ class _Compiler:
         self.topology = topology
         self.task = task
         self.errors = ErrorHandling(task)
-        self.fused = fused and not self.errors.guards_nodes
+        self.wrap = configured_wrap(task)
+        self.fused = fused and self.wrap is None and not self.errors.guards_nodes
         self.closures: dict[str, Process] = {}
         self.contexts: dict[str, NodeContext] = {}
         self.sources: dict[str, CompiledSource] = {}
@@ -190,6 +192,9 @@ class _Compiler:
         if process is not context.forward:
             for closure in (process, *context.closures):
                 self.errors.register(node.name, closure)
+        if self.wrap is not None:
+            process = self.wrap(node.name, process)
+            self.errors.register(node.name, process)
         return self.errors.guard(node.name, process) if self.errors.guards_nodes else process
 
     def mark_replayable(self) -> None:

@@ -41,7 +41,7 @@ class StampedRecord(NamedTuple):
 class CompiledSource:
     """One source topic of one task.
 
-    process_batch(messages): deserialize and process each; records that a handler gives up are dropped.
+    process_batch(messages): deserialize and process each; records that a handler rejects are dropped.
     process(message): the same for one.
     stamp(message) -> StampedRecord, or None if the record was dropped: what a task with several input partitions
     needs to know which record is next. process_stamped(record): process it. extracts_timestamps: False if a record's

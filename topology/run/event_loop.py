@@ -74,7 +74,7 @@ class LoopCalls:
 
 
 class TurnedCalls(AsyncCalls):
-    """Nothing goes on beside the task: the loop turns while the task waits.
+    """Nothing continues beside the task: the loop turns while the task waits.
 
     make_loop: makes it, with the first call.
     """

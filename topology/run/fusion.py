@@ -206,7 +206,7 @@ class LoopCode(ABC):
 
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
-        """Let what is written meanwhile go on with a timestamp that is not the record's; errors tell the record's."""
+        """Let what is written meanwhile use a timestamp that is not the record's; errors report the record's."""
         outer, self._record_time = self._record_time, self.fresh("record_time")
         self.emit(f"{self._record_time} = timestamp")
         with self.block("try:"):
@@ -302,7 +302,7 @@ class SourceCode(LoopCode):
         self.emit("task.headers = headers")
 
     def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
-        """Write the loop around the operators; failed() raises, or the record is dropped and the loop goes on."""
+        """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")

@@ -71,6 +71,11 @@ def decode_uuid(data: bytes) -> UUID:
     return UUID(data.decode())
 
 
+if compiled is not None:
+    encode_uuid = compiled.uuid_encoder(encode_uuid)
+    decode_uuid = compiled.uuid_decoder(decode_uuid)
+
+
 def encode_boolean(value: Any) -> bytes:
     """Return one byte, 1 or 0; raises SerializationError for anything but True and False."""
     if value is True or value is False:

@@ -13,7 +13,7 @@ from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
-#: How long the brokers may take, in ms; without an answer nothing is said until the next check.
+#: How long the brokers may take, in ms; without an answer nothing is logged until the next check.
 REQUEST_MS = 10_000
 
 

@@ -61,7 +61,7 @@ class RebalanceListener:
     def on_partitions_revoked(
         self, partitions: Collection[TopicPartition], active: Collection[TaskId], standby: Collection[TaskId]
     ) -> None:
-        """Commit and suspend the tasks that move away, with their partitions; all others go on."""
+        """Commit and suspend the tasks that move away, with their partitions; all others continue."""
         self._log.debug(
             "Current state %s: revoked partitions %s because of consumer rebalance.\n"
             "\tcurrently assigned active tasks: %s\n\tcurrently assigned standby tasks: %s\n",
@@ -78,7 +78,7 @@ class RebalanceListener:
             self._log.info("partition revocation took %s ms.", self._clock.monotonic_ms() - start_ms)
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Give up all active tasks without a commit: other threads may own them by now."""
+        """Close all active tasks without a commit: other threads may own them by now."""
         self._log.info(
             "at state %s: partitions %s lost due to missed rebalance.\n"
             "\tlost active tasks: %s\n\tlost assigned standby tasks: %s\n",

@@ -1,6 +1,6 @@
 """A stream thread's part in its group: joins with what it owns, hands the group's decisions to the RebalanceListener.
 
-Cooperative: who is assigned keeps running what it keeps. Tasks that move are committed and closed by their old owner,
+Cooperative: a member continues the tasks that it keeps. Tasks that move are committed and closed by their old owner,
 which then joins once more; only that follow-up rebalance gives them to the new owner.
 """
 
@@ -120,7 +120,7 @@ class StreamsGroup:
         self.enforce_rebalance("Shutdown requested")
 
     def lose(self) -> None:
-        """Give up all active tasks without a commit, and join again: this thread has missed a rebalance."""
+        """Close all active tasks without a commit, and join again: this thread has missed a rebalance."""
         self.listener.on_partitions_lost(self._owned_partitions())
         self.enforce_rebalance("the tasks of this thread have moved")
 
@@ -180,7 +180,7 @@ class StreamsGroup:
         self._membership.join(subscription, reason)
 
     def _prepare_topics(self) -> bool:
-        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks go on.
+        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.
 
         Raises TaskTimeoutError if that has failed for task.timeout.ms.
         """

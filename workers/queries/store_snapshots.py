@@ -18,7 +18,7 @@ def take(command: TakeSnapshot, task_manager: TaskManager) -> QueryResult:
     """
     try:
         return QueryResult(command.id, _offsets(Path(command.directory), task_manager))
-    except Exception as error:  # noqa: BLE001  reported; processing goes on
+    except Exception as error:  # noqa: BLE001  reported; processing continues
         return QueryResult(command.id, error=f"{type(error).__name__}: {error}")
 
 

@@ -10,7 +10,7 @@ from penstock.topology.records import TaskId, TopicPartition
 class SuspendReason(Enum):
     """Why a standby task stops to follow a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
 
-    MIGRATED: it left this thread, to another one or for good. PROMOTED: it goes on here as the active task.
+    MIGRATED: it left this thread, to another one or for good. PROMOTED: it continues here as the active task.
     """
 
     MIGRATED = "MIGRATED"
@@ -18,7 +18,7 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener:
-    """Override what is of interest. See KafkaStreams.set_standby_update_listener for who calls it and when.
+    """Override what is of interest. See KafkaStreams.set_standby_update_listener for its caller and time.
 
     end_offset: where the changelog ended when the last record was fetched, None if that is not known yet.
     """

@@ -6,7 +6,7 @@ from penstock.topology.records import TopicPartition
 
 
 class StateRestoreListener:
-    """Override what is of interest. See KafkaStreams.set_global_state_restore_listener for who calls it and when.
+    """Override what is of interest. See KafkaStreams.set_global_state_restore_listener for its caller and time.
 
     partition: of the changelog; store: the name of the store that is restored from it.
     """

@@ -39,7 +39,7 @@ _S = ChangelogState
 class StoreChangelogReader:
     """The restore consumer and what it reads.
 
-    restore_listener is told of active tasks, standby_listener of standby tasks. limit_interval_ms: how often standby
+    restore_listener: for active tasks, standby_listener: for standby tasks. limit_interval_ms: how often standby
     tasks of source topics ask what is committed (``commit.interval.ms``).
     """
 
@@ -224,7 +224,7 @@ class StoreChangelogReader:
         bounds = self._bounds.poll([changelog.partition for changelog in registered])
         sources = [p for p in bounds if self._changelogs[p].is_source]
         committed = self._committed_now(sources)
-        if committed is None:  # these are asked for again
+        if committed is None:  # these are requested again
             committed = {}
             bounds = {partition: found for partition, found in bounds.items() if partition not in sources}
         for partition, found in bounds.items():

@@ -195,7 +195,7 @@ class AssignedTasks(Generic[T]):
     def recycle_suspended(
         self, successors: Mapping[TaskId, Collection[TopicPartition]]
     ) -> dict[TaskId, RecycledStores]:
-        """Close the suspended tasks that go on here in the other role, but not their stores: return these."""
+        """Close the suspended tasks that continue here in the other role, but not their stores: return these."""
         recycled = {}
         for task in self.suspended.values():
             if set(successors.get(task.task_id, ())) == task.input_partitions and task.has_state_stores:

@@ -14,7 +14,7 @@ could commit records that the new owner of its tasks, which has restored them, h
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
 its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That
-it was still the only writer when the end was asked for is known once the group has taken the offsets: so the end is
+it was still the only writer when the end was requested is known once the group has taken the offsets: so the end is
 asked for before and stored after. A process that slept too long stores nothing; without offsets to commit it would not
 find out, so no end is stored then, only data. A former owner that died may still have had records in flight, which
 arrive behind the end that the new owner restored to. The new owner has reprocessed, or will, the very input that they
@@ -23,7 +23,7 @@ under at-least-once. With exactly-once they belong to a transaction that the bro
 the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
 again.
 
-The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be given up, and else every few
+The ends are requested as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
 seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
 lies beside them: what is restored from there puts the same values again.
 """
@@ -88,7 +88,7 @@ class Commit(ABC):
     def finish(self) -> int:
         """Carry it out, or what start() has left of it. Returns how many tasks were committed.
 
-        Raises TaskMigratedError if the group has gone on without this member, RetriableCommitError if it can be tried
+        Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if it can be tried
         again, StreamsError for a record that could not be written.
         """
         if self.tasks:
@@ -137,7 +137,7 @@ class AtLeastOnceCommit(Commit):
     _answer: Future[None] | None = None  # the group's, once start() has sent the offsets
 
     def start(self) -> bool:
-        """Write records and stores, send the offsets, and return, so that tasks go on until the group has answered.
+        """Write records and stores, send the offsets, and return, so that tasks continue until the group has answered.
 
         The stores have no offsets of changelogs to wait for then. So they come first, while they hold nothing but what
         is acknowledged: a crash leaves in them what a restore would put there. A commit that asks for ends is carried
@@ -204,7 +204,7 @@ class Committer:
     def begin(self, enforce_checkpoint: bool = False) -> Commit:
         """Return a new commit, when the one under way is over; raises what Commit.finish() does if that one failed.
 
-        enforce_checkpoint: the tasks' stores are about to be given up.
+        enforce_checkpoint: the tasks' stores are about to be closed.
         """
         self.wait()
         commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
@@ -238,7 +238,7 @@ class Committer:
         return 0 if commit is None else self.finish(commit)
 
     def forget(self) -> None:
-        """Ask no more how the commit under way ends: its tasks are given up. They begin at whatever it comes to."""
+        """Ignore how the commit under way ends: its tasks are closed. They restart from its outcome."""
         self._under_way = None
 
     @contextmanager

@@ -34,7 +34,7 @@ OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 START_WAIT_SECONDS = 5.0
 #: How long the reset of a position waits.
 RESET_WAIT_SECONDS = 1.0
-#: What offsets_at is asked for.
+#: How offsets_at names these positions.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
@@ -61,7 +61,7 @@ class OffsetReset:
         self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
-        self._logged: set[str] = set()  # topics of which the others that start together need not be told
+        self._logged: set[str] = set()  # topics that the others that start together need not log again
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.

@@ -99,14 +99,14 @@ class PartitionConsumer:
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on with these partitions, from behind the last record that poll returned."""
+        """Continue with these partitions, from behind the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
             self._reader.resume(again)
             self._paused.difference_update(again)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on from these offsets, as in assign."""
+        """Continue from these offsets, as in assign."""
         known = self._known({p: offset for p, offset in offsets.items() if p in self._positions})
         paused = self._paused.intersection(known)
         # Reassigned, not sought: librdkafka refuses to seek in a partition that is not being fetched.

@@ -117,13 +117,13 @@ class RecordQueue:
         return self._time
 
     def set_partition_time(self, time_ms: int) -> None:
-        """Go on from the partition time that was committed."""
+        """Continue from the partition time that was committed."""
         self._time = self._source.partition_time_ms = time_ms
 
     def process(self, limit: int, before: int) -> int:
         """Process the next record, and those behind it up to limit that are older than ``before`` (ms).
 
-        Returns how many. What a source raises goes on to the caller; the task is then done with its buffer.
+        Returns how many. What a source raises propagates to the caller; the task is then done with its buffer.
         """
         start = self._next
         timestamps = self._timestamps
@@ -222,7 +222,7 @@ class PartitionGroup:
         return self._queues[partition].partition_time
 
     def set_partition_time(self, partition: TopicPartition, time_ms: int) -> None:
-        """Go on from the partition time that was committed."""
+        """Continue from the partition time that was committed."""
         self._queues[partition].set_partition_time(time_ms)
 
     def add_raw_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:

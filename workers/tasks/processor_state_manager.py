@@ -29,7 +29,7 @@ from ..group.topic_names import TopicNames
 #: memtables alone would hold back up to 16 MB of each store.
 PERSIST_RECORDS = 10_000
 PERSIST_INTERVAL_MS = 10_000
-#: Stores learn where their changelogs end as often as they are persisted: more often would be of no use.
+#: Stores learn where their changelogs end as often as they are persisted: more often would gain nothing.
 CHECKPOINT_INTERVAL_MS = PERSIST_INTERVAL_MS
 
 #: Makes a store of its StoreBuilder and the task's directory; of a store that is taken over if there is one.
@@ -95,7 +95,7 @@ class ProcessorStateManager:
         self._log = log
 
     def recycle(self) -> RecycledStores:
-        """Give up the stores without closing them, for the task that goes on here in the other role."""
+        """Release the stores without closing them, for the task that continues here in the other role."""
         self._end_persisting()
         recycled = RecycledStores(dict(self.stores), self._offsets_in_memory)
         self.stores.clear()
@@ -103,7 +103,7 @@ class ProcessorStateManager:
         return recycled
 
     def adopt(self, recycled: RecycledStores) -> None:
-        """Take over the stores that a task of the same id has given up; open builds upon them."""
+        """Take over the stores that a task of the same id has released; open builds upon them."""
         self._recycled = recycled
         self._locked = True
 
@@ -113,7 +113,7 @@ class ProcessorStateManager:
         return self._recycled is not None
 
     def open(self, build: Build) -> None:
-        """Lock the task's directory and open all stores, or go on with adopted ones.
+        """Lock the task's directory and open all stores, or continue with adopted ones.
 
         build(store builder, directory, store to be taken over or None) makes one.
 
@@ -215,7 +215,7 @@ class ProcessorStateManager:
     def checkpoint_needed(self, now_ms: int, enforced: bool) -> bool:
         """Whether a commit is needed though nothing was done: there were some without offsets, and it is time.
 
-        enforced: it is, because the stores are about to be given up. Kafka Streams: StateManagerUtil.checkpointNeeded.
+        enforced: it is, because the stores are about to be closed. Kafka Streams: StateManagerUtil.checkpointNeeded.
         """
         return self._owes_checkpoint and (enforced or self.checkpoint_due(now_ms))
 
@@ -309,6 +309,6 @@ class ProcessorStateManager:
 
 
 def persist_all(stores: Iterable[Any], beside_writes: bool) -> None:
-    """Make what stores have committed survive a SIGKILL; beside_writes: while their task goes on."""
+    """Make what stores have committed survive a SIGKILL; beside_writes: while their task continues."""
     for store in stores:
         store.persist(beside_writes)

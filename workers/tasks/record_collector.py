@@ -28,7 +28,7 @@ FENCED = frozenset((Kind.FENCED, Kind.EVICTED))
 
 
 class Decision(NamedTuple):
-    """Whether to go on without a record that could not be written, and what to write in its place (KIP-1034)."""
+    """Whether to continue without a record that could not be written, and what to write in its place (KIP-1034)."""
 
     goes_on: bool
     dead_letters: Sequence[ProducerRecord] = ()
@@ -39,7 +39,7 @@ ProductionExceptionHandler = Callable[[Message, ClientError, TaskId | None], Dec
 
 
 def fail_on_production_error(message: Message, error: ClientError, task_id: TaskId | None) -> Decision:
-    """Never go on: ``production.exception.handler=fail``, the default."""
+    """Never continue: ``production.exception.handler=fail``, the default."""
     return Decision(goes_on=False)
 
 
@@ -117,7 +117,7 @@ class RecordCollector:
         """Return what to raise for a report, None if the record is to be left out."""
         if record is None:
             self.has_lost_client = True
-            return TaskMigratedError(f"The producer cannot go on: {error}")
+            return TaskMigratedError(f"The producer cannot continue: {error}")
         text = self._failure(error, record, None)
         if error.kind in FENCED:
             self.has_lost_client = True

@@ -10,14 +10,14 @@ from penstock.clients.errors import BrokerError, ErrorCode, Kind, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-#: How long the brokers may take, in ms; then it is told, and ordered again with the next call.
+#: How long the brokers may take, in ms; then a warning says so, and the next call repeats it.
 REQUEST_TIMEOUT_MS = 30_000
 
 
 class RecordPurge:
     """Never waits for the broker: a request that is not answered yet holds back the next one.
 
-    What failed is told and asked for again by the next call, since its offsets include those of this one. What
+    What failed is logged and repeated by the next call, since its offsets include those of this one. What
     succeeded is not asked for again.
     """
 
@@ -45,7 +45,7 @@ class RecordPurge:
         return True
 
     def _note(self, partition: TopicPartition, offset: int, future: Future[int]) -> None:
-        """Take in an answer; an error is told when it is new, not each time."""
+        """Take in an answer; a repeated error is logged once."""
         try:
             future.result()
         except (RetriableError, BrokerError) as error:

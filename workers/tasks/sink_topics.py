@@ -20,7 +20,7 @@ CHANGELOG_SUFFIX = "-changelog"
 TRANSACTION_LOG = "__transaction_state"
 #: How long the broker may take to say how many partitions a topic has, in ms.
 COUNT_MS = 30_000
-#: How long the broker may take to say whether a topic exists, in ms; asked only when a record was given up.
+#: How long the broker may take to say whether a topic exists, in ms; asked only when a record was dropped.
 METADATA_MS = 5_000
 #: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
 PARTITION_COUNT_MS = 300_000
@@ -75,7 +75,7 @@ class SinkTopics:
         self._partition_counts.clear()
 
     def is_missing(self, topic: str) -> bool:
-        """Return whether a topic does not exist, asked once for all records that are given up together."""
+        """Return whether a topic does not exist, asked once for all records that are dropped together."""
         missing, until_ms = self._missing.get(topic, (False, 0))
         if self._clock.monotonic_ms() >= until_ms:
             missing = self._asked_whether_missing(topic)

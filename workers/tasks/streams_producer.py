@@ -173,7 +173,7 @@ class StreamsProducer:
     def abort_transaction(self, last: bool = False) -> None:
         """Undo all records since the last commit; all tasks of the thread have to be closed then.
 
-        A producer that cannot go on is replaced, unless this is the last call. Raises BrokerUnavailableError if the
+        A producer that cannot continue is replaced, unless this is the last call. Raises BrokerUnavailableError if the
         new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
         Penstock writes itself. All errors are forgotten.
         """
@@ -194,7 +194,7 @@ class StreamsProducer:
         self.collector.forget_errors()
 
     def close(self) -> None:
-        """Give up an open transaction, wait a little for what is still on its way, and end the client.
+        """Abort an open transaction, wait briefly for records in flight, and end the client.
 
         After a commit nothing is; without one it does not matter.
         """
@@ -203,7 +203,7 @@ class StreamsProducer:
             try:
                 self._writer.flush(CLOSE_SECONDS)
             except (ClientError, StreamsError) as error:
-                self._log.warning("The last records were given up: %s", error)
+                self._log.warning("The last records were dropped: %s", error)
         self._writer.close()
 
     def _replace(self) -> None:
@@ -253,7 +253,7 @@ class StreamsProducer:
             if error.kind is Kind.MISSING:  # of a record of the transaction; the error does not say which
                 self.check_changelogs()
             self.collector.has_lost_client |= not error.can_abort
-            reason = "the producer is fenced" if error.kind in FENCED else "the transaction is given up"
+            reason = "the producer is fenced" if error.kind in FENCED else "the transaction is aborted"
             raise TaskMigratedError(f"Failed to {what}: {reason} ({error})") from error
 
     # -- what the client reports

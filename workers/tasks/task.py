@@ -33,7 +33,7 @@ from .task_state import TASK_TRANSITIONS, TaskState
 
 
 class Changelogs(Protocol):
-    """Who reads changelogs into the stores of tasks: StoreChangelogReader."""
+    """What reads changelogs into the stores of tasks: StoreChangelogReader."""
 
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open."""
@@ -176,7 +176,7 @@ class Task(TaskContext, ABC):
         except Exception:
             if clean:
                 raise
-            self.log.exception("Error at %s; going on, because the task is being closed dirty", what)
+            self.log.exception("Error at %s; continuing, because the task is being closed dirty", what)
 
     def _transition_to(self, state: TaskState) -> None:
         self._states.transition_to(state)

@@ -46,7 +46,7 @@ class TaskCommits:
         return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
 
     def start_commit_all(self) -> int:
-        """Do as commit_all(), but let tasks go on while the group takes the offsets, where a commit may be so."""
+        """Do as commit_all(), but let tasks continue while the group takes the offsets, where a commit may be so."""
         if self.rebalance_in_progress:
             return NOT_COMMITTED
         return self._tried(lambda: self._committer.start(self._commit_of_all()))

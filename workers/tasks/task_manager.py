@@ -85,7 +85,7 @@ class TaskManager:
         assignment: all input partitions of this thread. Nothing is opened here: that is
         update_new_and_restoring_tasks'.
         """
-        # Before anything is closed: what goes on here in the other role keeps its stores open.
+        # Before anything is closed: what continues here in the other role keeps its stores open.
         in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
         promoted = self.standby.recycle_suspended(in_assignment)
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
@@ -181,7 +181,7 @@ class TaskManager:
             first.note(error)
 
     def handle_lost_all(self) -> None:
-        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and continue."""
         self.commits.forget()
         self._producer.abort_transaction()
         self.active.close(clean=False)
@@ -189,7 +189,7 @@ class TaskManager:
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
-        if self.commits.all_together:  # what the others did lies in the same transaction as what is given up
+        if self.commits.all_together:  # the others' work is in the same transaction as what is dropped
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
@@ -258,7 +258,7 @@ class TaskManager:
         return min((at for at in due if at is not None), default=None)
 
     def waits_for_locks(self) -> bool:
-        """Return whether tasks that another process here has not given up yet are all that is not running."""
+        """Return whether all tasks that are not running wait for another process here to release them."""
         waiting = self.active.created or self.standby.created
         return bool(waiting) and not self._changelog_reader.restoring_active()
 

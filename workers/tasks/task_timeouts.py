@@ -1,7 +1,7 @@
 """How long what a task needs from the brokers may fail before that is an error (``task.timeout.ms``, KIP-572).
 
 A broker that does not answer for a while must not end a stream thread: the task is left out and tried again in the next
-loop, while the others go on. Kafka Streams: AbstractTask.maybeInitTaskTimeoutOrThrow.
+loop, while the others continue. Kafka Streams: AbstractTask.maybeInitTaskTimeoutOrThrow.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: How long a stream thread waits for committed offsets before it goes on with its other work, in ms.
+#: How long a stream thread waits for committed offsets before it continues with its other work, in ms.
 COMMITTED_WAIT_MS = 500
 #: Kafka's names of settings that librdkafka calls otherwise.
 _RENAMED: Mapping[str, str] = {

@@ -56,7 +56,7 @@ SHUTDOWN_REBALANCE_WAIT_MS = 10_000
 
 
 class StreamThread:
-    """Runs the tasks that its group gives it, until it is told to shut down or something fails for good."""
+    """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
         self.name = parts.thread_client_id
@@ -107,7 +107,7 @@ class StreamThread:
     # -- life
 
     def run(self) -> None:
-        """Run until the thread is DEAD. Raises what ended it, unless it was told to shut down."""
+        """Run until the thread is DEAD. Raises what ended it, unless it was shut down."""
         self._log.info("Starting")
         if self.state is not _S.CREATED:
             self._log.info("StreamThread already shutdown. Not running")
@@ -141,7 +141,7 @@ class StreamThread:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another iteration follows, until the thread is told to stop.
+        """Whether another iteration follows, until the thread is stopped.
 
         A rebalance that is under way is carried to its end, because in the middle of it nothing can be committed.
         """
@@ -253,7 +253,7 @@ class StreamThread:
         self._maybe_persist()
         self._parts.open_transactions.poll()
         if self._parts.stalls.check(self.time.now_ms):
-            self.shutdown()  # the supervisor replaces a process that ends without having been told to
+            self.shutdown()  # the supervisor replaces a process that ends without a command
         self.status.report()
 
     def _poll_phase(self) -> int:

@@ -151,7 +151,7 @@ class Atomicity:
         self._offsets[partition] = offset
         return begin, offset
 
-    # -- the first half: copies, the tallies of keys, and what goes on to the groups
+    # -- the first half: copies, the tallies of keys, and what continues to the groups
 
     def _of_keys(self, transaction: Transaction, consumed: Mapping[Partition, tuple[int, int]]) -> Iterator[str]:
         places = self._places

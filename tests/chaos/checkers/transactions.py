@@ -4,7 +4,7 @@ The coordinator's log (``__transaction_state``) says of each transaction how it 
 part. In each of these the producer's batches end with a marker. The n-th marker of a producer in a partition belongs
 to its n-th transaction there. A marker may be written twice: by the next coordinator when the first one has failed in
 between, or by the same one when the partition's leader has failed before it answered. The second one ends no batch.
-Where each transaction has an epoch of its own (KIP-890), it has that of the first one.
+Where each transaction has its own epoch (KIP-890), it has that of the first one.
 """
 
 from __future__ import annotations
@@ -185,13 +185,21 @@ def decisions(states: Mapping[Partition, Log]) -> list[Decision]:
 
 
 def _decisions(log: Log) -> Iterator[Decision]:
+    """Yield them in order. What the next coordinator decides again, before it was complete, is one decision."""
+    pending: set[str] = set()
     for batch in log.batches:
         for record in batch.records:
-            if record.value is not None and (decision := _decision(record)) is not None:
+            if record.value is None:
+                continue
+            transactional_id, decision = _state(record)
+            if decision is None:
+                pending.discard(transactional_id)
+            elif transactional_id not in pending:
+                pending.add(transactional_id)
                 yield decision
 
 
-def _decision(record: Record) -> Decision | None:
+def _state(record: Record) -> tuple[str, Decision | None]:
     key, value = Fields(record.key or b""), record.value or b""
     key.take("h")  # version
     transactional_id = key.text()
@@ -204,9 +212,9 @@ def _decision(record: Record) -> Decision | None:
     fields.take("i")  # timeout
     state = fields.take("b")
     if state not in (PREPARE_COMMIT, PREPARE_ABORT):
-        return None
+        return transactional_id, None
     partitions = frozenset(_partitions(fields, flexible=version == FLEXIBLE))
-    return Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
+    return transactional_id, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
 
 
 def _partitions(fields: Fields, flexible: bool) -> Iterator[Partition]:

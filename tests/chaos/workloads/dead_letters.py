@@ -1,4 +1,4 @@
-"""Records that fail until the code is mended, and are put back while everything is killed, the replay too.
+"""Records that fail until the code is fixed, and are put back while everything is killed, the replay too.
 
 Every sixth record is refused as long as a file lacks, which comes and goes, and becomes a dead letter. All the time
 ``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a letter
@@ -29,7 +29,7 @@ from tests.chaos.workloads.workload import Setting, Workload
 
 LETTERS = "letters"
 CHANGELOG = f"{program.APPLICATION_ID}-{program.TALLY_STORE}-changelog"
-#: The share of records that are refused as long as the code is not mended.
+#: The share of records that are refused as long as the code is not fixed.
 POISON_SHARE = 1 / 6
 #: How long a replay may run before it is killed, in seconds; and how often it is left alone.
 LIFE_SECONDS = (0.3, 4.0)
@@ -46,12 +46,12 @@ def _poison(rng: random.Random) -> Mapping[str, Any]:
 
 
 class Replayer(threading.Thread):
-    """Mends and breaks the code, and replays letters. mended: the file whose presence mends."""
+    """Fixes and breaks the code, and replays letters. fixed: the file whose presence fixes."""
 
-    def __init__(self, config: Path, mended: Path, seed: int) -> None:
+    def __init__(self, config: Path, fixed: Path, seed: int) -> None:
         super().__init__(name="replayer", daemon=True)
         self.replays = self.kills = 0
-        self._config, self._mended = config, mended
+        self._config, self._fixed = config, fixed
         self._rng = random.Random(seed)
         self._ended = threading.Event()
 
@@ -59,9 +59,9 @@ class Replayer(threading.Thread):
         """Replay until end()."""
         while not self._ended.wait(self._rng.uniform(0, 2)):
             if self._rng.random() < 0.5:
-                self._mended.touch()
+                self._fixed.touch()
             else:
-                self._mended.unlink(missing_ok=True)
+                self._fixed.unlink(missing_ok=True)
             alone = self._rng.random() < LEFT_ALONE
             self.replay(None if alone else self._rng.uniform(*LIFE_SECONDS))
 
@@ -81,10 +81,10 @@ class Replayer(threading.Thread):
                 process.kill()
 
     def end(self) -> None:
-        """Replay no more, and leave the code mended."""
+        """Replay no more, and leave the code fixed."""
         self._ended.set()
         self.join()
-        self._mended.touch()
+        self._fixed.touch()
 
 
 class DeadLetters(Workload):
@@ -95,7 +95,7 @@ class DeadLetters(Workload):
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
-        self._mended = directory / "mended"
+        self._fixed = directory / "fixed"
         self._written: set[tuple[str, int]] = set()
         self._copies: Counter[tuple[str, int]] = Counter()
         self._letters: Counter[tuple[bytes | None, ...]] = Counter()
@@ -120,7 +120,7 @@ class DeadLetters(Workload):
     @property
     def environment(self) -> Mapping[str, str]:
         """See Workload."""
-        return {program.MENDED_VARIABLE: str(self._mended)}
+        return {program.MENDED_VARIABLE: str(self._fixed)}
 
     def settings(self, host: int) -> Mapping[str, object]:
         """See Workload."""
@@ -141,7 +141,7 @@ class DeadLetters(Workload):
         numbering = Numbering(program.KEYS, extras=_poison)
         self._feeder = NumberFeeder(bootstrap_servers, program.NUMBERS, numbering, self.setting.seed)
         self._feeder.start()
-        self._replayer = Replayer(config, self._mended, self.setting.seed)
+        self._replayer = Replayer(config, self._fixed, self.setting.seed)
         self._replayer.start()
 
     def see(self, record: Sight) -> None:

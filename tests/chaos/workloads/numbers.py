@@ -195,7 +195,7 @@ class LargeRecords(Numbers):
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
-        self._spoilt: list[str] = []
+        self._spoiled: list[str] = []
         self._copied = 0
 
     def settings(self, host: int) -> Mapping[str, object]:
@@ -215,17 +215,17 @@ class LargeRecords(Numbers):
             self._copied += 1
             value = record.content
             if not _is_whole(value, value["n"]):
-                self._spoilt.append(f"spoilt: the copy of number {value['n']} of {record.name} has another padding")
+                self._spoiled.append(f"spoiled: the copy of number {value['n']} of {record.name} has another padding")
 
     def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
         """See Workload; the last record of each key has to be in the changelog of the store that keeps them, whole."""
         table = read_table(bootstrap_servers, f"{program.APPLICATION_ID}-{program.LAST_STORE}-changelog")
-        spoilt = [
-            f"spoilt: the store has {str(table.get(key))[:60]} as the last record of {key}, number {number}"
+        spoiled = [
+            f"spoiled: the store has {str(table.get(key))[:60]} as the last record of {key}, number {number}"
             for key, number in self.ledger.expected.items()
             if not _is_whole(table.get(key), number)
         ]
-        paddings = Report.of("paddings", self._copied, "copies", [*self._spoilt, *spoilt])
+        paddings = Report.of("paddings", self._copied, "copies", [*self._spoiled, *spoiled])
         return [*super().reports(bootstrap_servers, reader), paddings]
 
 

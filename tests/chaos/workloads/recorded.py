@@ -34,7 +34,7 @@ JUDGE_SECONDS = 1.0
 
 
 class CaseFeeder(Feeder):
-    """Writes a few records of one case at a time. Each case has an event time of its own, some ms for each record."""
+    """Writes a few records of one case at a time. Each case has its own event time, some ms for each record."""
 
     def __init__(self, bootstrap_servers: str, seed: int, partitions: int) -> None:
         super().__init__(bootstrap_servers, seed)

@@ -1,4 +1,4 @@
-"""Recorded cases of ``tests/goldens`` in one application, each with topics, stores and operators of its own.
+"""Recorded cases of ``tests/goldens`` in one application, each with its own topics, stores and operators.
 
 An outcome that a test driver can predict must not depend on how partitions and topics interleave, nor on where a crash
 falls. That is why
@@ -8,7 +8,7 @@ falls. That is why
 - the grace period of the join is longer than a run, as either side may be far ahead of the other;
 - of a table's aggregates only sums are looked at: what a maximum without subtraction has seen depends on what the cache
   left out;
-- a global table is complete before hosts start, as nobody can say how far a process has read it.
+- a global table is complete before hosts start, as no one can say how far a process has read it.
 
 ``Case.why`` says what remains.
 """
@@ -75,7 +75,7 @@ class Case:
         return f"{self.name}-{name}"
 
     def operations(self) -> Iterator[dict[str, Any]]:
-        """Yield the case's operations with names of its own, but for outputs that are not compared."""
+        """Yield the case's operations with its own names, but for outputs that are not compared."""
         for op in goldens.read(FOLDER / f"{self.name}.json")["topology"]:
             if op["op"] == "to" and op["topic"] not in self.outputs:
                 continue

@@ -45,7 +45,7 @@ def promoted_without_catching_up(original: Any) -> Any:
 
 
 def zombie_commits(_: Any) -> Any:
-    """Tasks that others own by now go on."""
+    """Tasks that others own by now continue."""
 
     def handle_lost_all(manager: TaskManager) -> None:
         manager._producer.collector.forget_errors()
@@ -104,7 +104,7 @@ def left_uncommitted_in_the_transaction(original: Any) -> Any:
 
 
 def all_global_tables_noted(_: Any) -> Any:
-    """A global table in memory is not read anew, as if it had outlived its process. This was found."""
+    """A global table in memory is not read again, as if it had outlived its process. This was found."""
     return property(lambda _store: True)
 
 
@@ -136,7 +136,7 @@ def resumes_where_it_was(original: Any) -> Any:
 
 
 def pause_outlives_its_assignment(original: Any) -> Any:
-    """librdkafka goes on to pause a partition that is unassigned."""
+    """librdkafka continues to pause a partition that is unassigned."""
 
     def unassign(consumer: PartitionConsumer, partitions: Any) -> None:
         reader: Any = consumer._reader
@@ -162,7 +162,7 @@ def tasks_that_are_not_open_yet_untold(original: Any) -> Any:
 
 
 def never_in_doubt(_: Any) -> Any:
-    """A process that stood still writes what it has before it hears that its tasks are another's. This was found."""
+    """A process that stalled writes what it has before it hears that its tasks are another's. This was found."""
     return property(lambda _standstill: False)
 
 

@@ -25,7 +25,7 @@ def offsets_of_another_epoch(original: Any) -> Any:
 
 
 def all_time_counts(_: Any) -> Any:
-    """Deadlines go on while a record is processed, or the process stands still. This was found."""
+    """Deadlines continue while a record is processed, or the process stalls. This was found."""
     return lambda clock: clock._clock.monotonic_ms()
 
 

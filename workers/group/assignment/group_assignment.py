@@ -109,7 +109,7 @@ _ENDPOINT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 def host_and_port(endpoint: str) -> str:
     """Return an ``application.server`` as Kafka Streams understands it, empty for none.
 
-    Without scheme, brackets, and zeros before the port, which is a number in what the group is told.
+    Without scheme, brackets, and zeros before the port, which is a number in the bytes for the group.
     """
     match = _ENDPOINT.fullmatch(endpoint)
     return f"{match[1]}:{int(match[2])}" if match else ""

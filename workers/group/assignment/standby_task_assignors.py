@@ -160,7 +160,7 @@ class _Tags:
         """Note the values of a client that has got a copy.
 
         A tag that has no value left, because as many clients were used as it has values, counts no longer: to insist on
-        it would exclude all clients, while the other tags can still be told apart.
+        it would exclude all clients, while the other tags still differ.
         """
         for name, value in self.of(client):
             if len(self._values[name]) <= used_clients:

@@ -182,7 +182,7 @@ class StreamsPartitionAssignor:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
         except OtherTopologyError:
-            raise  # of this member, not of the others: they go on without it
+            raise  # of this member, not of the others: they continue without it
         except TaskAssignmentError as error:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)

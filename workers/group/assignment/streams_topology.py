@@ -1,4 +1,4 @@
-"""The topology as a streams group's broker is told it, so that it makes the internal topics and the tasks (KIP-1071).
+"""The topology as sent to a streams group's broker, which makes the internal topics and the tasks (KIP-1071).
 
 Kafka: StreamThread.initBrokerTopology, StreamsRebalanceData.Subtopology.
 """

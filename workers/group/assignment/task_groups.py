@@ -1,4 +1,4 @@
-"""The flow of tasks to clients that Kafka Streams makes a graph of (RackAwareGraphConstructor): who has what now.
+"""The flow of tasks to clients that Kafka Streams makes a graph of (RackAwareGraphConstructor): the current owners.
 
 Over each task runs one unit of flow, to a client node. With min_traffic there is one for each client. With
 balance_subtopology there is one for each sub-topology and client, which takes no more than the client's share of the

@@ -1,0 +1,46 @@
+"""The kernel's codecs against those in Python."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import SerializationError, kernel
+from penstock.topology.serdes import codecs
+
+pytestmark = pytest.mark.skipif(kernel.codecs is None, reason="the compiled kernel is not built here")
+
+
+@given(st.uuids())
+def test_a_uuid_is_written_and_read_as_python_does(value: uuid.UUID) -> None:
+    assert codecs.encode_uuid(value) == str(value).encode()
+    read = codecs.decode_uuid(str(value).encode())
+    assert (type(read), read, read.int, read.is_safe, hash(read)) == (
+        uuid.UUID, value, value.int, uuid.SafeUUID.unknown, hash(value)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["{12345678-1234-5678-1234-567812345678}", "12345678123456781234567812345678", "ABCDEF00-" + "0" * 4 * 6]
+)
+def test_other_forms_of_a_uuid_are_read_as_python_does(text: str) -> None:
+    assert codecs.decode_uuid(text.encode()) == uuid.UUID(text)
+
+
+@given(st.text("0123456789abcdefABCDEFg-{}", min_size=30, max_size=38))
+def test_a_text_is_a_uuid_exactly_where_python_says_so(text: str) -> None:
+    try:
+        expected = uuid.UUID(text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"badly formed|invalid literal"):
+            codecs.decode_uuid(text.encode())
+    else:
+        assert codecs.decode_uuid(text.encode()) == expected
+
+
+def test_what_is_no_uuid_is_refused() -> None:
+    with pytest.raises(SerializationError, match="a UUID"):
+        codecs.encode_uuid("12345678-1234-5678-1234-567812345678")

@@ -1,0 +1,90 @@
+"""processor.wrapper.class: code around every processor of a topology, operators of the DSL included (KIP-1112)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from ..records import Headers, Record, RecordMetadata, TaskId
+from .task_context import Process, TaskContext
+
+KEY = "processor.wrapper.class"
+
+#: What a processor does with a record.
+ProcessRecord = Callable[[Record[Any, Any]], None]
+
+
+class WrappedProcessor:
+    """A processor of one task, as a ProcessorWrapper sees it.
+
+    name: as ``penstock describe`` shows it. process: what it does with a record, with all that follows downstream.
+    """
+
+    def __init__(self, name: str, task: TaskContext, process: ProcessRecord) -> None:
+        self.name = name
+        self.process = process
+        self._task = task
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task that the processor belongs to."""
+        return self._task.task_id
+
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return where the input record that is being processed came from; None while a punctuation runs."""
+        message = self._task.message
+        return None if message is None else RecordMetadata(message.topic(), message.partition(), message.offset())
+
+
+class ProcessorWrapper(ABC):
+    """Puts code around every processor, for traces, timing or checks (Kafka Streams: ProcessorWrapper).
+
+    ``processor.wrapper.class`` names a class, or ``module:Class``. Each task makes its own object. Sources and sinks
+    are not wrapped. With a wrapper each operator has a call of its own (no fused loops), and a Record is made for it.
+    """
+
+    def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027 - few need it
+        """Take what is needed from the effective configuration."""
+
+    @abstractmethod
+    def wrap(self, processor: WrappedProcessor) -> ProcessRecord:
+        """Return what is called for each record, in place of ``processor.process``; called once for each processor.
+
+        It may pass on the record with other headers, skip it, or raise. The values of tables are their changes, with
+        the old value and the new one.
+        """
+
+
+Wrap = Callable[[str, Process], Process]
+
+
+def configured_wrap(task: TaskContext) -> Wrap | None:
+    """Return what wraps the processors of a task by name, None if it is not configured. Raises ConfigError."""
+    configured = task.config.get(KEY)
+    if configured is None:
+        return None
+    wrapper = configured() if isinstance(configured, type) else configured
+    if not callable(getattr(wrapper, "wrap", None)):
+        raise ConfigError(f"{KEY}={configured!r} has no method wrap(processor): derive it from ProcessorWrapper.")
+    getattr(wrapper, "configure", lambda _: None)(task.config)
+
+    def wrap(name: str, process: Process) -> Process:
+        def pass_on(record: Record[Any, Any]) -> None:
+            before, task.headers = task.headers, record[3]
+            try:
+                process(*record)
+            finally:
+                task.headers = before
+
+        call = wrapper.wrap(WrappedProcessor(name, task, pass_on))
+        if not callable(call):
+            raise ConfigError(f"{KEY}: wrap() of {type(wrapper).__name__} must return a function, not {call!r}.")
+
+        def wrapped(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            call(Record(key, value, timestamp, headers))
+
+        return wrapped
+
+    return wrap
