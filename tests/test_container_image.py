@@ -52,7 +52,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     folder = tmp_path_factory.mktemp("images")
     found = Images(folder)
     try:
-        packages = "--include=python3-venv,python-is-python3,ca-certificates"
+        packages = "--include=python3-venv,python-is-python3,libpython3-dev,ca-certificates"
         subprocess.run(["mmdebstrap", "--variant=minbase", packages, "trixie", folder / "base.tar"], check=True)
         base = found("from", "scratch")
         found("add", base, folder / "base.tar", "/")
