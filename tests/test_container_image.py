@@ -34,7 +34,7 @@ pytestmark = [
 
 
 class Images:
-    """Buildah with a store of its own."""
+    """Buildah with a separate store."""
 
     def __init__(self, folder: Path) -> None:
         self.command = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
