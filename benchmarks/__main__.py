@@ -48,9 +48,9 @@ ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
     **{scenario.name: scenario for scenario in SCENARIOS},
     **{scenario.name: scenario for scenario in RECOVERY_SCENARIOS},
 }
-#: Only when they are asked for: they need PySpark and a JDK.
+#: Only when they are requested: they need PySpark and a JDK.
 ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
-#: Only when they are asked for, one by one or all of them by this name.
+#: Only when they are requested, one by one or all of them by this name.
 WIDE_NAME = "wide"
 ON_REQUEST = {scenario.name: scenario for scenario in WIDE}
 console = Console(stderr=True)

@@ -13,10 +13,10 @@ class Kind(Enum):
     """What a client does about an error.
 
     MOVED: ask who leads the partition or coordinates the group now, then ask that broker. AGAIN: ask the same broker
-    again after a pause. MISSING: what was asked for does not exist, or not yet. FENCED: a newer producer has replaced
+    again after a pause. MISSING: what was requested does not exist, or not yet. FENCED: a newer producer has replaced
     this one. EVICTED: the group continues without this member. ABORTABLE: the transaction, or the work since the last
     commit, has to be aborted and repeated. FORBIDDEN: not authenticated or not authorized. SUCCESS: no error, or
-    what was asked for had been done before. FATAL: any other; asking again does not help.
+    what was requested had been done before. FATAL: any other; asking again does not help.
     """
 
     SUCCESS = "SUCCESS"

@@ -341,7 +341,7 @@ cdef class TimeWindows:
     cdef long long size_ms
     cdef long long advance_ms
     cdef long long late_ms
-    cdef long long last_ms  # start of the last window of the timestamp that was asked for before
+    cdef long long last_ms  # start of the last window of the timestamp that was requested before
     cdef long long first_ms  # start of the first one
     cdef tuple starts  # of all of them
     cdef object newest  # observed[0], when it was looked at last

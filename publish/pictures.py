@@ -7,16 +7,22 @@ dashboard as Chromium shows it, docs/pictures/top.svg what ``penstock top`` prin
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,8 +36,10 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 CARRIERS = ("AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")
 AIRPORTS = ("EWR", "JFK", "LGA")
 TOPICS = SOURCE, BY_CARRIER, DELAYED = "flights", "flights-by-carrier", "delayed-flights"
-#: How long the application runs before, in seconds: the dashboard shows the last five minutes.
-RUN_SECONDS = 150
+#: How long the application runs before the pictures, in seconds: the dashboard shows the last five minutes.
+RUN_SECONDS = 280
+#: Of the dashboard's picture, in pixels.
+SIZE = "1100,1240"
 
 
 def build() -> Topology:
@@ -55,7 +63,7 @@ def create_topics(servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     missing = set(TOPICS) - admin.list_topics(timeout=60).topics.keys()
     if missing:
-        for future in admin.create_topics([NewTopic(name, 4, 1) for name in missing], operation_timeout=60).values():
+        for future in admin.create_topics([NewTopic(name, 2, 1) for name in missing], operation_timeout=60).values():
             future.result()
 
 
@@ -72,24 +80,57 @@ def produce(servers: str, ended: threading.Event) -> None:
     producer.flush(10)
 
 
-def screenshot(url: str, to: Path, profile: Path) -> None:
-    """Have Chromium show a page for a few seconds, then take its picture."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        sys.exit("Chromium is needed: apt install chromium")
-    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1240", "--timeout=12000")
-    command = [chromium, *options, f"--user-data-dir={profile}", f"--screenshot={to}", url]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    if not to.exists():
-        sys.exit(f"Chromium wrote no picture: {done.stderr}")
+class Browser:
+    """A Chromium without a window, by the WebDriver protocol of its chromedriver."""
+
+    def __init__(self, driver: subprocess.Popen[str]) -> None:
+        assert driver.stdout is not None
+        started = next(line for line in driver.stdout if "started successfully on port" in line)
+        self._url = f"http://127.0.0.1:{started.rstrip().rstrip('.').rpartition(' ')[2]}/session"
+        options = {"args": ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={SIZE}"]}
+        made = self._call("POST", "", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        self._url += f"/{made['sessionId']}"
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(self._url + path, data, method=method), timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def open(self, url: str) -> None:
+        """Show a page."""
+        self._call("POST", "/url", {"url": url})
+
+    def screenshot(self, to: Path) -> None:
+        """Write what is shown as PNG."""
+        to.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
+
+    def quit(self) -> None:
+        """End it."""
+        self._call("DELETE", "")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start Chromium, and end it."""
+    path = shutil.which("chromedriver")
+    if path is None:
+        sys.exit("Chromium is needed: apt install chromium chromium-driver")
+    with subprocess.Popen([path, "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            found = Browser(driver)
+            yield found
+            found.quit()
+        finally:
+            driver.terminate()
 
 
 def terminal(status: dict[str, Any], to: Path) -> None:
     """Write what ``penstock top`` shows on a terminal of 80 columns as SVG."""
     with open(os.devnull, "w") as nowhere:
         console = TextConsole(record=True, width=80, file=nowhere, force_terminal=True)
-        console.print(status_view(status, with_tasks=True, live=True))
-        console.save_svg(str(to), title="penstock top --tasks", theme=MONOKAI)
+        console.print(status_view(status, with_tasks=True, live=True), "")  # the last line would be cut
+        svg = console.export_svg(title="penstock top --tasks", theme=MONOKAI)
+    to.write_text(re.sub(r"@font-face {.*?}\s*", "", svg, flags=re.DOTALL))  # which are loaded from elsewhere
 
 
 def main() -> None:
@@ -103,11 +144,11 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     ended = threading.Event()
     threading.Thread(target=produce, args=(servers, ended), name="producer").start()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         config = {
             "application.id": "flights",
             "bootstrap.servers": servers,
-            "state.dir": f"{directory}/state",
+            "state.dir": directory,
             "num.stream.threads": 2,
             "commit.interval.ms": 1000,
             "penstock.http.port": 0,
@@ -116,10 +157,10 @@ def main() -> None:
         try:
             with KafkaStreams("publish.pictures:build", config) as streams:
                 streams.start()
-                time.sleep(RUN_SECONDS)
-                screenshot(
-                    f"http://127.0.0.1:{streams.http_port}/", PICTURES / "dashboard.png", Path(directory, "profile")
-                )
+                with browser() as window:
+                    window.open(f"http://127.0.0.1:{streams.http_port}/")
+                    time.sleep(RUN_SECONDS)
+                    window.screenshot(PICTURES / "dashboard.png")
                 with find(StreamsConfig(config)) as running:
                     terminal(running.ask("status"), PICTURES / "top.svg")
         finally:

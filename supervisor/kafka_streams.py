@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.config.streams_config import StreamsConfig
@@ -336,7 +336,7 @@ class KafkaStreams:
         if not self.state.is_running_or_rebalancing:
             raise InvalidStateStoreError(f"Cannot {what}: the application is {self.state.name}.")
 
-    def __enter__(self) -> KafkaStreams:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -46,10 +46,30 @@ def start_demo(home: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home: Path) -> None:
-    with start_demo(home, "--verify") as demo:
+def test_ctrl_c_stops_the_demo_in_good_order_and_the_next_run_answers_as_plain_python_does(home: Path) -> None:
+    stale = [home / "penstock" / folder / "stale" for folder in ("brokers/demo", "demo/state", "demo/spark")]
+    for file in stale:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    with start_demo(home, "--fresh") as demo:
+        assert demo.stdout is not None
+        shown = ""
+        for line in demo.stdout:
+            shown += line
+            if "to RUNNING" in line:
+                demo.send_signal(signal.SIGINT)
+                break
+        shown += demo.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert demo.returncode == 130, shown
+    assert not any(file.exists() for file in stale)
+    assert "Traceback" not in shown
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
+
+    with start_demo(home, "--verify") as demo:  # it continues with what the first one left
         shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, shown
+    assert "The data set is loaded already" in shown
+    assert "JFK-LAX" in shown
     assert [line for line in shown.splitlines() if ": equal (" in line] == [
         f"{topics.DELAYS}: equal (59704 rows)",
         f"{topics.ROUTES}: equal (224 rows)",
@@ -58,27 +78,6 @@ def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home
     ]
     assert shown.count("to DEAD") == 2
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
-
-    with start_demo(home) as demo:  # the second run continues with what the first one left
-        shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
-    assert demo.returncode == 0, shown
-    assert "The data set is loaded already" in shown
-    assert "JFK-LAX" in shown
-
-
-def test_ctrl_c_stops_the_demo_in_good_order(home: Path) -> None:
-    with start_demo(home, "--fresh") as demo:
-        assert demo.stdout is not None
-        shown = []
-        for line in demo.stdout:
-            shown.append(line)
-            if "to RUNNING" in line:
-                demo.send_signal(signal.SIGINT)
-                break
-        shown.append(demo.communicate(timeout=PATIENCE_SECONDS)[0])
-    assert demo.returncode == 130, "".join(shown)
-    assert "Traceback" not in "".join(shown)
-    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in "".join(shown)
 
 
 @pytest.mark.long

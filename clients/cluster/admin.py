@@ -43,7 +43,7 @@ class NewTopic:
 
 
 class Admin(Protocol):
-    """Questions and orders. timeout_ms: for all tries together; what is retriable is asked again until then.
+    """Questions and orders. timeout_ms: for all tries together; retriable errors are retried until then.
 
     Methods that return futures do not wait; those of partitions are done as each leader answers. All others wait.
     Raised, or in the futures: UnreachableError or RetriableBrokerError if the time was up, BrokerError for what a

@@ -1,4 +1,4 @@
-"""A broker's connection on the event loop, for requests that are asked seldom; made when it is first asked for.
+"""A broker's connection on the event loop, for requests that are rare; opened on first use.
 
 Requests go out in order and are answered in order. The stream thread's own connections are connection/broker_link.py's.
 """

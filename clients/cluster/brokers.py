@@ -1,4 +1,4 @@
-"""Questions to the brokers that are asked seldom, and new connections to them: the stream thread's way to a Cluster."""
+"""Rare questions to the brokers, and new connections to them: the stream thread's way to a Cluster."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Brokers(Coordinators, Protocol):
 class KafkaBrokers:
     """The brokers of a real cluster.
 
-    creates_topics: let the brokers make a topic that is asked for, if they are configured so. The cluster is not known
+    creates_topics: let the brokers make a topic that is requested, if they are configured so. The cluster is not known
     before something is asked: many an application never restores.
     """
 

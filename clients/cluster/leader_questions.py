@@ -52,7 +52,7 @@ class _Inquiry:
         self.left.pop(partition).set_result(value)
 
     def fail(self, partition: TopicPartition, error: Exception, limit_ms: float = TRY_MS) -> None:
-        """Take an error: with one that is retriable the partition is asked for again. limit_ms: of the try."""
+        """Take an error: with one that is retriable the partition is requested again. limit_ms: of the try."""
         self.errors[partition] = to_tell(self.errors.get(partition), error, limit_ms)
         if not isinstance(error, RetriableError):
             self.left.pop(partition).set_exception(error)
@@ -69,7 +69,7 @@ class LeaderQuestions:
     async def ask(self, question: LeaderQuestion, asked: Mapping[TopicPartition, Future[int]], timeout_ms: int) -> None:
         """Give each of these futures its answer as it comes, or BrokerError or UnreachableError.
 
-        What is retriable (ErrorCode.retriable) is asked again until the time is up. Topics that do not exist are such,
+        Retriable errors (ErrorCode.retriable) are retried until the time is up. Topics that do not exist are such,
         since a broker may not know a new one yet.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000

@@ -58,7 +58,7 @@ class LeaderTable:
 
     @property
     def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each topic has that was asked for, and is there."""
+        """How many partitions each requested and existing topic has."""
         return self._counts
 
     def refresh(self, now_ms: int) -> None:

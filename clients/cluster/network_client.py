@@ -31,7 +31,7 @@ class Answered(Generic[A]):
 
 
 class NetworkClient(Generic[A]):
-    """Links to brokers that are made as they are asked for, and one place to wait for all of them.
+    """Links to brokers that are made as they are requested, and one place to wait for all of them.
 
     One thread may use it; it owns brokers. on_failure: called with what cannot be done and why, once for each failure.
     """

@@ -1,4 +1,4 @@
-"""How long a question is asked again, and how the time is divided (Kafka: AdminClientRunnable's calls)."""
+"""How long a request is repeated, and how the time is divided (Kafka: AdminClientRunnable's calls)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 TRY_MS = 10_000
 #: With less time than this, in ms, a broker that is well may fail to answer.
 ENOUGH_MS = 1_000
-#: With less time than this, in ms, nothing is asked again.
+#: With less time than this, in ms, no request is repeated.
 LEAST_MS = 100
 
 

@@ -46,7 +46,7 @@ class ClusterDescription:
 def described(answer: Any, asked: Collection[str] | None) -> ClusterDescription:
     """Return what an answer of Cluster.metadata says. asked: the topics, None for all that there are.
 
-    Raises BrokerError if a topic that was asked for may not be looked at, or is not ready yet.
+    Raises BrokerError if a topic that was requested may not be looked at, or is not ready yet.
     """
     topics = {}
     for topic in answer.topics:

@@ -81,7 +81,7 @@ class LibrdkafkaReader:
         return by_partition(messages, self._topics), events
 
     def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
-        # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
+        # consume() waits until it has all records that were requested, poll() for one: together they do what Kafka's
         # Consumer.poll does, which returns as soon as there is something.
         messages: list[Any] = self._consumer.consume(max_records, 0)
         while not messages and timeout_seconds > 0 and not self._woken.is_set():

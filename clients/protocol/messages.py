@@ -1,4 +1,4 @@
-"""The messages that are asked seldom, as Kafka's definitions have them (clients/src/main/resources/common/message).
+"""Rarely used messages, as Kafka defines them (clients/src/main/resources/common/message).
 
 schema.py says how to read a definition. The lowest versions are those of Kafka 2.4, the highest those of Kafka 4.4 that
 a client has a use for. Produce and Fetch, which are hot, are written by hand beside this file.

@@ -64,5 +64,5 @@ def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
     made = FetchSettings(**network_fields(settings, _FIELDS))
     if "receive.message.max.bytes" in settings:
         return made
-    # An answer may be as large as it is asked for: librdkafka raises this limit too, where it is not given.
+    # An answer may be as large as requested: librdkafka raises this limit too, where it is not given.
     return replace(made, max_answer_bytes=max(made.max_answer_bytes, made.max_bytes + FRAMING_BYTES))

@@ -44,7 +44,7 @@ class Identity(Protocol):
         """When advance() has something to do though no answer comes, in ms; infinity: not before."""
 
     def advance(self, now_ms: int) -> None:
-        """Take an answer if there is one, and ask what is to be asked next."""
+        """Take an answer if there is one, and send the next request."""
 
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent now; if not, see to it that they may be soon."""
@@ -57,7 +57,7 @@ class Identity(Protocol):
 
 
 class ProducerIdentity:
-    """A producer id that is asked for when it is first wanted, and its epoch. Nothing here waits.
+    """A producer id, requested on first use, and its epoch. Nothing here waits.
 
     on_done: called on another thread when there is an answer to take.
     """

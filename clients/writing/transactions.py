@@ -230,7 +230,7 @@ class TransactionManager:
     # Questions and answers
 
     def advance(self, now_ms: int) -> None:
-        """Take an answer if there is one, and ask what is to be asked next."""
+        """Take an answer if there is one, and send the next request."""
         if self._asked is not None and self._asked[0].done():
             (answer, question, state), self._asked = self._asked, None
             if state is self.state:  # else it was asked for a transaction that has failed since
@@ -283,7 +283,7 @@ class TransactionManager:
             self._fail(error, fatal=not can_abort)
 
     def _next_question(self) -> Question | None:
-        """Return what is to be asked now."""
+        """Return the next request."""
         ask = partial(Question, CoordinatorKind.TRANSACTION, self.transactional_id)
         state = self.state
         if state is _S.INITIALIZING and not self._level_is_due:

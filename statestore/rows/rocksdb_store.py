@@ -59,7 +59,7 @@ SORTED_BATCH_ROWS = 8_000
 #: What RocksDB says to a write that would have to wait, and may not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
-#: How often a flush is asked for that has left something in memory.
+#: How often a flush is requested that has left something in memory.
 FLUSH_ATTEMPTS = 5
 _number = struct.Struct(">q")
 

@@ -11,7 +11,7 @@ NO_RECORD = -1
 
 
 def listed_offset(answer: Any, by_time: bool = False) -> int:
-    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was asked for by time.
+    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was requested by time.
 
     Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker goes away in
     the middle of the request, librdkafka 2.16 answers with offset -1001 and no error. Taken for the end of a changelog

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from tests.chaos.checkers.atomicity import Atomicity, Places, misread
-from tests.chaos.checkers.log_reader import Partition
-from tests.chaos.checkers.transactions import Decision
+from tests.chaos.checkers.log_reader import Log, Partition
+from tests.chaos.checkers.record_batches import Batch, Record
+from tests.chaos.checkers.transactions import Decision, decisions
 from tests.chaos.made_log import (
     FEEDER,
     OFFSETS,
@@ -21,6 +23,7 @@ from tests.chaos.made_log import (
     number,
     partition,
     tally,
+    text,
 )
 
 IN, OUT, AGAIN = partition(PLACES.numbers), partition(PLACES.copies), partition(PLACES.repartition)
@@ -120,6 +123,22 @@ def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginni
     made.starts[IN] = 2
     made.batches[IN] = made.batches[IN][2:]
     assert made.history().faults == []
+
+
+def test_what_a_second_coordinator_decides_again_is_one_decision() -> None:
+    ongoing, commit, abort, complete_commit, complete_abort = 1, 2, 3, 4, 5
+    states = (ongoing, commit, commit, complete_commit, ongoing, abort, complete_abort, ongoing, commit)
+    log = Log(0, len(states), tuple(_state_batch(offset, state) for offset, state in enumerate(states)))
+    found = [decision.commit for decision in decisions({("__transaction_state", 0): log})]
+    assert found == [True, False, True]
+
+
+def _state_batch(offset: int, state: int) -> Batch:
+    """Return a coordinator's record of a transaction of one partition (version 0)."""
+    value = struct.pack(">hqhib", 0, WORKER, 0, 60_000, state)
+    value += struct.pack(">i", 1) + text("out") + struct.pack(">iiqq", 1, 0, 0, 0)
+    record = Record(offset, struct.pack(">h", 0) + text("app-1"), value)
+    return Batch(offset, offset, -1, 0, False, (record,), None)
 
 
 def test_a_repartition_topic_that_was_emptied_is_no_fault() -> None:

@@ -120,6 +120,7 @@ def test_the_docs_tell_of_all_versions_and_of_no_other() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_clients_tests_pass(version: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != BOOTSTRAP_VARIABLE}

@@ -43,7 +43,7 @@ LATE_MS = 2_000
 #: The records' times: of today, because the broker deletes windows' changelogs by their records' age.
 START_MS = int(time.time() - 3_600) * 1_000 // 10_000 * 10_000
 #: Both wait for the group's sessions, and a JVM takes its time on a machine that has other work.
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 #: Of a row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
 NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 

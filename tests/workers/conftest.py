@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside the tests
-
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Stage
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Stage
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from memory_kafka import Cluster
-
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
+from tests.workers.memory_kafka import Cluster
 
 IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
 

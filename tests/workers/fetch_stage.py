@@ -7,8 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.consumer import FetchRequest
-from memory_kafka import ManualClock
-from played_brokers import PlayedBrokers
 
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.errors import BrokerError
@@ -19,6 +17,8 @@ from penstock.clients.reading.reader import ReaderEvent
 from penstock.clients.served_clock import STEP_MS
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import TOPIC_ID, Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
+from tests.workers.memory_kafka import ManualClock
+from tests.workers.played_brokers import PlayedBrokers
 
 IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
 LOG = PrefixedLogger("penstock.test", "")

@@ -6,9 +6,6 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from memory_io import MemoryReader, MemoryWriter
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
-
 from penstock.clients.group.group_description import GroupDescription
 from penstock.clients.group.membership import (
     Assign,
@@ -22,6 +19,8 @@ from penstock.clients.group.membership import (
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from tests.workers.memory_io import MemoryReader, MemoryWriter
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 
 class MemoryMember:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from memory_kafka import Cluster, ManualClock
-
 from penstock.clients.errors import ErrorCode, TransactionError, broker_error
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord, TopicPartition
 from tests.reader_positions import ReaderPositions
+from tests.workers.memory_kafka import Cluster, ManualClock
 
 
 class MemoryReader(ReaderPositions):

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memory_kafka import ManualClock
-from played_brokers import PlayedBrokers
-
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.errors import BrokerError, ClientError, ErrorCode, RetriableBrokerError
 from penstock.clients.log_context import PrefixedLogger
@@ -17,6 +14,8 @@ from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.topology.records import TopicPartition
 from tests.produce_bytes import KnownProducers, ProduceBytes, Said, encoded_answer
+from tests.workers.memory_kafka import ManualClock
+from tests.workers.played_brokers import PlayedBrokers
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
 #: Of a ProduceStage unless told.
@@ -80,9 +79,13 @@ class PartitionLog:
         return code
 
 
+#: Their subclasses are errors of the client's.
+TOLD_BY_CODE = (BrokerError, RetriableBrokerError)
+
+
 def told(error: ClientError) -> ErrorCode | type[ClientError]:
     """Return what an error is: the broker's code, or the class."""
-    return error.code if type(error) in (BrokerError, RetriableBrokerError) else type(error)
+    return error.code if isinstance(error, BrokerError) and type(error) in TOLD_BY_CODE else type(error)
 
 
 class ProduceStage:

@@ -57,8 +57,9 @@ class ThreadDouble:
     """One member and what a stream thread does with its events: opens and closes tasks, joins whenever it has to."""
 
     def __init__(self, member: StreamsGroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
-        config = StreamsConfig({"application.id": "a", "bootstrap.servers": "unused:1"})
-        settings = {**config, "application.server": endpoint}
+        settings = StreamsConfig(
+            {"application.id": "a", "bootstrap.servers": "unused:1", "application.server": endpoint}
+        )
         log = PrefixedLogger(__name__, "")
         offsets: ChangelogOffsets = NoOffsets()
         self.member = member

@@ -16,7 +16,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import NewTopic
@@ -34,6 +33,7 @@ from penstock.workers.group.assignment.streams_partition_assignor import Streams
 from penstock.workers.group.assignment.task_groups import TaskGroup, fill_shares
 from penstock.workers.group.internal_topic_manager import InternalTopicManager
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.workers.test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
 
 LOG = PrefixedLogger("test", "")
 RACKS = ("red", "green", "blue")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -74,7 +75,7 @@ def test_a_host_that_joins_gets_its_share_of_each_subtopology(
     assignor: TaskAssignor, stateful: bool, partitions: tuple[int, ...]
 ) -> None:
     tasks = all_tasks(partitions)
-    kinds = (tasks, ()) if stateful else ((), tasks)
+    kinds: tuple[Any, Any] = (tasks, ()) if stateful else ((), tasks)
     alone, _ = run([client(1)], *kinds, assignor)
     placed, _ = run([*again(alone), client(2)], *kinds, assignor, acceptable_recovery_lag=2**63 - 1)
     assert_spread([each.active_tasks for each in placed.values()], partitions)

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, counting
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Stage
 
 from penstock.clients.log_context import TRACE, PrefixedLogger
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
@@ -20,6 +17,9 @@ from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.tasks.stream_task import StreamTask
 from penstock.workers.tasks.task_state import TaskState
 from penstock.workers.tasks.task_timeouts import TaskTimeouts
+from tests.workers.counting import CHANGELOG, IN, OUT, counting
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Stage
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 IDS = [TaskId(0, 0), TaskId(0, 1)]
@@ -243,7 +243,7 @@ def test_a_task_whose_code_fails_to_close_is_closed_all_the_same(stage: Stage) -
             raise OSError("stubborn")
 
     builder = StreamsBuilder()
-    builder.stream(IN, **TEXT).process(Stubborn)
+    builder.stream(IN, **TEXT).process(Stubborn)  # type: ignore[arg-type]  # as duck types go
     bench = Bench(stage, builder.build())
     tasks = bench.run()
     with pytest.raises(Exception, match="stubborn"):

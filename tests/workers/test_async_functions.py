@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.topology.context.async_calls import OrderedBy
 from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -266,7 +266,7 @@ def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
 class Notes(Processor[str, str, str, str]):
     """Writes down when records come, and when stream time punctuates."""
 
-    def init(self, context: ProcessorContext[str, str]) -> None:
+    def init(self, context: ProcessorContext) -> None:
         self.context = context
         context.schedule(10, Punctuation.STREAM_TIME, lambda timestamp: self.note(f"punctuated {timestamp}", timestamp))
 

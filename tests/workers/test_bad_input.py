@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
-from thread_stage import Application
 
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
@@ -21,12 +18,15 @@ from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
-from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
-from penstock.topology.records import TopicPartition
+from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation
+from penstock.topology.records import Record, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.group.cleanup_policies import CleanupPolicies
 from penstock.workers.tasks.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 from tests.waiting import wait_for_partitions
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -221,7 +221,7 @@ class Ticks(Processor[Any, Any, Any, Any]):
     def init(self, context: ProcessorContext) -> None:
         context.schedule(60_000, Punctuation.WALL_CLOCK_TIME, self.seen.append)
 
-    def process(self, record: Record) -> None:
+    def process(self, record: Record[Any, Any]) -> None:
         pass
 
 
@@ -282,7 +282,7 @@ def test_a_wall_clock_that_is_set_back_punctuates_again_when_it_has_caught_up(
 
 class Marking(Processor[str, str, str, str]):
     def process(self, record: Record[str, str]) -> None:
-        self.context.forward(record.with_headers({"source": "thread", "raw": b"\x00"}))
+        self.context.forward(record.with_headers([("source", "thread"), ("raw", b"\x00")]))
 
 
 def test_headers_are_taken_as_the_test_driver_takes_them(cluster: Cluster, application: MakeApplication) -> None:

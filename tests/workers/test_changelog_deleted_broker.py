@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from test_stream_thread_broker import Case
+
+from tests.workers.test_stream_thread_broker import Case
 
 pytestmark = pytest.mark.broker
 

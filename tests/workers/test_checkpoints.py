@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from counting import CHANGELOG, IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
-from thread_stage import Application, Thread
 
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
+from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
 NEVER = 10**9

@@ -220,6 +220,7 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
     )
     supplier.get_group_member("the-client", lambda members: {}, "slot-1")
     ((member, connection),) = made
+    assert isinstance(connection, NetworkSettings)
     assert member == GroupMemberConfig(
         "app",
         "slot-1",

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
 from penstock.clients.group.membership import CommitTimeoutError
@@ -16,6 +13,9 @@ from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
 from penstock.workers.tasks.task_commits import NOT_COMMITTED
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
 #: Three times that is less than what is between two commits that ask for ends of changelogs.

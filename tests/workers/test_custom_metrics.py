@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from counting import IN, feed
-from memory_kafka import Cluster
-from thread_stage import Application, Thread
 
 from penstock import ConfigError, FixedKeyProcessor, Processor, Serdes, Stores, StreamsBuilder
 from penstock.supervisor.http.prometheus import exposition
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Metric, Sensor
+from tests.workers.counting import IN, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application, Thread
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 PRICES = "prices"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster
-from thread_stage import Application
 
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME
 from penstock.statestore.directory.state_directory import FileLock, StateDirectory
 from penstock.topology.records import TaskId
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application
 
 
 @pytest.mark.parametrize("content", [b"\xf1\x00\xff", b"", b"0\n7\n", b"0\n1\napp-counts-changelog 0 99999999\n"])

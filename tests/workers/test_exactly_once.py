@@ -6,10 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_clients import MemoryMember
-from memory_kafka import Cluster, MemoryAdmin, failed
-from thread_stage import Application
 
 from penstock.clients.errors import (
     ErrorCode,
@@ -22,6 +18,10 @@ from penstock.clients.writing.writer import Lost
 from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_clients import MemoryMember
+from tests.workers.memory_kafka import Cluster, MemoryAdmin, failed
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 

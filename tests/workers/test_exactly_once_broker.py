@@ -21,9 +21,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
-from counting import counting_topics
-from test_stream_thread_broker import Runner
-from thread_stage import Spec
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -48,6 +45,9 @@ from penstock.workers.tasks.record_sends import make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.read_to_end import read_to_end
+from tests.workers.counting import counting_topics
+from tests.workers.test_stream_thread_broker import Runner
+from tests.workers.thread_stage import Spec
 
 pytestmark = pytest.mark.broker
 
@@ -98,8 +98,8 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
         return made[-1]
 
     yield new
-    for opened in (*made, *admins):
-        opened.close()
+    for close in (*(one.close for one in made), *(one.close for one in admins)):
+        close()
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fetch_stage import IN_0, IN_1, FetchStage, Request, log_of, shown, two_partitions
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders
 from penstock.clients.errors import ErrorCode
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import TOPIC_ID, GivenAnswer
+from tests.workers.fetch_stage import IN_0, IN_1, FetchStage, Request, log_of, shown, two_partitions
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 

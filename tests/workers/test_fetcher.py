@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, shown, two_partitions
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -20,6 +19,7 @@ from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, control_batch, encoded_log
+from tests.workers.fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, shown, two_partitions
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 
@@ -100,7 +100,7 @@ def test_a_partition_with_two_answers_is_not_asked_for_and_others_then_wait_for_
     stage.brokers.reply(request, GivenAnswer(1, high_watermark=0))
     assert stage.fetch(1) == ({IN_0: [2]}, [])
     request = stage.brokers.request()
-    assert (request.offsets.keys(), request.fields.max_wait_ms) == ({IN_0, IN_1}, 100)
+    assert (set(request.offsets), request.fields.max_wait_ms) == ({IN_0, IN_1}, 100)
     stage.fetcher.close()
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -15,6 +15,7 @@ from penstock.clients.reading.fetch_settings import FetchSettings, fetch_setting
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import GivenAnswer, GivenResponse, encoded_response
+from tests.workers.fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 MAX_AGE_MS = 1_000
@@ -143,7 +144,7 @@ def test_without_partitions_a_fetch_sleeps(monkeypatch: pytest.MonkeyPatch) -> N
     selector = fetcher._network._selector
     woken = []
 
-    def select(timeout: float) -> list[object]:
+    def select(timeout: float) -> Any:
         woken.append(timeout)
         return wait(timeout)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leaders
@@ -14,6 +13,7 @@ from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, encoded_log
+from tests.workers.fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 UNKNOWN_CODEC = 5

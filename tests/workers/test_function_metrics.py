@@ -8,11 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, feed
-from memory_kafka import Cluster
-from test_async_functions import TEXT, Service, asking, until_out
-from test_task_metrics import beat, measured
-from thread_stage import Application, Thread
 
 from penstock import Retries, StreamsBuilder
 from penstock.supervisor.control.description import waiting
@@ -21,6 +16,11 @@ from penstock.topology.context.function_times import SAMPLES, FunctionTimes
 from penstock.workers.control.messages import Status, TaskStatus
 from penstock.workers.metrics.function_metrics import FUNCTION_GROUP, percentile
 from penstock.workers.metrics.sensors import Metric
+from tests.workers.counting import CHANGELOG, IN, OUT, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.test_async_functions import TEXT, Service, asking, until_out
+from tests.workers.test_task_metrics import beat, measured
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 

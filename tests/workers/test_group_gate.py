@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.group_gate import (
@@ -15,6 +14,7 @@ from penstock.workers.group.assignment.group_gate import (
     refuse_other_topology,
     unfit,
 )
+from tests.workers.test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 
 @pytest.mark.parametrize(

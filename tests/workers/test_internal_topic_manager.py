@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
-from memory_kafka import Cluster, MemoryAdmin
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
@@ -36,6 +35,7 @@ from penstock.workers.group.internal_topic_manager import (
 )
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.waiting import wait_for_partitions
+from tests.workers.memory_kafka import Cluster, MemoryAdmin
 
 MakeTopic = Callable[..., str]
 

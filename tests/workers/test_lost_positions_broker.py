@@ -18,8 +18,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from test_stream_thread_broker import Runner
-from thread_stage import Spec
 
 from penstock import StreamsBuilder, StreamsConfig
 from penstock.dev.dev_broker import DevBroker
@@ -27,6 +25,8 @@ from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from tests import waiting
 from tests.brokers import SECOND, THIRD, LedBroker
+from tests.workers.test_stream_thread_broker import Runner
+from tests.workers.thread_stage import Spec
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -43,7 +43,8 @@ class Brokers:
         self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def create(self, topic: str, replicas: list[int] | None = None, **config: str) -> None:
-        new = NewTopic(topic, 1, **({"replica_assignment": [replicas]} if replicas else {}), config=config)
+        placed: dict[str, Any] = {"replica_assignment": [replicas]} if replicas else {}
+        new = NewTopic(topic, 1, **placed, config=config)
         self.admin.create_topics([new])[topic].result(PATIENCE_SECONDS)
         waiting.wait_for_partitions(self.admin, topic, 1)
 

@@ -16,7 +16,6 @@ from confluent_kafka.cimpl import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import metadata as kafka_python
-from memory_kafka import ManualClock
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Address
@@ -42,6 +41,7 @@ from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMet
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
+from tests.workers.memory_kafka import ManualClock
 
 DEADLINE_SECONDS = 30.0
 PAUSE_SECONDS = 0.01

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counting import IN, OUT, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
 from penstock.workers.metrics.sensors import SamplingBudget
+from tests.workers.counting import IN, OUT, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT = Serdes.string()

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
-from memory_io import MemoryReader
-from memory_kafka import Cluster, ManualClock
 
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
@@ -17,6 +15,8 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 from penstock.workers.tasks.partition_consumer import PartitionConsumer
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.workers.memory_io import MemoryReader
+from tests.workers.memory_kafka import Cluster, ManualClock
 
 IN_0 = TopicPartition("in", 0)
 DEADLINE_SECONDS = 60.0

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock.statestore.rows.rocksdb_errors import failed_call
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
@@ -19,6 +16,9 @@ from penstock.topology.records import TaskId
 from penstock.workers.tasks import processor_state_manager
 from penstock.workers.tasks.processor_state_manager import PERSIST_INTERVAL_MS
 from penstock.workers.thread.stream_thread import PERSIST_CHECK_MS
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
 

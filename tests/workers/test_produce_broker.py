@@ -57,7 +57,7 @@ def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterato
     def open_one(config: Mapping[str, Any] | None = None, handler: Any = None) -> StreamsProducer:
         base = {"application.id": application_id, "bootstrap.servers": bootstrap_servers, "producer.linger.ms": 5}
         supplier = KafkaClientSupplier(StreamsConfig({**base, **(config or {})}))
-        options = (
+        options: dict[str, Any] = (
             {} if handler is None else {"handler": production_error_handler({"production.exception.handler": handler})}
         )
         admins.append(supplier.get_admin("c"))
@@ -66,8 +66,8 @@ def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterato
         return made[-1]
 
     yield open_one
-    for opened_one in (*made, *admins):
-        opened_one.close()
+    for close in (*(one.close for one in made), *(one.close for one in admins)):
+        close()
 
 
 def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[Any, ...]]:
@@ -251,7 +251,13 @@ def test_nothing_is_lost_or_doubled_when_a_broker_restarts(tmp_path: Path, opene
         client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         client.create_topics([NewTopic("out", PARTITIONS)])["out"].result(DEADLINE_SECONDS)
         send, stopping = make_send(producer), threading.Event()
-        restart = threading.Thread(target=lambda: (broker.stop(), broker.start(), stopping.set()))
+
+        def restarts() -> None:
+            broker.stop()
+            broker.start()
+            stopping.set()
+
+        restart = threading.Thread(target=restarts)
         sent = 0
         while not stopping.is_set():
             for _ in range(50):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -76,7 +77,7 @@ RECORDED = {
 
 def test_those_due_at_the_same_time_fire_in_kafka_streams_order() -> None:
     queue, order = PunctuationQueue(), list[str]()
-    schedules = {}
+    schedules: dict[str, Any] = {}
 
     def fire(now: int, name: str) -> None:
         order.append(name)

@@ -13,10 +13,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from counting import IN, OUT, counts, feed
-from memory_kafka import Cluster, ManualClock, done, failed
-from test_stream_thread_broker import PATIENCE_SECONDS, Runner
-from thread_stage import Application, Spec
 
 from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
@@ -25,6 +21,10 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.tasks.record_purge import RecordPurge
+from tests.workers.counting import IN, OUT, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
+from tests.workers.test_stream_thread_broker import PATIENCE_SECONDS, Runner
+from tests.workers.thread_stage import Application, Spec
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -162,7 +162,7 @@ def until_starts_at(admin: AdminClient, topic: str, records: int) -> None:
     partitions = [RdTopicPartition(topic, number) for number in range(2)]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        earliest = admin.list_offsets({p: OffsetSpec.earliest() for p in partitions})
+        earliest = admin.list_offsets({p: OffsetSpec.earliest() for p in partitions})  # type: ignore[no-untyped-call]
         starts = [future.result(30).offset for future in earliest.values()]
         if sum(starts) == records:
             return

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from group_settings import DEADLINE_SECONDS, configure_streams_group
-from test_stream_thread_broker import Case, Runner
 
 from penstock.dev.dev_broker import DevBroker
+from tests.workers.group_settings import DEADLINE_SECONDS, configure_streams_group
+from tests.workers.test_stream_thread_broker import Case, Runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -81,7 +81,7 @@ def test_a_coordinator_that_restarts_while_tasks_move_costs_nothing(
                 case.feed(300)
             first = [case.run_member(1) for case in cases]
             for runner in first:
-                runner.until(lambda runner=runner: runner.processed == 300)
+                runner.until(lambda runner=runner: runner.processed == 300)  # type: ignore[misc]
             for case in cases:
                 case.run_member(2)
             broker.stop()

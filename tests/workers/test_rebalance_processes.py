@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from group_settings import configure_streams_group
 
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.topology.context.partitioners import partition_for_key
@@ -21,6 +20,7 @@ from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.processor_api import FixedKeyProcessor, FixedKeyProcessorContext
 from penstock.topology.records import Record
 from penstock.topology.serdes.serdes import Serdes
+from tests.workers.group_settings import configure_streams_group
 
 pytestmark = pytest.mark.broker
 

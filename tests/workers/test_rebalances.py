@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from counting import IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster
-from thread_stage import Application, Thread
 
 from penstock.topology.errors import MissingSourceTopicError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import ApplicationShutdownRequested
 from penstock.workers.control.stream_thread_state import StreamThreadState
+from tests.workers.counting import IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 PARTITIONS = 4

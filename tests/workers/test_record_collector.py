@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.errors import BrokerError, ClientError, DeliveryTimeoutError, ErrorCode, Kind, broker_error
@@ -22,6 +21,7 @@ from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.measurement import dead_letters
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
@@ -19,6 +16,9 @@ from penstock.workers.restore.restore_progress import RATE_WINDOW_MS, Rate
 from penstock.workers.restore.state_restore_listener import StateRestoreListener
 from penstock.workers.tasks.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
 from penstock.workers.thread.stream_thread import RestoreBudget
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 PARTITIONS = 8

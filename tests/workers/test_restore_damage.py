@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster
-from thread_stage import Application, Thread
 
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.thread.stream_thread import RestoreBudget
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TASK = TaskId(0, 0)
@@ -37,8 +37,8 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "CURRENT empty": lambda store: (store / "CURRENT").write_bytes(b"") and None,
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "CURRENT empty": lambda store: (store / "CURRENT").write_bytes(b""),
     "CURRENT missing": lambda store: (store / "CURRENT").unlink(),
     "MANIFEST missing": lambda store: one(list(store.glob("MANIFEST-*"))).unlink(),
     "MANIFEST flipped": lambda store: flip(one(list(store.glob("MANIFEST-*")))),

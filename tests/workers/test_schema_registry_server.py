@@ -17,12 +17,12 @@ from confluent_kafka.schema_registry import (
     record_subject_name_strategy,
     topic_record_subject_name_strategy,
 )
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from memory_kafka import Cluster, ManualClock
-from schema_registry import USER, Door, RegistryServer
-from thread_stage import Application
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 from penstock import SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.schema_registry import USER, Door, RegistryServer
+from tests.workers.thread_stage import Application
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -69,7 +69,7 @@ def test_a_reader_reads_what_older_and_newer_schemas_wrote(door: Door, topic: st
     old, new = Serdes.avro(record(), door.url), Serdes.avro(record(NOTE), door.url)
     written = [serde.serialize(topic, {**EUROS, "note": "tip"}) for serde in (old, new)]
     assert [old.deserialize(topic, data) for data in written] == [EUROS, EUROS]
-    assert [new.deserialize(topic, data)["note"] for data in written] == [None, "tip"]
+    assert [row["note"] for data in written if (row := new.deserialize(topic, data))] == [None, "tip"]
     as_written = Serdes.avro(None, door.url)
     assert [as_written.deserialize(topic, data) for data in written] == [EUROS, {**EUROS, "note": "tip"}]
 
@@ -106,7 +106,7 @@ def messages(topic: str) -> tuple[Any, Any]:
     price = order.message_type.add(name="Order").field.add(name="price", number=1)
     price.type, price.label, price.type_name = field.TYPE_MESSAGE, field.LABEL_OPTIONAL, ".shop.Money"
     for file in (money, order):
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
     found = [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shop.{each}")) for each in ("Money", "Order")]
     return found[0], found[1]
 
@@ -115,7 +115,9 @@ def test_protobuf_files_that_are_imported_are_references(door: Door, topic: str)
     money, order = messages(topic)
     serde = Serdes.protobuf(order, door.url)
     data = serde.serialize(topic, order(price=money(cents=250)))
-    assert serde.deserialize(topic, data).price.cents == 250
+    read = serde.deserialize(topic, data)
+    assert read is not None
+    assert read.price.cents == 250
     assert {f"{topic}/money.proto", f"{topic}-value"} <= subjects(door)
 
 
@@ -146,7 +148,7 @@ def test_subjects_of_keys(door: Door, topic: str, strategy: Any, subject: str) -
 def test_a_schema_is_asked_for_once(door: Door, topic: str) -> None:
     writer, reader = Serdes.avro(record(), door.url), Serdes.avro(record(), door.url)
     data = [writer.serialize(topic, {**EUROS, "cents": cents}) for cents in range(100)]
-    assert [reader.deserialize(topic, each)["cents"] for each in data] == list(range(100))
+    assert [row["cents"] for each in data if (row := reader.deserialize(topic, each))] == list(range(100))
     assert [request.partition("?")[0] for request in door.requests] == [
         f"POST /subjects/{topic}-value/versions",
         "GET /schemas/ids/" + str(int.from_bytes((data[0] or b"")[1:5], "big")),
@@ -204,7 +206,7 @@ def topics(cluster: Cluster) -> None:
 
 
 def written(cluster: Cluster, serde: Serde[Any]) -> list[int]:
-    return [serde.deserialize("out", each.value())["cents"] for each in cluster.records("out")]
+    return [row["cents"] for each in cluster.records("out") if (row := serde.deserialize("out", each.value()))]
 
 
 @pytest.mark.usefixtures("topics")

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Request, Said, Sent, sent, two_partitions
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders
 from penstock.clients.errors import (
+    BrokerError,
     ClientError,
     DeliveryTimeoutError,
     ErrorCode,
@@ -22,6 +22,8 @@ from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.sender import REQUESTS_IN_FLIGHT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
+from tests.produce_bytes import Said
+from tests.workers.produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Request, Sent, sent, two_partitions
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)
@@ -119,6 +121,7 @@ def test_why_a_record_is_to_blame_is_said_if_nothing_else_is(stage: ProduceStage
     stage.brokers.answer_with(request, {OUT_0: Said(ErrorCode.INVALID_RECORD, None, [(0, "a key is needed")])})
     stage.run()
     ((error, _),) = stage.producer.take_lost()
+    assert isinstance(error, BrokerError)
     assert error.message == "a key is needed"
 
 
@@ -174,7 +177,7 @@ def test_a_request_has_no_more_than_max_request_size() -> None:
 def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage) -> None:
     stage.brokers.answer = Leaders({}, {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     started = stage.clock.now_ms
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         stage.send(b"a", to=TopicPartition("gone", 0))
     assert stage.clock.now_ms - started >= stage.settings.unknown_topic_ms
@@ -186,7 +189,7 @@ def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage
 def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_for_it(stage: ProduceStage) -> None:
     late = TopicPartition("late", 0)
     stage.brokers.answer = Leaders({}, {"late": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         stage.send(b"a", to=late)
     stage.brokers.answer = Leaders({late: Leader(1, 5)})
@@ -201,7 +204,7 @@ def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_fo
 
 def test_brokers_that_cannot_be_asked_for_a_topic_are_waited_for(stage: ProduceStage) -> None:
     stage.brokers.answer = UnreachableError("nobody there")
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign]
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign,assignment]
     stage.send(b"a")
     assert stage.lost() == [(DeliveryTimeoutError, "out", 0, b"a")]
 
@@ -219,7 +222,7 @@ def test_a_topic_that_was_deleted_is_an_error_for_what_waits(stage: ProduceStage
 def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: ProduceStage) -> None:
     stage.send(b"a")
     stage.brokers.answer = Leaders({TopicPartition("out", number): Leader(1, 5) for number in range(3)})
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     assert sent(stage, b"b", to=TopicPartition("out", 2)).batches[TopicPartition("out", 2)].keys == (b"b",)
 
 
@@ -243,7 +246,7 @@ def test_brokers_that_cannot_be_asked_any_more_are_an_error(stage: ProduceStage)
 
 def test_a_flush_ends_when_its_time_is_over(stage: ProduceStage) -> None:
     stage.send(b"a")
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     started = stage.clock.now_ms
     stage.producer.flush(1.0)
     assert 1_000 <= stage.clock.now_ms - started <= 1_100
@@ -260,7 +263,7 @@ def test_a_full_buffer_is_waited_for() -> None:
             brokers.reply(brokers.request())
             answered += 1
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign]
+    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
     for number in range(200):
         stage.send(b"%d" % number)
         assert stage.producer._sender.buffered_bytes <= 700
@@ -482,6 +485,7 @@ def test_a_topic_that_comes_back_with_fewer_partitions() -> None:
     stage.run(stage.settings.unknown_topic_ms)
     ((error, record),) = stage.producer.take_lost()
     assert (type(error), record.key()) == (MissingPartitionError, b"gone")
+    assert isinstance(error, MissingPartitionError)
     assert error.message == "topic out has 2 partition(s) now, and no partition 3"
     with pytest.raises(ClientError, match="has 2 partition"):
         stage.send(b"b", to=partitions[3])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from produce_stage import PartitionLog, ProduceStage, Request, Said, Sent
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.clients.errors import ErrorCode
 from penstock.clients.served_clock import ServedClock
 from penstock.topology.records import TopicPartition
+from tests.produce_bytes import Said
+from tests.workers.produce_stage import PartitionLog, ProduceStage, Request, Sent
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 PARTITIONS = [TopicPartition("out", index) for index in range(4)]
@@ -103,7 +104,7 @@ def run(seed: int) -> None:
         stage.clock.advance(20)
         brokers.serve()
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign]
+    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
     for number in range(ROUNDS):
         for _ in range(pick.randrange(6)):
             partition, key = pick.choice(PARTITIONS), b"%d-%d" % (number, pick.randrange(1_000))

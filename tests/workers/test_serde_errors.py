@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from counting import IN, OUT, feed
-from memory_kafka import Cluster
-from thread_stage import Application
 
 from penstock import Materialized, Serdes, StreamsBuilder, StreamsError
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import TaskCorruptedError
+from penstock.topology.records import TaskId
+from tests.workers.counting import IN, OUT, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application
 
 CHANGELOG = "app-counts-changelog"
 #: As RocksDB words a damaged file, and as some checksum of a user's own may.
@@ -41,7 +42,12 @@ def wiped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Note which tasks are wiped."""
     found: list[Any] = []
     wipe = StateDirectory.wipe
-    monkeypatch.setattr(StateDirectory, "wipe", lambda self, task: (found.append(task), wipe(self, task))[1])
+
+    def noted(directory: StateDirectory, task: TaskId) -> None:
+        found.append(task)
+        wipe(directory, task)
+
+    monkeypatch.setattr(StateDirectory, "wipe", noted)
     return found
 
 

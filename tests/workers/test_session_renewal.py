@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, sent
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.errors import UnreachableError
+from tests.workers.produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, sent
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 SESSION_MS = 10_000

@@ -7,12 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_io import MemoryReader
-from memory_kafka import Cluster, ManualClock, done, failed
-from thread_stage import Application, Thread
 
 from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
@@ -23,6 +19,10 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import PartitionStalled
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.stalls.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_io import MemoryReader
+from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
+from tests.workers.thread_stage import Application, Thread
 
 P0, P1 = TopicPartition(IN, 0), TopicPartition(IN, 1)
 TIMEOUT_MS = 60_000

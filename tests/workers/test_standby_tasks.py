@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock import Materialized, Serdes, StreamsBuilder, Suppressed, TimeWindows
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from counting import IN, OUT, counting, feed
-from memory_kafka import Cluster
-from thread_stage import Application
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Status
+from tests.workers.counting import IN, OUT, counting, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application
 
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 

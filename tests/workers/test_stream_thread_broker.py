@@ -14,14 +14,14 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from counting import counting_topics
-from group_settings import configure_streams_group
-from thread_stage import Spec
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.read_to_end import read_to_end
+from tests.workers.counting import counting_topics
+from tests.workers.group_settings import configure_streams_group
+from tests.workers.thread_stage import Spec
 
 pytestmark = pytest.mark.broker
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
-from streams_group_stage import (
-    HEARTBEAT_MS,
-    PARTITIONS,
-    PROMPT_SECONDS,
-    SESSION_TIMEOUT_MS,
-    Group,
-    ThreadDouble,
-    quick_groups,
-)
 
 from penstock.clients.cluster.topics import ClusterDescription, TopicDescription, described
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
@@ -25,6 +17,15 @@ from penstock.clients.group.membership import Assigned, Fatal, FencedInstanceIdE
 from penstock.clients.group.streams_values import NO_LAG, InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
+from tests.workers.streams_group_stage import (
+    HEARTBEAT_MS,
+    PARTITIONS,
+    PROMPT_SECONDS,
+    SESSION_TIMEOUT_MS,
+    Group,
+    ThreadDouble,
+    quick_groups,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -94,7 +95,7 @@ def test_a_task_reads_only_the_partitions_that_there_are(group: Group) -> None:
 
 
 def test_a_broker_that_hears_late_of_partitions_is_asked_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = []
+    late: list[Any] = []
 
     def without_last(topic: TopicDescription) -> TopicDescription:
         return replace(topic, partitions=dict(list(topic.partitions.items())[:-1]))
@@ -246,7 +247,7 @@ def test_a_fenced_one_that_only_hears_of_its_epoch_does_not_take_the_place_back(
     protocol = old.member._streams
     ask = protocol._ask
 
-    async def ask_earlier(request: object) -> object:
+    async def ask_earlier(request: Any) -> Any:
         """Answer as the broker does after the successor has left in the old one's name, and before it joins."""
         try:
             return await ask(request)
@@ -329,9 +330,10 @@ def test_tasks_in_an_answer_that_got_lost_are_found(group: Group, monkeypatch: p
     first, second = group.add(), group.add()
     group.settle()
     protocol = first.member._streams
-    exchange, lost = protocol._ask, []
+    exchange = protocol._ask
+    lost: list[Any] = []
 
-    async def lossy(request: object) -> object:
+    async def lossy(request: Any) -> Any:
         response = await exchange(request)
         if response.active_tasks is not None and not lost:
             lost.append(response)

@@ -11,15 +11,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
-from streams_group_stage import (
-    DEADLINE_SECONDS,
-    HEARTBEAT_MS,
-    PROMPT_SECONDS,
-    QUICK_GROUPS,
-    Group,
-    ThreadDouble,
-    quick_groups,
-)
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.group import streams_messages, streams_protocol
@@ -42,6 +33,15 @@ from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from tests.workers.streams_group_stage import (
+    DEADLINE_SECONDS,
+    HEARTBEAT_MS,
+    PROMPT_SECONDS,
+    QUICK_GROUPS,
+    Group,
+    ThreadDouble,
+    quick_groups,
+)
 
 pytestmark = pytest.mark.broker
 

@@ -70,7 +70,7 @@ def test_a_joining_heartbeat_holds_everything() -> None:
         ("x-repartition",),
         (InternalTopic("r-repartition", 3, 2, {"k": "v", "a": "b"}), InternalTopic("s-repartition")),
         (InternalTopic("c-changelog", 0, -1, {"cleanup.policy": "compact"}),),
-        (frozenset({"b", "s-repartition"}),),
+        (("b", "s-repartition"),),
     )
     request = sent(heartbeat, StreamsTopology((subtopology,)))
     assert (request.rack_id, request.rebalance_timeout_ms, request.process_id) == ("rack-1", 1_234, str(UUID(int=9)))

@@ -7,9 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from counting import IN, OUT, counting
-from memory_kafka import Cluster
-from thread_stage import Application, Thread
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.partitioners import partition_for_key
@@ -20,6 +17,9 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import HostsChanged
 from penstock.workers.group.streams_metadata import HostInfo, HostReporter, StreamsMetadataState, store_topics
 from penstock.workers.group.topic_names import TopicNames
+from tests.workers.counting import IN, OUT, counting
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application, Thread
 
 A, B = HostInfo("a", 80), HostInfo("b", 90)
 

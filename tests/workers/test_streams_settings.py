@@ -8,9 +8,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from counting import CHANGELOG, IN, OUT, counting, feed
-from memory_kafka import Cluster
-from thread_stage import Application
 
 from penstock.clients.group.streams_values import NO_LAG
 from penstock.clients.log_context import PrefixedLogger
@@ -18,6 +15,9 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.streams_settings import tell_broker_settings
 from penstock.workers.group.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
+from tests.workers.counting import CHANGELOG, IN, OUT, counting, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application
 
 LOG = PrefixedLogger("test", "")
 REQUIRED = {"application.id": "app", "bootstrap.servers": "broker:9092"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster
-from thread_stage import Stage, Thread
 
 from penstock.clients.log_context import TRACE
 from penstock.topology.errors import StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Stage, Thread
 
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 PARTITIONS = {TASK: {TopicPartition(IN, 0)}, OTHER: {TopicPartition(IN, 1)}}

@@ -6,15 +6,15 @@ import shutil
 from collections.abc import Callable, Mapping
 
 import pytest
-from counting import IN, OUT, counting, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application, Thread
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.sensors import MetricGroup, Sensor
 from penstock.workers.metrics.task_metrics import Growth
+from tests.workers.counting import IN, OUT, counting, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 

@@ -7,21 +7,21 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from counting import IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, failed
-from thread_stage import Application, Thread
 
 from penstock.clients.errors import UnreachableError
 from penstock.clients.group.membership import CommitTimeoutError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskTimeoutError
-from penstock.topology.processor_api import Processor, ProcessorContext, Record
-from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.processor_api import Processor, ProcessorContext
+from penstock.topology.records import Record, TaskId, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.tasks.sink_topics import PARTITION_COUNT_MS
 from penstock.workers.tasks.task_timeouts import TaskTimeouts
 from penstock.workers.thread.stream_thread_parts import COMMIT_OFFSETS_TIMEOUT_MS
+from tests.workers.counting import IN, OUT, committed, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock, failed
+from tests.workers.thread_stage import Application, Thread
 
 TIMEOUT_MS = 300_000
 LONG_AGO = BrokerUnavailableError("No answer from anybody.")
@@ -53,7 +53,11 @@ def test_an_operation_may_fail_until_the_timeout_has_passed(timeouts: TaskTimeou
 
 
 def test_success_starts_the_time_anew(timeouts: TaskTimeouts, clock: ManualClock) -> None:
-    for succeeded in (lambda: timeouts.succeeded([ZERO], "committing"), lambda: timeouts.succeeded([ZERO])):
+    ways: list[Callable[[], None]] = [
+        lambda: timeouts.succeeded([ZERO], "committing"),
+        lambda: timeouts.succeeded([ZERO]),
+    ]
+    for succeeded in ways:
         timeouts.failed([ZERO], "committing", LONG_AGO)
         clock.advance(TIMEOUT_MS - 1)
         succeeded()
@@ -312,7 +316,7 @@ class CommitEach(Processor[Any, Any, Any, Any]):
     def init(self, context: ProcessorContext) -> None:
         self.context = context
 
-    def process(self, record: Record) -> None:
+    def process(self, record: Record[Any, Any]) -> None:
         self.context.commit()
 
 

@@ -8,9 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
-from thread_stage import Application
 
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import StreamsError
@@ -22,6 +19,9 @@ from penstock.topology.stores.windows import JoinWindows
 from penstock.workers.control.messages import Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from tests.workers.counting import IN, OUT, counting, counts, feed
+from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -259,7 +259,8 @@ def test_punctuations_follow_stream_time_and_wall_clock(
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     builder = StreamsBuilder()
-    builder.stream(IN, **TEXT).process(Ticker).to(OUT, **TEXT)
+    ticks: Any = builder.stream(IN, **TEXT).process(Ticker)  # type: ignore[arg-type]  # as duck types go
+    ticks.to(OUT, **TEXT)
     thread = application(builder.build()).thread().until_running()
     started = clock.wall_clock_ms()
     feed(cluster, "a", timestamp=5_500)

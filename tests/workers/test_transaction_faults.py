@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from produce_stage import PartitionLog, Sent
-from test_sender_faults import PARTITIONS, FaultyBrokers
-from transaction_stage import MEMBER, NEW, OLD, TransactionStage
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import ProducerId
@@ -19,6 +16,9 @@ from penstock.clients.writing import transaction_requests
 from penstock.clients.writing.sender import Sender
 from penstock.clients.writing.transactions import TransactionManager
 from penstock.topology.records import TopicPartition
+from tests.workers.produce_stage import PartitionLog, Sent
+from tests.workers.test_sender_faults import PARTITIONS, FaultyBrokers
+from tests.workers.transaction_stage import MEMBER, NEW, OLD, TransactionStage
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 IN_0 = TopicPartition("in", 0)
@@ -31,6 +31,8 @@ TRANSIENT = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PR
 
 class FaultyTransactions(FaultyBrokers):
     """FaultyBrokers whose coordinator fails as they do. seen: what its client has met."""
+
+    stage: TransactionStage
 
     def __init__(self, pick: random.Random, level: int) -> None:
         self.level = level
@@ -61,7 +63,7 @@ class FaultyTransactions(FaultyBrokers):
                 self.stage.brokers.answer_question()
 
     def _write(self, node: int, partition: TopicPartition, sent: Sent) -> int:
-        code = self.coordinator.check_produce(partition, sent.epoch)
+        code: int = self.coordinator.check_produce(partition, sent.epoch)
         if code:
             return code
         log: PartitionLog = self.logs[partition]
@@ -81,7 +83,7 @@ class Writer:
         self.pick = brokers.pick
         self.expected: dict[TopicPartition, list[bytes]] = {}
         self.replaced = 0
-        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign]
+        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign,assignment]
         self._initialize()
 
     def _wait(self, now: int, until: float) -> None:
@@ -102,7 +104,7 @@ class Writer:
         self.stage.brokers.ends.clear()
         self.stage.brokers.pending.clear()
         self.stage.producer = self.stage.new_producer()
-        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign]
+        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign,assignment]
 
     def transaction(self, number: int) -> None:
         """Write a transaction; take what the coordinator has decided as what is to be seen."""

@@ -10,8 +10,6 @@ from itertools import count
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from test_exactly_once_broker import committed_values
-from test_transactions_wire_broker import librdkafkas, ours
 
 from penstock import kernel
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
@@ -19,6 +17,8 @@ from penstock.topology.records import TopicPartition
 from tests import waiting
 from tests.brokers import SECOND
 from tests.two_racks import FIRST, TwoRacks, two_racks
+from tests.workers.test_exactly_once_broker import committed_values
+from tests.workers.test_transactions_wire_broker import librdkafkas, ours
 
 pytestmark = [
     pytest.mark.broker,

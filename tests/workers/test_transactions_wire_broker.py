@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from test_exactly_once_broker import LOG, WAIT_SECONDS, committed_values, new_topic, settings
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -23,6 +22,7 @@ from penstock.clients.writing.writer import TransactionalWriter
 from penstock.dev.kafka_distribution import preferred
 from penstock.testing.wire import Hold, Rule, WireProxy
 from penstock.topology.records import TopicPartition
+from tests.workers.test_exactly_once_broker import LOG, WAIT_SECONDS, committed_values, new_topic, settings
 
 pytestmark = [
     pytest.mark.broker,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer
-from fetch_stage import two_partitions
 
 from penstock import kernel
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.reading.reader import Reader
+from tests.workers.fetch_stage import two_partitions
 
 #: No test waits for it: a fetch that is not woken is a failure after PATIENCE.
 LONG, PATIENCE = 3600.0, 30.0

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from counting import IN, OUT, counting, feed
-from memory_kafka import Cluster
-from thread_stage import Application
-
 from penstock.supervisor.http.prometheus import metric_name
 from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from tests.walls import shown_metrics
+from tests.workers.counting import IN, OUT, counting, feed
+from tests.workers.memory_kafka import Cluster
+from tests.workers.thread_stage import Application
 
 LETTERS = "letters"
 

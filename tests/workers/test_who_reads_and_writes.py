@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_client_supplier import config
 
 from penstock import kernel
 from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, as_writer
@@ -15,6 +14,7 @@ from penstock.clients.writing.transactional_producer import TransactionalKafkaPr
 from penstock.topology.errors import ConfigError
 from penstock.workers.thread import client_supplier
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.workers.test_client_supplier import config
 
 
 @pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
@@ -27,7 +27,7 @@ def test_penstock_reads_and_writes_unless_told_otherwise(
         supplier = KafkaClientSupplier(config(**values))
         made = supplier.get_consumer("c"), supplier.get_producer("p"), supplier.get_producer("p", "tx")
         for client in made:
-            client.close()  # type: ignore[union-attr]
+            client.close()
         return tuple(map(type, made))  # type: ignore[return-value]
 
     assert kinds() == (Fetcher, KafkaProducer, TransactionalKafkaProducer)
@@ -54,10 +54,10 @@ def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
 
     supplier = KafkaClientSupplier(config())
     consumer, producer = supplier.confluent_consumer("c"), supplier.confluent_producer("p")
-    for given in (consumer, Wrapped(consumer)):
-        assert isinstance(as_reader(given), LibrdkafkaReader)
-    for given in (producer, Wrapped(producer)):
-        assert isinstance(as_writer(given), LibrdkafkaWriter)
+    readers: list[Any] = [consumer, Wrapped(consumer)]
+    writers: list[Any] = [producer, Wrapped(producer)]
+    assert all(isinstance(as_reader(given), LibrdkafkaReader) for given in readers)
+    assert all(isinstance(as_writer(given), LibrdkafkaWriter) for given in writers)
     reader, writer = LibrdkafkaReader(consumer), LibrdkafkaWriter(producer)
     assert as_reader(reader) is reader
     assert as_writer(writer) is writer

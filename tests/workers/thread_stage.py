@@ -9,14 +9,13 @@ from types import TracebackType
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from memory_clients import MemoryClientSupplier, MemoryMember
-from memory_io import MemoryReader, MemoryWriter
-from memory_kafka import Cluster, ManualClock
-
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.thread.stream_thread import StreamThread
+from tests.workers.memory_clients import MemoryClientSupplier, MemoryMember
+from tests.workers.memory_io import MemoryReader, MemoryWriter
+from tests.workers.memory_kafka import Cluster, ManualClock
 
 APPLICATION_ID = "app"
 PROCESS_ID = str(uuid5(NAMESPACE_DNS, "stage"))

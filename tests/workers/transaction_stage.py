@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from produce_stage import LOG, OUT_0, OUT_1, ProduceStage, WrittenBrokers
-
 from penstock.clients.cluster.brokers import Leader
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import ErrorCode
@@ -20,6 +18,7 @@ from penstock.clients.writing.transaction_requests import TRANSACTION_VERSION
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.transactions import TransactionManager
 from penstock.topology.records import TopicPartition
+from tests.workers.produce_stage import LOG, OUT_0, OUT_1, ProduceStage, WrittenBrokers
 
 TRANSACTIONAL_ID, PRODUCER_ID = "tx", 5
 OLD, NEW = 1, 2
@@ -235,7 +234,7 @@ class TransactionStage(ProduceStage):
     def new_producer(self) -> TransactionalKafkaProducer:
         """Return a producer for these brokers, whose transactions are not initialized yet."""
         made = TransactionalKafkaProducer(self.brokers, self.settings, self.clock, LOG, seed=0)
-        made._sender.wait = self.serve  # type: ignore[method-assign]
+        made._sender.wait = self.serve  # type: ignore[method-assign,assignment]
         return made
 
     @property

@@ -48,7 +48,7 @@ class StreamsConfig(Mapping[str, Any]):
     from, for messages and ``penstock config``. Raises ConfigError for an unknown key or a wrong value. Durations in ms.
 
     The effective value of a CLASS key is its word ("fail", "rocksDB" …), or the user's object: ``module:attribute`` is
-    imported when it is asked for.
+    imported when it is requested.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[str, str] | None = None) -> None:

@@ -21,7 +21,7 @@ class Reply(Enum):
     OK = "ok"
     #: The topology has no such store.
     UNKNOWN_STORE = "unknown store"
-    #: The key, or what is asked for, does not fit the store.
+    #: The key, or what is requested, does not fit the store.
     BAD_REQUEST = "bad request"
     #: The tasks that could answer are not in this process.
     ELSEWHERE = "elsewhere"

@@ -224,7 +224,7 @@ class StoreChangelogReader:
         bounds = self._bounds.poll([changelog.partition for changelog in registered])
         sources = [p for p in bounds if self._changelogs[p].is_source]
         committed = self._committed_now(sources)
-        if committed is None:  # these are asked for again
+        if committed is None:  # these are requested again
             committed = {}
             bounds = {partition: found for partition, found in bounds.items() if partition not in sources}
         for partition, found in bounds.items():

@@ -61,7 +61,7 @@ class ChangelogBounds:
     def poll(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Return what is known by now of these partitions; the others are being asked for. An answer is given once.
 
-        Raises BrokerUnavailableError if a partition was asked for longer than the timeout, StreamsError if its topic
+        Raises BrokerUnavailableError if a partition was requested longer than the timeout, StreamsError if its topic
         does not exist, or may not be read.
         """
         for partition in self._questions.keys() - set(wanted):

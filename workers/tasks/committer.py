@@ -14,7 +14,7 @@ could commit records that the new owner of its tasks, which has restored them, h
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
 its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That
-it was still the only writer when the end was asked for is known once the group has taken the offsets: so the end is
+it was still the only writer when the end was requested is known once the group has taken the offsets: so the end is
 asked for before and stored after. A process that slept too long stores nothing; without offsets to commit it would not
 find out, so no end is stored then, only data. A former owner that died may still have had records in flight, which
 arrive behind the end that the new owner restored to. The new owner has reprocessed, or will, the very input that they
@@ -23,7 +23,7 @@ under at-least-once. With exactly-once they belong to a transaction that the bro
 the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
 again.
 
-The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
+The ends are requested as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
 seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
 lies beside them: what is restored from there puts the same values again.
 """

@@ -42,7 +42,7 @@ class InvalidPositions:
         self._found |= dict.fromkeys(error.partitions, error)
 
     def reset(self) -> None:
-        """Continue where the policies say; what the brokers do not answer is asked again with the next call.
+        """Continue where the policies say; unanswered requests are repeated by the next call.
 
         Raises StreamsError if a policy says that it must not, TaskTimeoutError after ``task.timeout.ms`` of failures.
         """

@@ -34,7 +34,7 @@ OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 START_WAIT_SECONDS = 5.0
 #: How long the reset of a position waits.
 RESET_WAIT_SECONDS = 1.0
-#: What offsets_at is asked for.
+#: How offsets_at names these positions.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 

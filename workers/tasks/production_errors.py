@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from penstock.clients.errors import ClientError
-from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import (
     PRODUCTION,
     ErrorHandlerContext,
@@ -27,7 +28,7 @@ UNKNOWN_TASK = TaskId(-1, -1)
 PRODUCER_NODE = "producer"
 
 
-def production_error_handler(config: StreamsConfig) -> ProductionExceptionHandler:
+def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
     """Return the configured handler in the shape that RecordCollector asks; raises ConfigError if there is none such.
 
     Its context names no input record, because by then the task is elsewhere; so the dead letters of the built-in

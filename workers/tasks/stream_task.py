@@ -73,7 +73,7 @@ class StreamTask(Task):
         self.functions: list[FunctionMetrics] = []
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
-        #: How much was done, and how often a commit was asked for: so far, in the commit under way, in the last one.
+        #: How much was done, and how often a commit was requested: so far, in the commit under way, in the last one.
         self._work = self._commit_requests = 0
         self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
@@ -90,7 +90,7 @@ class StreamTask(Task):
         """Open the stores; True if none of them has a changelog.
 
         With exactly-once, waits until no transaction with offsets of the input is open any more: what a former owner
-        was about to commit must be in the changelogs, or be gone, before their ends are asked for.
+        was about to commit must be in the changelogs, or be gone, before their ends are requested.
         """
         if self._clients.producer.transactional:
             self._clients.membership.committed(self.input_partitions)

@@ -2,7 +2,7 @@
 
 Kafka Streams' numIterations counts records, because there one call processes one record. Here a call processes a batch,
 so an iteration stands for as many records as fit into a target time: thousands of fast ones, one of a slow kind. That
-keeps what happens between two batches (punctuation, commits that were asked for, the liveness beat) as punctual.
+keeps what happens between two batches (punctuation, commits that were requested, the liveness beat) as punctual.
 """
 
 from __future__ import annotations

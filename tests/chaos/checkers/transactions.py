@@ -185,13 +185,21 @@ def decisions(states: Mapping[Partition, Log]) -> list[Decision]:
 
 
 def _decisions(log: Log) -> Iterator[Decision]:
+    """Yield them in order. What the next coordinator decides again, before it was complete, is one decision."""
+    pending: set[str] = set()
     for batch in log.batches:
         for record in batch.records:
-            if record.value is not None and (decision := _decision(record)) is not None:
+            if record.value is None:
+                continue
+            transactional_id, decision = _state(record)
+            if decision is None:
+                pending.discard(transactional_id)
+            elif transactional_id not in pending:
+                pending.add(transactional_id)
                 yield decision
 
 
-def _decision(record: Record) -> Decision | None:
+def _state(record: Record) -> tuple[str, Decision | None]:
     key, value = Fields(record.key or b""), record.value or b""
     key.take("h")  # version
     transactional_id = key.text()
@@ -204,9 +212,9 @@ def _decision(record: Record) -> Decision | None:
     fields.take("i")  # timeout
     state = fields.take("b")
     if state not in (PREPARE_COMMIT, PREPARE_ABORT):
-        return None
+        return transactional_id, None
     partitions = frozenset(_partitions(fields, flexible=version == FLEXIBLE))
-    return Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
+    return transactional_id, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
 
 
 def _partitions(fields: Fields, flexible: bool) -> Iterator[Partition]:
