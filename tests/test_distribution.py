@@ -91,7 +91,7 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
 
 
 def test_a_compiler_that_fails_leaves_the_kernel_out(tmp_path: Path) -> None:
-    command = [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path]
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
     done = subprocess.run(["env", "CC=false", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(f'building extension "penstock.kernel.{name}" failed' in done.stderr for name in MODULES)
