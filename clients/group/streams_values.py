@@ -107,7 +107,7 @@ class Tasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskOffsets:
-    """Positions of tasks with state on this member's disk: sums over their changelogs, and over the changelogs' ends."""
+    """Positions of tasks with state on this member's disk: sums over changelogs, and over the changelogs' ends."""
 
     offsets: Mapping[TaskId, int]
     end_offsets: Mapping[TaskId, int]
