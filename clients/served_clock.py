@@ -40,4 +40,5 @@ class ServedClock:
 
     def begin_wait(self, ms: float) -> None:
         """Count the next ms whatever happens: the client waits for its connections."""
+        self.monotonic_ms()  # a pause since it was read last does not count as waiting
         self._counted_until += max(int(ms), 0)

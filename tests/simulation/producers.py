@@ -11,9 +11,11 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.cluster import error_codes
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
 from penstock.clients.errors import DeliveryTimeoutError, ErrorCode, Kind, UnreachableError
@@ -149,7 +151,8 @@ class Wire:
             if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:
-                self._judge(what, getattr(answer, "error_code", 0))
+                for code in error_codes(answer) if isinstance(answer, SimpleNamespace) else ():
+                    self._judge(what, code)
                 future.set_result(answer)
             self._has_come = True
             on_done()

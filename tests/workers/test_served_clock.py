@@ -46,3 +46,15 @@ def test_a_wait_for_the_network_counts_as_long_as_it_was_meant_to_be() -> None:
     hand.now_ms += 60_000  # the process was stopped
     assert clock.monotonic_ms() == began + 10_053 + 1_000 + STEP_MS
     assert pauses == [59_000 - STEP_MS]
+
+
+def test_a_pause_before_a_wait_is_no_part_of_it() -> None:
+    """Of a process that was stopped between the two. The simulation has found this, by seed 778."""
+    hand, pauses = Hand(), list[int]()
+    clock = ServedClock(hand, pauses.append)
+    began = clock.monotonic_ms()
+    hand.now_ms += 30_000
+    clock.begin_wait(10_000)
+    hand.now_ms += 3
+    assert clock.monotonic_ms() == began + STEP_MS + 3
+    assert pauses == [30_000 - STEP_MS]
