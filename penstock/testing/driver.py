@@ -64,7 +64,8 @@ class TopologyTestDriver:
         self._closed = False
         try:
             self._global_task = self._make_global_task(topology)
-            self._task = self._make_task(topology)
+            #: The task behind the topics; for Penstock's own tests.
+            self.task = self._make_task(topology)
         except BaseException:
             self._directory.cleanup()
             raise
@@ -139,7 +140,7 @@ class TopologyTestDriver:
     def advance_wall_clock_time(self, advance: Duration) -> None:
         """Move the wall clock forward (timedelta or ms) and run the punctuations that are due, each once."""
         self._clock.now_ms += to_millis(advance, "advance")
-        self._task.punctuate_wall_clock()
+        self.task.punctuate_wall_clock()
         self._complete_all_processable_work()
 
     def produced_topic_names(self) -> set[str]:
@@ -148,11 +149,11 @@ class TopologyTestDriver:
 
     def dropped_records(self) -> dict[tuple[str, str], int]:
         """Return how many records were dropped, by node and reason."""
-        return dict(self._task.dropped)
+        return dict(self.task.dropped)
 
     def metrics(self) -> list[Metric]:
         """Return the metrics that processors have added (``ProcessorContext.metrics``)."""
-        tasks = [self._task] if self._global_task is None else [self._task, self._global_task]
+        tasks = [self.task] if self._global_task is None else [self.task, self._global_task]
         return [metric for task in tasks for metric in task.streams_metrics.metrics()]
 
     def get_state_store(self, name: str) -> Any:
@@ -161,7 +162,7 @@ class TopologyTestDriver:
 
     def get_all_state_stores(self) -> dict[str, Any]:
         """Return all stores by name, global ones included."""
-        return {**(self._global_task.stores if self._global_task else {}), **self._task.stores}
+        return {**(self._global_task.stores if self._global_task else {}), **self.task.stores}
 
     def get_key_value_store(self, name: str) -> Any:
         """Return a key-value store with plain values, None if there is none of this name and kind."""
@@ -201,7 +202,7 @@ class TopologyTestDriver:
             return
         self._closed = True
         try:
-            self._task.close()
+            self.task.close()
             if self._global_task is not None:
                 self._global_task.close()
             self._capture_outputs()
@@ -211,7 +212,7 @@ class TopologyTestDriver:
     def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
         if self._closed:
             raise PenstockError("The TopologyTestDriver is closed")
-        source = self._task.compiled.source_matching(topic)
+        source = self.task.compiled.source_matching(topic)
         global_source = self._global_source(topic)
         if source is None and global_source is None:
             raise TopologyError(f"Unknown topic: {topic}. Source topics are {', '.join(self._source_topics())}")
@@ -230,7 +231,7 @@ class TopologyTestDriver:
         self._capture_outputs()
         try:
             for source, record in self._queues.drain():
-                self._task.process(source, record)
+                self.task.process(source, record)
                 self._capture_outputs()
         except BaseException:
             self._queues.clear()
@@ -238,9 +239,9 @@ class TopologyTestDriver:
 
     def _capture_outputs(self) -> None:
         """Keep produced records for reading, and pipe back those for a source or internal topic."""
-        for record in self._task.take_produced():
+        for record in self.task.take_produced():
             self._outputs.setdefault(record.topic, deque()).append(record)
-            source = self._task.compiled.source_matching(record.topic)
+            source = self.task.compiled.source_matching(record.topic)
             if source is not None and not self._closed:
                 self._enqueue(source, record)
             global_source = self._global_source(record.topic)
@@ -258,7 +259,7 @@ class TopologyTestDriver:
             self._global_task.commit()
 
     def _source_node(self, topic: str) -> SourceNode | None:
-        topologies = [self._task.topology] + ([self._global_task.topology] if self._global_task else [])
+        topologies = [self.task.topology] + ([self._global_task.topology] if self._global_task else [])
         for node in (node for built in topologies for node in built.nodes.values()):
             if isinstance(node, SourceNode) and (
                 topic in self._full_names(node) or (node.pattern is not None and node.pattern.fullmatch(topic))
@@ -267,22 +268,22 @@ class TopologyTestDriver:
         return None
 
     def _full_names(self, node: SourceNode) -> list[str]:
-        internal = self._task.topology.repartition_topics
-        return [self._task.internal_topic(topic) if topic in internal else topic for topic in node.topics]
+        internal = self.task.topology.repartition_topics
+        return [self.task.internal_topic(topic) if topic in internal else topic for topic in node.topics]
 
     def _sink_node(self, topic: str) -> SinkNode | None:
-        internal = self._task.topology.repartition_topics
-        for node in self._task.topology.sinks:
-            full = self._task.internal_topic(node.topic) if node.topic in internal else node.topic  # type: ignore[arg-type]
+        internal = self.task.topology.repartition_topics
+        for node in self.task.topology.sinks:
+            full = self.task.internal_topic(node.topic) if node.topic in internal else node.topic  # type: ignore[arg-type]
             if full == topic:
                 return node
         return None
 
     def _source_topics(self) -> list[str]:
         global_topics = list(self._global_task.compiled.sources) if self._global_task else []
-        nodes = self._task.topology.nodes.values()
+        nodes = self.task.topology.nodes.values()
         patterns = [node.pattern.pattern for node in nodes if isinstance(node, SourceNode) and node.pattern is not None]
-        return [*self._task.compiled.sources, *patterns, *global_topics]
+        return [*self.task.compiled.sources, *patterns, *global_topics]
 
 
 def _message(record: ProducedRecord, offset: int) -> RawRecord:

@@ -199,7 +199,7 @@ def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> R
     outputs: dict[str, list[Sent]] = {}
     order, _ = processing_order(topology.internal_builder.build_subtopologies(StreamsConfig(config), frozenset()))
     with TopologyTestDriver(topology, config, WALL_CLOCK_START_MS) as driver:
-        task: Any = driver._task
+        task: Any = driver.task
         commit, task.commit = task.commit, lambda: None
 
         def end_turn() -> None:

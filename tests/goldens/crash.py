@@ -98,6 +98,8 @@ class CrashingDriver(TopologyTestDriver):
     directory: where stores are kept, None for in memory. compacts: restore from compacted changelogs.
     """
 
+    task: CrashingTask
+
     def __init__(
         self,
         topology: Topology,
@@ -112,15 +114,10 @@ class CrashingDriver(TopologyTestDriver):
         self._consumed: dict[str, Log] = {topic: list(log) for topic, log in self._committed.consumed.items()}
         super().__init__(topology, config, self._committed.wall_clock_ms)
         self._outputs = {topic: deque(log) for topic, log in self._committed.produced.items()}
-        for topic, source in self._task.compiled.sources.items():
+        for topic, source in self.task.compiled.sources.items():
             source.partition_time_ms = self._committed.partition_times.get(topic, -1)
             for _ in self._consumed.get(topic, ()):
                 self._queues.next_offset(source)
-
-    @property
-    def task(self) -> CrashingTask:
-        assert isinstance(self._task, CrashingTask)
-        return self._task
 
     def _make_global_task(self, topology: Topology) -> DriverTask | None:
         """Global stores are restored by reading their topics from the beginning."""
@@ -158,7 +155,7 @@ class CrashingDriver(TopologyTestDriver):
         return Committed(
             self.topics(),
             {topic: list(log) for topic, log in self._consumed.items()},
-            {topic: source.partition_time_ms for topic, source in self._task.compiled.sources.items()},
+            {topic: source.partition_time_ms for topic, source in self.task.compiled.sources.items()},
             self.task.stream_time_ms,
             self._clock.now_ms,
             dict(self.task.processor_metadata),

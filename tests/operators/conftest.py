@@ -57,7 +57,7 @@ def compiled(start: Start) -> Callable[..., Any]:
     """compiled(declare, config=…) gives the driver's task: a real TaskContext with the compiled topology."""
 
     def task(declare: Callable[[StreamsBuilder], Any], config: dict[str, Any] | None = None) -> Any:
-        return start(declare, config).driver._task
+        return start(declare, config).driver.task
 
     return task
 

@@ -90,11 +90,11 @@ def test_the_last_result_does_not_depend_on_when_caches_are_flushed(
             flow.pipe("right", "k", before)
         with monkeypatch.context() as between_commits:
             if flow is late:
-                between_commits.setattr(flow.driver._task, "commit", lambda: None)
+                between_commits.setattr(flow.driver.task, "commit", lambda: None)
             flow.pipe("right", "k", steps[0]).pipe("left", "k", "L")
             for value in steps[1:]:
                 flow.pipe("right", "k", value)
-        flow.driver._task.commit()
+        flow.driver.task.commit()
         flow.driver.advance_wall_clock_time(1)  # what the flush has written to internal topics is read
         return flow.read()[-1][1]
 
@@ -130,9 +130,9 @@ def test_windows_and_sessions_that_come_and_go_are_joined_no_more(
     def last(flow: Flow) -> dict[str, Any]:
         with monkeypatch.context() as between_commits:
             if flow is late:
-                between_commits.setattr(flow.driver._task, "commit", lambda: None)
+                between_commits.setattr(flow.driver.task, "commit", lambda: None)
             flow.pipe("right", "k", "R", 0).pipe("left", "k", "L", 0).pipe("right", "k", *last_step)
-        flow.driver._task.commit()
+        flow.driver.task.commit()
         return {key: value for key, value, _ in flow.read()}
 
     early, late = start(declare), start(declare, CACHED)

@@ -251,4 +251,4 @@ def test_how_far_final_results_came_is_committed_with_the_task(numbers: Options)
         topic = driver.create_input_topic("in")
         for timestamp in (0, 25):
             topic.pipe_input("k", 1, timestamp)
-        assert driver._task.processor_metadata == {"w": 25}
+        assert driver.task.processor_metadata == {"w": 25}

@@ -75,7 +75,7 @@ def loop_of(declare: Callable[[StreamsBuilder], Any], **config: Any) -> str:
     builder = StreamsBuilder()
     declare(builder)
     with TopologyTestDriver(builder.build(), config) as driver:
-        return driver._task.compiled.sources["in"].source_text
+        return driver.task.compiled.sources["in"].source_text
 
 
 @pytest.mark.usefixtures("without_kernel")
@@ -212,7 +212,7 @@ def test_behind_an_update_that_came_late_all_others_have_its_own_time() -> None:
         assert found == {"counts": [20, 20], "checked": [20, 20], "same": [20, 10]}
         with pytest.raises(StreamsError):
             topic.pipe_input("k", "v", 15)
-        assert driver._task.timestamp == 15, "the record that failed"
+        assert driver.task.timestamp == 15, "the record that failed"
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -321,7 +321,7 @@ def test_a_null_record_is_dropped_with_its_reason() -> None:
         topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
         topic.pipe_input(None, b"v", 1)
         topic.pipe_input(b"k", None, 1)
-        assert sum(driver._task.dropped.values()) == 2
+        assert sum(driver.task.dropped.values()) == 2
 
 
 def test_cached_windows_are_read_as_rows_with_a_timestamp() -> None:

@@ -24,7 +24,7 @@ START_SECONDS = 240
 
 
 class RegistryServer:
-    """Apicurio Registry in a process of its own, which keeps its schemas in memory."""
+    """A process of Apicurio Registry, which keeps its schemas in memory."""
 
     def __init__(self, folder: Path) -> None:
         with tarfile.open(fetch_jars(read_lock(LOCK))[0]) as archive:

@@ -152,7 +152,7 @@ def test_what_the_application_makes_itself_is_as_it_should_be(
     assert "cleanup.policy" not in caplog.text
     cluster.cleanup_policies[CHANGELOG] = "delete"
     counter.thread(slot=2)
-    assert f"Internal topic {CHANGELOG} has cleanup.policy=delete in place of compact" in caplog.text
+    assert f"Internal topic {CHANGELOG} has cleanup.policy=delete instead of compact" in caplog.text
 
 
 @pytest.mark.broker

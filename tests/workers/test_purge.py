@@ -111,7 +111,7 @@ def test_a_broker_that_does_not_answer_stops_nothing(
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
-    silent = "memory_kafka.MemoryAdmin.delete_records"
+    silent = "tests.workers.memory_kafka.MemoryAdmin.delete_records"
     monkeypatch.setattr(silent, lambda self, before, timeout_ms: {partition: Future() for partition in before})
     thread = application(repartitioned(IN, OUT), repartition_purge_interval_ms=0).thread().until_running()
     for _ in range(3):

@@ -42,7 +42,7 @@ class ProcessorWrapper(ABC):
     """Puts code around every processor, for traces, timing or checks (Kafka Streams: ProcessorWrapper).
 
     ``processor.wrapper.class`` names a class, or ``module:Class``. Each task makes its own object. Sources and sinks
-    are not wrapped. With a wrapper each operator has a call of its own (no fused loops), and a Record is made for it.
+    are not wrapped. With a wrapper each operator is a separate call (no fused loops), and a Record is made for it.
     """
 
     def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027 - few need it

@@ -51,7 +51,6 @@ class TaskEnvironment:
     users' async functions.
     """
 
-    application_id: str
     config: StreamsConfig
     time: LoopTime
     topics: TopicNames

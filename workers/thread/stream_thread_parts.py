@@ -425,7 +425,6 @@ class _Assembly:
         # Kafka Streams divides by one more if there is a global thread; here global tables are not cached.
         cache_bytes = self.config["statestore.cache.max.bytes"] // max(self.spec.num_threads, 1)
         return TaskEnvironment(
-            self.application_id,
             self.config,
             self.time,
             self.topics,
