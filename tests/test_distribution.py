@@ -30,9 +30,10 @@ for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
     if not module.name.endswith("__main__"):
         try:
             importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            print(error.name.partition(".")[0])"""
-OF_EXTRAS = {"kio", "pandas", "py4j", "pyarrow", "pyspark"}
+        except Exception as error:
+            missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+            print(missing.name.partition(".")[0])"""
+OF_EXTRAS = {"kio", "opentelemetry", "pandas", "py4j", "pyarrow", "pyspark"}
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 

@@ -54,7 +54,7 @@ FOLDERS = {
         "kafka_streams",
     ),
     "pipeline": ("checkpoint java", "session", "tasks", "queries spark_streams", "handover"),
-    "penstock": ("dev testing", "cli"),
+    "penstock": ("dev testing tracing", "cli"),
 }
 #: Clients and process tools that the pure rooms must not see.
 IMPURE = {"confluent_kafka", "kafka", "rocksdict", "multiprocessing", "subprocess", "socket", "psutil"}

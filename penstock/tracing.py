@@ -1,0 +1,67 @@
+"""Traces by OpenTelemetry: a span for each operator that a traced record passes. Needs penstock-streams[otel].
+
+A record is traced if its header ``traceparent`` (W3C Trace Context) has the flag of sampled traces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.topology.context.processor_wrapper import ProcessorWrapper, ProcessRecord, WrappedProcessor
+from penstock.topology.errors import ConfigError
+from penstock.topology.records import Headers, Record
+
+try:
+    from opentelemetry import propagate, trace
+except ImportError as error:
+    raise ConfigError(f"Traces need the extra: pip install 'penstock-streams[otel]' ({error})") from error
+
+_TRACEPARENT = "traceparent"
+
+
+class TracingWrapper(ProcessorWrapper):
+    """``processor.wrapper.class=penstock.tracing:TracingWrapper``.
+
+    The span of an operator is the child of the one before it, and of the record's sender at first. What is forwarded,
+    into repartition and output topics too, carries the context of its last span. Spans go to the global tracer provider
+    of the process: the module of the topology sets it, as it is imported in each stream thread.
+    """
+
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer("penstock")
+
+    def wrap(self, processor: WrappedProcessor) -> ProcessRecord:
+        """Return what opens a span around the processor for traced records."""
+        task = str(processor.task_id)
+
+        def process(record: Record[Any, Any]) -> None:
+            headers = record[3]
+            if not headers or not _is_sampled(headers):
+                processor.process(record)
+                return
+            origin = processor.record_metadata()
+            attributes: dict[str, str | int] = {"messaging.system": "kafka", "kafka.streams.task_id": task}
+            if origin is not None:
+                attributes["messaging.destination.name"] = origin.topic
+                attributes["messaging.destination.partition.id"] = str(origin.partition)
+                attributes["messaging.kafka.offset"] = origin.offset
+            sender = propagate.extract({name: (value or b"").decode("latin-1") for name, value in headers})
+            with self._tracer.start_as_current_span(processor.name, context=sender, attributes=attributes):
+                carrier: dict[str, str] = {}
+                propagate.inject(carrier)
+                kept = [header for header in headers if header[0] not in carrier]
+                added = [(name, text.encode("latin-1")) for name, text in carrier.items()]
+                processor.process(record.with_headers([*kept, *added]))
+
+        return process
+
+
+def _is_sampled(headers: Headers) -> bool:
+    """Return whether a traceparent, ``version-trace-span-flags``, has the flag of sampled traces."""
+    for name, value in headers or ():
+        if name == _TRACEPARENT and value is not None:
+            try:
+                return bool(int(value.rpartition(b"-")[2], 16) & 1)
+            except ValueError:
+                return False
+    return False
