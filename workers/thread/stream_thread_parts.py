@@ -203,7 +203,7 @@ class _Assembly:
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
         self.log_prefix = f"stream-thread [{self.name}] "
-        self.log = PrefixedLogger("penstock.workers.thread.stream_thread", self.log_prefix)
+        self.log = PrefixedLogger("penstock.workers.stream_thread", self.log_prefix)
         self.time = LoopTime(clock)
         self.metrics = ThreadMetrics(
             self.config["metrics.sample.window.ms"],
