@@ -44,7 +44,7 @@ class StateMachine(Generic[S]):
         self._level = level
 
     def transition_to(self, new: S) -> S | None:
-        """Change the state and tell the listener. Returns the old state, None if an ending state refused.
+        """Change the state and notify the listener. Returns the old state, None if an ending state refused.
 
         Raises StreamsError for a transition that is not in the table.
         """

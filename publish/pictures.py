@@ -39,7 +39,7 @@ TOPICS = SOURCE, BY_CARRIER, DELAYED = "flights", "flights-by-carrier", "delayed
 #: How long the application runs before the pictures, in seconds: the dashboard shows the last five minutes.
 RUN_SECONDS = 280
 #: Of the dashboard's picture, in pixels.
-SIZE = "1100,1240"
+SIZE = "1100,1390"
 
 
 def build() -> Topology:

@@ -188,5 +188,7 @@ def test_our_lock_files_are_sound(lock: Path) -> None:
     jars = read_lock(lock)
     assert len({jar.path for jar in jars}) == len(jars)
     for entry in jars:
-        assert entry.path.endswith(f"/{entry.name}/{entry.version}/{entry.name}-{entry.version}.jar")
+        file = f"{entry.name}-{entry.version}"
+        endings = (f"/{file}.jar", f"/{file}-all.tar.gz")  # the latter: a server with all of its jars
+        assert entry.path.endswith(tuple(f"/{entry.name}/{entry.version}{ending}" for ending in endings))
         assert "://" not in entry.path

@@ -111,7 +111,7 @@ class NetworkClient(Generic[A]):
         return over
 
     def _note(self, what: str, node: int | None, failure: str | None) -> None:
-        """Tell of a failure once; the next one is another, or comes after a success."""
+        """Report a failure once; the next report is of another one, or comes after a success."""
         if failure == self._told.get(node):
             return
         if failure is None:

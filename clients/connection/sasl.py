@@ -72,7 +72,7 @@ def gssapi(service: str) -> Mechanism:
     def exchange(host: str) -> Exchange:
         try:
             from gssapi import Name, NameType, SecurityContext  # type: ignore[import-not-found, unused-ignore]
-            from gssapi.exceptions import GSSError  # type: ignore[import-not-found, unused-ignore]
+            from gssapi.exceptions import GSSError  # type: ignore[import-not-found, attr-defined, unused-ignore]
         except ImportError as error:
             raise _refused(
                 "sasl.mechanism=GSSAPI needs the package gssapi: pip install 'penstock-streams[kerberos]'"
@@ -83,7 +83,7 @@ def gssapi(service: str) -> Mechanism:
             challenge: bytes | None = None
             while not context.complete:
                 challenge = yield context.step(challenge) or b""
-            context.unwrap(challenge)  # which security layers the broker offers
+            context.unwrap(challenge or b"")  # which security layers the broker offers
             yield context.wrap(_NO_SECURITY_LAYER + str(context.initiator_name).encode(), False).message
         except GSSError as error:  # no ticket, or one that the broker cannot read
             raise _refused(f"GSSAPI: {error}") from error

@@ -240,7 +240,7 @@ class ClassicProtocol(GroupProtocol):
         return translated
 
     async def leave(self, reason: str) -> None:
-        """Tell the group, if it knows of this member; a failure is only logged: the session timeout does the same."""
+        """Leave the group, if it knows this member; a failure is only logged: the session timeout does the same."""
         if not self.identity.member_id:
             return
         request = requests.leave_group(self._config, self.identity.member_id, reason)

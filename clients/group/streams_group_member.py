@@ -42,7 +42,7 @@ class StreamsGroupMember(ProtocolMember):
         super().__init__(config, network, clock, make_protocol)
 
     def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
-        """Say how far standby and warm-up tasks are: sums over their changelogs, and over the changelogs' ends.
+        """Report the positions of standby and warm-up tasks: sums over their changelogs, and over the changelogs' ends.
 
         The coordinator hears of it at its own interval, and as soon as a warm-up task has caught up. Never blocks.
         """

@@ -318,7 +318,7 @@ class StreamsProtocol(GroupProtocol):
             await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
 
     async def _leave(self, reason: str, member_id: str, comes_back: bool) -> bool:
-        """Tell the group; a failure is only logged: the session timeout does the same."""
+        """Leave the group; a failure is only logged: the session timeout has the same effect."""
         request = streams_messages.leave(self._config, member_id, comes_back, self._version)
         try:
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
@@ -338,7 +338,7 @@ class StreamsProtocol(GroupProtocol):
             self._emit_all(self._membership.lose(f"a commit was refused: {error}"))
 
     async def take_task_offsets(self, offsets: TaskOffsets) -> None:
-        """Tell the coordinator with the next heartbeat that has room for it."""
+        """Send it to the coordinator with the next heartbeat that has room for it."""
         self._membership.offsets.update(offsets)
 
 

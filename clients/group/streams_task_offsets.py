@@ -1,4 +1,4 @@
-"""When a streams group member tells the broker how far the state of its tasks is (KIP-1071).
+"""When a streams group member reports the positions of its tasks' state to the broker (KIP-1071).
 
 The broker compares members by it: standby tasks go where most of the state is, a warm-up task becomes active when it
 has caught up. Kafka: StreamsGroupHeartbeatRequestManager.HeartbeatState.

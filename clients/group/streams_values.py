@@ -1,4 +1,4 @@
-"""What a member of a streams group (KIP-1071) and its coordinator tell each other, as plain values.
+"""What a member of a streams group (KIP-1071) and its coordinator exchange, as plain values.
 
 streams_membership.py decides by them, streams_messages.py turns them into Kafka's messages and back.
 """
@@ -107,7 +107,7 @@ class Tasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskOffsets:
-    """How far tasks with state on this member's disk are: sums over their changelogs, and over the changelogs' ends."""
+    """Positions of tasks with state on this member's disk: sums over changelogs, and over the changelogs' ends."""
 
     offsets: Mapping[TaskId, int]
     end_offsets: Mapping[TaskId, int]

@@ -1,4 +1,4 @@
-"""How far fetching a partition is, and what of it is not yet taken (Kafka: TopicPartitionState, FetchBuffer)."""
+"""The progress of fetching a partition, and its buffered records (Kafka: TopicPartitionState, FetchBuffer)."""
 
 from __future__ import annotations
 

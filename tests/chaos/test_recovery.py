@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos import agenda, faults, recovery
 from tests.chaos.agenda import Agenda
 from tests.chaos.faults import UNSEEN_SECONDS, Faults, Stage
 from tests.chaos.recovery import Recovery, budget
 from tests.chaos.schedule import Action, Event
-
-from . import agenda, faults, recovery
 
 OUTPUTS = {"copies-0": 1, "copies-1": 1}
 

@@ -18,6 +18,8 @@ from tests.simulation.coordinators import Coordinators
 
 #: How long a record may take, in ms: less and more than processes stall.
 DELIVERY_MS = (3_000, 120_000)
+#: How long a transaction may take in which functions wait, in ms.
+ASKING_TRANSACTION_MS = 30_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Kind:
         return random.Random(f"asking {seed}").choice(ASKING) if self.asking else planned
 
     def settings(self, seed: int, planned: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the application's settings: with own producers theirs, too."""
+        """Return the application's settings: those that the kind needs, too."""
+        if self.asking:  # a commit may wait for calls, and its transaction with it
+            return {**planned, "transaction.timeout.ms": ASKING_TRANSACTION_MS}
         if not self.own:
             return {**planned}
         chance = random.Random(f"own {seed}")

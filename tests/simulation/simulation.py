@@ -34,6 +34,8 @@ KEYS = tuple("abcdef")
 FIRST_TIMESTAMP = 1_700_000_000_000
 #: After the last fault the application has to come to rest within so much simulated time, in ms.
 REST_MS = 120_000
+#: With own producers, for whose answers idle processes let more time pass than the brokers take.
+OWN_REST_MS = 600_000
 #: While it comes to rest: after so many steps in which nothing happened, so much time passes between two, in ms.
 IDLE_STEPS, IDLE_STEP_MS = 6, 30
 #: The points of a step in which nothing happened.
@@ -135,6 +137,7 @@ class Simulation:
         self.broker = Broker(self.world, self.auditor.on_commit)
         self.auditor.watch(self.broker)
         self._coordinators = kind.coordinators(seed, self.broker)
+        self._rest_ms = OWN_REST_MS if kind.own else REST_MS
         self._kinds_of_points = (*AIMS, *OWN_AIMS) if kind.own else AIMS
         self.directory = directory / f"seed-{seed}"
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
@@ -231,7 +234,7 @@ class Simulation:
             process.roughness = Roughness()
         for host in self.hosts:
             host.clock.set_by_ms = CLOCK_AHEAD_MS
-        deadline_ms = self.world.now_ms + REST_MS
+        deadline_ms = self.world.now_ms + self._rest_ms
         self._go_on(self._at_rest, deadline_ms)
         settled_ms = self.world.now_ms + (SETTLE_MS if self.plan.application.ticks else 0)
         self._go_on(lambda: self.world.now_ms >= settled_ms and self._at_rest(), deadline_ms)
@@ -251,7 +254,7 @@ class Simulation:
     def _shut_down(self) -> None:
         for process in self._alive():
             process.shut_down(leave_group=True)
-        deadline_ms = self.world.now_ms + REST_MS
+        deadline_ms = self.world.now_ms + self._rest_ms
         while self._alive():
             if self.world.now_ms > deadline_ms:
                 raise StalledError(f"{[p.client for p in self._alive()]} do not shut down")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +22,7 @@ from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.dev.kafka_distribution import preferred
-from penstock.testing.wire import Hold, Rule, WireProxy
+from penstock.testing.wire import Action, Exchange, Rule, WireProxy
 from penstock.topology.records import TopicPartition
 from tests.workers.test_exactly_once_broker import LOG, WAIT_SECONDS, committed_values, new_topic, settings
 
@@ -36,6 +38,19 @@ OF_TRANSACTIONS = ("Produce", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 def proxy(bootstrap_servers: str) -> Iterator[WireProxy]:
     with WireProxy(bootstrap_servers) as made:
         yield made
+
+
+class LateRequest(Action):
+    """Ends the client's connection, and delivers the request when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    async def on_request(self, exchange: Exchange) -> None:
+        exchange.leave_client()
+        await asyncio.to_thread(self.go_on.wait, WAIT_SECONDS)
+        await exchange.forward()
+        await exchange.answered()
 
 
 def librdkafkas(address: str, transactional_id: str) -> TransactionalWriter:
@@ -79,11 +94,13 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
 
     producer.begin_transaction()
     write(b"first")
-    proxy.set_rules([Rule(Hold("Produce", drop=True), api="EndTxn", nth=1)])
+    late_commit = LateRequest()
+    proxy.set_rules([Rule(late_commit, api="EndTxn", nth=1)])
     producer.commit_transaction(WAIT_SECONDS)
     assert proxy.events, "the commit was sent twice, and the first one is still on its way"
     producer.begin_transaction()
     write(b"second, to be aborted")
+    late_commit.go_on.set()
     late = proxy.wait_for(lambda event: event.what.startswith("the broker answers"))
     if is_safe:
         assert late.what == "the broker answers: PRODUCER_FENCED"

@@ -15,7 +15,7 @@ from penstock.topology.records import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Command: go to PENDING_SHUTDOWN. leave_group: tell the group (scale-down), else keep the static membership."""
+    """Command: go to PENDING_SHUTDOWN. leave_group: leave the group (scale-down), else keep the static membership."""
 
     leave_group: bool = False
 

@@ -1,6 +1,6 @@
 """What the group's decisions do to a stream thread (Kafka Streams: StreamsRebalanceListener).
 
-The listener changes states and tells the TaskManager. It opens no store and reads no changelog: the loop does, a
+The listener changes states and calls the TaskManager. It opens no store and reads no changelog: the loop does, a
 bounded piece at a time.
 """
 

@@ -57,7 +57,7 @@ class BuiltTopologies:
 
 
 class SourceTopics:
-    """Tells the assignor about the topics, and the group when they have changed.
+    """Updates the assignor's topics, and makes the group rebalance when they have changed.
 
     make_ready: see InternalTopicManager; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
     look.

@@ -32,7 +32,7 @@ MAKING_READY = "making topics ready for a rebalance"
 class StreamsGroup:
     """One member of the group, on the side of the stream thread.
 
-    offset_reporter: tells the broker how far the tasks are, where the broker assigns them. hosts: tells the supervisor
+    offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: tells the supervisor
     where they are. gate: called before the first join, raises if this member does not fit the group.
     """
 
@@ -115,7 +115,7 @@ class StreamsGroup:
         self._rejoin = self._rejoin or reason
 
     def request_application_shutdown(self) -> None:
-        """Tell all members of the group to shut down."""
+        """Ask all members of the group to shut down."""
         self._error = AssignorError.SHUTDOWN_REQUESTED
         self.enforce_rebalance("Shutdown requested")
 

@@ -171,7 +171,7 @@ def _topics_reaching(topology: ProcessorTopology) -> Mapping[str, set[str]]:
 
 
 class HostReporter:
-    """Tells the supervisor where the tasks are, each time that has changed. report: takes a HostsChanged."""
+    """Reports to the supervisor where the tasks are, whenever that has changed. report: takes a HostsChanged."""
 
     def __init__(
         self, report: Callable[[HostsChanged], None], topologies: Iterable[ProcessorTopology], names: TopicNames

@@ -1,4 +1,4 @@
-"""Tells the broker of a streams group how far the state of the tasks here is (KIP-1071).
+"""Reports the positions of the local tasks' state to the broker of a streams group (KIP-1071).
 
 By it the broker finds the best places for standby tasks, and sees when a warm-up task has caught up. A classic group's
 leader needs none of that between rebalances: it gets the same sums with each join.

@@ -14,7 +14,7 @@ from ..tasks.task import Task
 
 
 class ChangelogState(Enum):
-    """How far a changelog is.
+    """The progress of a changelog.
 
     ::
 
@@ -58,7 +58,7 @@ class Changelog:
 
     @property
     def state(self) -> ChangelogState:
-        """How far it is."""
+        """Its state."""
         return self.states.state
 
     @property

@@ -74,7 +74,7 @@ class RestoreProgress:
         self._rates.pop(task_id, None)
 
     def log(self, changelogs: Collection[Changelog]) -> None:
-        """Log how far the active tasks are, if it is time."""
+        """Log the progress of the active tasks, if it is time."""
         now_ms = self._clock.monotonic_ms()
         passed_ms = now_ms - self._last_log_ms
         if passed_ms < RESTORE_LOG_INTERVAL_MS:

@@ -303,7 +303,7 @@ class StoreChangelogReader:
                 self._consumer.resume([changelog.partition])
 
     def _committed_now(self, partitions: list[TopicPartition]) -> Offsets | None:
-        """Return the committed offsets, None if the brokers do not tell them now.
+        """Return the committed offsets, None if the brokers do not answer now.
 
         Raises TaskTimeoutError when they have not for task.timeout.ms.
         """

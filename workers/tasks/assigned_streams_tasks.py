@@ -65,7 +65,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.restored_partitions.clear()
 
     def transition_to_running(self, task: StreamTask) -> None:
-        """Have a task run; if the brokers do not tell its offsets now, it continues restoring.
+        """Have a task run; if the brokers do not return its offsets now, it continues restoring.
 
         Raises TaskTimeoutError when they have not for task.timeout.ms.
         """

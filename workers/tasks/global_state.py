@@ -178,7 +178,7 @@ class GlobalState:
             self._commit()
 
     def close(self) -> None:
-        """Close the stores, and note how far they are."""
+        """Close the stores, and note their positions."""
         if self._compiled is None:
             return
         self._compiled.close()

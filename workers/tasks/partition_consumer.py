@@ -1,4 +1,4 @@
-"""A consumer of assigned partitions: which it reads, from where, how far. The main and the restore consumer are such.
+"""A consumer of assigned partitions and their positions, as the main and the restore consumer.
 
 membership.GroupMember decides what is assigned. Offsets are always explicit, because the group's committed offsets are
 read through the membership.

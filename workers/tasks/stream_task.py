@@ -383,7 +383,7 @@ class StreamTask(Task):
         self.metrics.commit.record(1, self.environment.time.now_ms)
 
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:
-        """Return how far input partitions that serve as changelogs were processed."""
+        """Return the positions of input partitions that serve as changelogs."""
         return {p: offset for p, offset in self._next_offsets().items() if p in self.state_manager.source_changelogs}
 
     def committed_source_changelog_offsets(self) -> dict[TopicPartition, int]:

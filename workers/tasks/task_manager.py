@@ -332,7 +332,7 @@ class TaskManager:
         return [*self.active.all_tasks().values(), *self.standby.all_tasks().values()]
 
     def task_offset_sums(self) -> dict[TaskId, int]:
-        """Return how far the state of each task on this machine is; see task_offset_sums.py."""
+        """Return the position of each task's state on this machine; see task_offset_sums.py."""
         tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
         return task_offset_sums(tasks, self.state_directory, self._log)
 

@@ -1,4 +1,4 @@
-"""How far the state of each task on this machine is: the leader's plans rest on it (KIP-441)."""
+"""The position of each task's state on this machine, on which the leader's plans depend (KIP-441)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream thread tells about itself: the liveness beat to the supervisor, and a summary in the log."""
+"""What a stream thread reports about itself: the liveness beat to the supervisor, and a summary in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leader tells a member, in Kafka Streams' encoding (AssignmentInfo), versions 1 to 11."""
+"""A member's assignment, in Kafka Streams' encoding (AssignmentInfo), versions 1 to 11."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ByHost = Mapping[str, Partitions]
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """What the leader tells a member.
+    """A member's assignment by the leader.
 
     version: the lowest one used in the group; commonly_supported_version: the highest that all understand.
     active, standby: this member's tasks. partitions_by_host: input partitions of all active tasks by user endpoint

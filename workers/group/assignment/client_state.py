@@ -57,7 +57,7 @@ class AssignmentConfigs:
 
 @dataclass(slots=True, eq=False)
 class ClientState:
-    """What a client had, how far its copies are, and what an assignor gives it.
+    """What a client had, the positions of its copies, and what an assignor gives it.
 
     rack: client.rack, empty if it has none, None if its threads say different things. consumers: member ids of its
     threads. previous_tasks: of each consumer, the tasks that it had, active and standby; previous_stateful_tasks: those

@@ -1,4 +1,4 @@
-"""What a member tells its group's leader, what the leader decides, what the member makes of it.
+"""A member's subscription, the leader's decision, and the assignment that a member makes of it.
 
 Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld: its new
 owner gets it in a follow-up rebalance, which both ask for: the old owner once it has closed the task, the new one at

@@ -1,4 +1,4 @@
-"""What members tell the leader, in Kafka Streams' encoding: some of them may run on Java.
+"""A member's subscription, in Kafka Streams' encoding: some members may run on Java.
 
 Kafka Streams: SubscriptionInfo, AssignorError, StreamsAssignmentProtocolVersions. Versions 1 to 11; in a rolling
 upgrade all members speak the oldest one's (version probing, KIP-268). What the leader answers is in assignment_info.py.
@@ -72,7 +72,7 @@ _DESCRIPTIONS: Mapping[AssignorError, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """What a member tells the leader; the partitions it owns and its rack are in the envelope (MemberSubscription).
+    """A member's subscription; the partitions it owns and its rack are in the envelope (MemberSubscription).
 
     offset_sums: of each stateful task with state on its disk, whose or not, the sum of its changelog offsets, or
     LATEST_OFFSET for a running active task. user_endpoint: application.server. unique_field: another number at each
