@@ -151,7 +151,7 @@ class WorkerOutput:
         stderr: Connection[Any, Any],
         note: Note = ignore,
     ) -> None:
-        logger = logging.getLogger(f"{__package__}.stderr")
+        logger = logging.getLogger("penstock.supervisor.stderr")
         #: The stream thread's name; a spare process gets it later.
         self.name = name
         self.readers: list[Reader] = [
