@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import program
 from tests.chaos.checker import EXACTLY_ONCE, Sight
 from tests.chaos.feeder import FeedRecord
 from tests.chaos.options import Options
@@ -20,8 +21,6 @@ from tests.chaos.workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLette
 from tests.chaos.workloads.numbers import HotKeys, LargeRecords, Numbers
 from tests.chaos.workloads.recorded import Recorded, compare, outputs_of, record_of
 from tests.chaos.workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
-
-from . import program
 
 #: A run of each workload takes about half a minute where nothing else runs.
 REAL = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]

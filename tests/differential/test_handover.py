@@ -37,9 +37,8 @@ from penstock.pipeline.handover.spark_side import Moved
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.offline.application_reset import ApplicationReset
 from penstock.supervisor.source.topology_gate import admit
+from tests.differential import handover_app as app
 from tests.read_to_end import read_to_end
-
-from . import handover_app as app
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]  # a minute each on a quiet machine
 TOPOLOGY = "tests.differential.handover_app:topology"

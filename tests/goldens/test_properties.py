@@ -27,12 +27,11 @@ from penstock import (
     Windowed,
 )
 from penstock.testing import TopologyTestDriver
+from tests.goldens import interpreter
 from tests.goldens.compare import WALL_CLOCK_START_MS, _bytes, _headers, case_config
 from tests.goldens.crash import Committed, CrashingDriver, Log, rows
 from tests.goldens.generator import generate
 from tests.goldens.lineage import Same, derived_from, same_with_cache, stores_of
-
-from . import interpreter
 
 Case = dict[str, Any]
 

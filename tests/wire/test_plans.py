@@ -12,8 +12,7 @@ import pytest
 from penstock.testing.wire import Drop, Plan, Rule, WireProxy
 from tests.chaos.checker import EXACTLY_ONCE
 from tests.chaos.program import Fault
-
-from . import run
+from tests.wire import run
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
