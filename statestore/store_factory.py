@@ -16,8 +16,8 @@ from .cache.caching_store import CachingKeyValueStore
 from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
 from .directory.state_directory import STORES_DIRECTORY
+from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
-from .rows.memory_store import InMemoryStore, MemoryLRUCache
 from .rows.rocksdb_resources import RocksDBResources
 from .rows.rocksdb_store import RocksDBStore
 from .stores.key_value_store import KeyValueStore

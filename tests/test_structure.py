@@ -36,7 +36,7 @@ FOLDERS = {
         "graph",
         "declare run",
     ),
-    "statestore": ("directory rows", "stores", "buffers cache", "view store_factory"),
+    "statestore": ("directory rows", "memory_store", "stores", "buffers cache", "view store_factory"),
     "clients": (
         "clock errors log_context protocol served_clock state_machine",
         "connection",

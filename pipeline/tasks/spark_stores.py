@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from penstock.statestore.buffers.suppress_buffer import HEADERS
 from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.memory_store import MemoryLRUCache
 from penstock.statestore.rows.bytes_store import NO_MARKS, Marks
-from penstock.statestore.rows.memory_store import MemoryLRUCache
 from penstock.statestore.store_factory import build_store
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind

@@ -17,7 +17,7 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Change, Message, ProcessorRecordContext
 
-from ..rows.memory_store import InMemoryStore
+from ..memory_store import InMemoryStore
 from ..stores.state_store import LONG, StateStore, StoreSerdes
 from .buffer_value import UNCOUNTED_BYTES, BufferValue
 

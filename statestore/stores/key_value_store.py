@@ -13,8 +13,8 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes.serdes import inline
 
+from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
-from ..rows.memory_store import MemoryLRUCache
 from .state_store import StateStore, StoreSerdes, newest_by_key, plain_rows, timestamped_rows
 from .store_iterator import StoreIterator
 from .values import LogChange, Values

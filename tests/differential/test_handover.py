@@ -42,7 +42,7 @@ from tests.read_to_end import read_to_end
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]  # a minute each on a quiet machine
 TOPOLOGY = "tests.differential.handover_app:topology"
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 PARTITIONS = 2
 #: An hour ago: topics and the changelogs of windows delete what is older than their retention.
 START_MS = (time.time_ns() // 1_000_000 - 3_600_000) // 60_000 * 60_000

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.pipeline.tasks.paged_rows import DIRECTORY, PagedRows
-from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.memory_store import InMemoryStore
 
 PAGE_BYTES = 64
 keys = st.binary(min_size=1, max_size=3)

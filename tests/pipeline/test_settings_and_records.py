@@ -253,8 +253,9 @@ def test_a_refused_record_fails_the_micro_batch_and_names_its_topic() -> None:
 
 def test_the_zip_for_executors_holds_every_room(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(package_zip(tmp_path)).namelist())
-    assert {"penstock/__init__.py", "penstock/topology/kstream.py", "penstock/pipeline/spark_task.py"} <= names
-    assert "penstock/workers/assignment/rack_aware.py" in names
+    some = ("__init__.py", "topology/declare/kstream.py", "pipeline/tasks/spark_task.py")
+    assert {f"penstock/{file}" for file in some} <= names
+    assert "penstock/workers/group/assignment/rack_aware.py" in names
 
 
 def test_a_java_that_was_cut_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.statestore.directory.state_directory import STORES_DIRECTORY
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
-from penstock.statestore.rows.memory_store import InMemoryStore
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
 from tests.simulation.faults import Points
 

@@ -21,7 +21,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from penstock.statestore.rows.bytes_store import BytesStore
-from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Options
 
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.bytes_store import BytesStore
-from penstock.statestore.rows.memory_store import InMemoryStore
 from penstock.statestore.rows.rocksdb_errors import open_error
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
@@ -37,7 +37,7 @@ import sys
 import time
 from pathlib import Path
 from penstock.statestore.rows.bytes_store import BytesStore
-from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 

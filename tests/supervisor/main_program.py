@@ -52,7 +52,6 @@ class Order(Numbered[int], forbid_unknown_fields=True):
     notes: list[Note] = []
     pieces: int = 0
     total: int = 0
-
     def __post_init__(self) -> None:
         self.pieces = sum(line.pieces for line in self.lines)
 
@@ -66,7 +65,6 @@ def decorated(function: Any) -> Any:
     @functools.wraps(function)
     def wrapped(value: Any, given: Any = MISSING) -> Any:
         return function(value) if given is MISSING else None
-
     return wrapped
 
 

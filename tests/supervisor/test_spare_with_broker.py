@@ -91,7 +91,7 @@ def test_a_script_with_its_own_functions_has_a_spare_process_that_ends_with_it(
         textwrap.dedent(f"""\
             import logging
             from penstock import KafkaStreams, Serdes, StreamsBuilder
-            from penstock.supervisor import spare_process
+            from penstock.supervisor.processes import spare_process
 
             def loud(value):
                 return value.upper() + "!"

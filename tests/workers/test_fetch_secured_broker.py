@@ -107,6 +107,7 @@ def test_records_come_over_tls_to_whoever_has_the_password(
 
     stranger = opened({**secured, "sasl.password": "guessed"})
     stranger._reader.assign({IN_0: 0})
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while "Authentication failed" not in caplog.text:
         assert time.monotonic() < deadline
         assert not stranger._reader.fetch(10, 0.1)[0]

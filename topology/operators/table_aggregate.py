@@ -162,3 +162,5 @@ class KTableReduce(KTableAggregator):
             return value if aggregate is None else add_reducer(aggregate, value)
 
         super().__init__(store_name, lambda: None, add, lambda key, value, aggregate: remove_reducer(aggregate, value))
+        self.add_reducer = add_reducer  # what is checked when it is declared
+        self.remove_reducer = remove_reducer

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
-from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
-from .sorted_keys import SortedKeys
+from .rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
+from .rows.sorted_keys import SortedKeys
 
 
 class InMemoryStore(BytesStore):
