@@ -132,7 +132,12 @@ def _task(name: str, directory: Path) -> DriverTask:
     finally:
         os.environ.clear()
         os.environ.update(before)
-    config = StreamsConfig({"application.id": "instructions", "bootstrap.servers": "localhost:0"})
+    return made_task(topology, cache_bytes, directory)
+
+
+def made_task(topology: Topology, cache_bytes: int, directory: Path) -> DriverTask:
+    """Return a task of this process that runs a topology, with its stores in a directory."""
+    config = StreamsConfig({"application.id": "benchmark", "bootstrap.servers": "localhost:0"})
     built = build_whole_topology(topology.internal_builder, config)
     return DriverTask(built, config, Clock(0), directory, ThreadCache(cache_bytes))
 

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.driver import CACHE_BYTES
+from benchmarks.instructions import made_task
 from penstock import (
     BufferConfig,
     JoinWindows,
@@ -40,14 +41,10 @@ from penstock import (
     SlidingWindows,
     Stores,
     StreamsBuilder,
-    StreamsConfig,
     Suppressed,
     TimeWindows,
     Windowed,
 )
-from penstock.statestore.cache.thread_cache import ThreadCache
-from penstock.testing.driver_task import Clock, DriverTask
-from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
 
 INPUT, OTHER, OUTPUT = "in", "other", "out"
@@ -212,9 +209,7 @@ class Running:
         make, cache_bytes = OPERATORS[operator]
         builder = StreamsBuilder()
         make(Declared(builder, keys.serde, values.serde)).to(OUTPUT, key_serde=keys.serde, value_serde=values.serde)
-        config = StreamsConfig({"application.id": "matrix", "bootstrap.servers": "localhost:0"})
-        built = build_whole_topology(builder.build().internal_builder, config)
-        self.task = DriverTask(built, config, Clock(0), directory, ThreadCache(cache_bytes))
+        self.task = made_task(builder.build(), cache_bytes, directory)
         self._keys = [keys.serde.serialize(INPUT, keys.make(n)) for n in range(KEYS)]
         self._values = [values.serde.serialize(INPUT, values.make(n)) for n in range(KEYS + 1)]
         self._at = 0

@@ -1,4 +1,7 @@
-"""Rows in memory: InMemoryKeyValueStore and the LRU store."""
+"""Rows in memory: InMemoryKeyValueStore and the LRU store.
+
+It is in no folder because programs outside of the project import it by this name.
+"""
 
 from __future__ import annotations
 

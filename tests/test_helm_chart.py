@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.supervisor.http import endpoints as http_app
+from penstock.supervisor.http import endpoints
 from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.config.streams_config import KEYS
 from tests.operator_tools import tool
@@ -132,7 +132,7 @@ def test_the_grace_of_a_pod_is_above_that_of_the_application() -> None:
 def test_probes_ask_what_is_served() -> None:
     paths = set(re.findall(r"httpGet: \{path: (\S+),", TEMPLATES))
     assert paths == {"/health/live", "/health/ready"}
-    served = Path(http_app.__file__).read_text()
+    served = Path(endpoints.__file__).read_text()
     assert not [path for path in paths if f'"{path}"' not in served]
 
 

@@ -22,7 +22,7 @@ from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, 
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.handover.state_reader import blobs
-from penstock.pipeline.queries import streaming_queries as spark_streams
+from penstock.pipeline.queries import streaming_queries
 from tests.differential.engines import SparkEngine, compare, depends_on_buckets
 from tests.goldens.case import read
 from tests.waiting import eventually
@@ -100,7 +100,7 @@ def test_partitions_that_are_added_while_it_runs_are_read_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(spark_streams, "ADMIT_SECONDS", 0.1)
+    monkeypatch.setattr(streaming_queries, "ADMIT_SECONDS", 0.1)
     source, sink = make_topic("in"), make_topic("out")
     builder = StreamsBuilder()
     builder.stream(source, **STRINGS).group_by_key().count(store="counts").to_stream().to(sink)
