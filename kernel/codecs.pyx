@@ -1,5 +1,6 @@
 """Serializers that look at what they are given, before or after they write it; topology/serdes/codecs.py has them in Python."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject_GenericSetAttr
@@ -111,6 +112,93 @@ def uuid_decoder(decode):
         return made
 
     return decode_uuid
+
+
+cdef enum:  # of bytes that a serializer may have written
+    ASCII
+    SIZED
+    UUIDS
+    WINDOWED
+
+
+@cython.final
+cdef class Written:
+    """See Serde.is_written. size: of SIZED bytes, -1 for any; of the times behind a key in WINDOWED ones."""
+
+    def __init__(self, int kind, Py_ssize_t size=-1, Written inside=None):
+        self.kind = kind
+        self.size = size
+        self.inside = inside
+
+    def __call__(self, bytes data not None):
+        return self.holds(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef bint holds(self, const char *data, Py_ssize_t size) noexcept:
+        if self.kind == SIZED:
+            return self.size < 0 or size == self.size
+        if self.kind == ASCII:
+            return all_ascii(data, size)
+        if self.kind == UUIDS:
+            return is_uuid(data, size)
+        return size > self.size and self.inside.holds(data, size - self.size)
+
+
+def ascii_written():
+    """See topology/serdes/codecs.py."""
+    return Written(ASCII)
+
+
+def sized_written(size):
+    """See topology/serdes/codecs.py."""
+    return Written(SIZED, -1 if size is None else size)
+
+
+def uuid_written():
+    """See topology/serdes/codecs.py."""
+    return Written(UUIDS)
+
+
+def windowed_written(inside, times_size):
+    """See topology/serdes/windowed_serdes.py."""
+    return Written(WINDOWED, times_size, inside)
+
+
+@cython.final
+cdef class Rewriter:
+    """See topology/serdes/codecs.py."""
+
+    def __init__(self, encode, decode, Written written):
+        self.encode = encode
+        self.decode = decode
+        self.written = written
+
+    def __call__(self, bytes data not None):
+        return self.rewrite(data)
+
+    cdef object rewrite(self, bytes data):
+        if self.written is not None and self.written.holds(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)):
+            return data
+        value = self.decode(data)
+        return None if value is None else self.encode(value)
+
+
+cdef inline bint all_ascii(const char *data, Py_ssize_t size) noexcept:
+    cdef unsigned char seen = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        seen |= <unsigned char>data[i]
+    return seen < 128
+
+
+cdef bint is_uuid(const char *at, Py_ssize_t size) noexcept:
+    """Return whether a text is a UUID as Kafka writes it."""
+    cdef int i
+    if size != UUID_SIZE:
+        return False
+    for i in range(UUID_SIZE):
+        if (at[i] != c'-') if is_dash(i) else not (c'0' <= at[i] <= c'9' or c'a' <= at[i] <= c'f'):
+            return False
+    return True
 
 
 cdef inline bint is_dash(int position) noexcept:

@@ -70,7 +70,7 @@ cdef class RecordWriter:
 cdef class RecordSink:
     """A sink's way from objects to the producer. to_key, to_value: what serializes them, unless they are None.
 
-    Keys that are texts are not made bytes first where they are ASCII.
+    to_key is None where keys are bytes already. Keys that are texts are not made bytes first where they are ASCII.
     """
 
     cdef RecordWriter writer
@@ -88,7 +88,7 @@ cdef class RecordSink:
     def send(self, key, value, timestamp, headers):
         """Send a record and return None, or return why it cannot be serialized: an Exception."""
         try:
-            if key is not None and not (self.has_texts and is_ascii(key)):
+            if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
                 key = self.to_key(key)
             if value is not None:
                 value = self.to_value(value)
@@ -101,7 +101,7 @@ cdef class RecordSink:
 
 @cython.final
 cdef class WindowedSink:
-    """A sink's way for windowed keys: the key inside, by to_key, then times of the window; the partition is the key's.
+    """A sink's way for windowed keys: the key inside, by to_key (see RecordSink), then times of the window; the partition is the key's.
 
     times: where in a Windowed they are.
     """
@@ -144,7 +144,7 @@ cdef class WindowedSink:
         cdef int i
         if key is None:
             raise TypeError("a windowed key is needed, not one whose key is None")
-        if not (self.has_texts and is_ascii(key)):
+        if self.to_key is not None and not (self.has_texts and is_ascii(key)):
             key = <bytes?>self.to_key(key)
         find_bytes(key, &data, &size)
         made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))

@@ -36,22 +36,22 @@ class KStreamAggregator(StoredTable):
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """Fuse over a cached store, or one whose rows a loop can write itself."""
-        update = self._update(code, names.key)
+        update = self._update(code, names)
         if update is None:
             return False
-        with code.block(f"if {names.key} is None or {names.value} is None:"):
+        with code.block(f"if {names.held_key} is None or {names.value} is None:"):
             code.drop("null key or value")
         with code.block("else:"):
             self.write_update(update, names)
         return True
 
-    def _update(self, code: LoopCode, key: str) -> FusedUpdate | None:
+    def _update(self, code: LoopCode, names: Names) -> FusedUpdate | None:
         """Return what writes an update of the store, None if the closure has to be called."""
         cached = self.flushed_store(code.context)
         if cached is not None:
-            return FusedCell(code, cached.cells(), key)
+            return FusedCell(code, cached.cells(), names)
         rows = None if self.send_old_values else code.context.store(self.store_name).timestamped_rows()
-        return None if rows is None else FusedRow(code, rows, self.store_name, key)
+        return None if rows is None else FusedRow(code, rows, self.store_name, names)
 
     @abstractmethod
     def write_update(self, update: FusedUpdate, names: Names) -> None:

@@ -9,13 +9,14 @@ from penstock.kernel import sinks
 
 from ..context.error_handling import ErrorHandling
 from ..context.exception_handlers import ProducerRecord
-from ..context.partitioners import WindowedHashes, WindowedStreamPartitioner
+from ..context.partitioners import WindowedStreamPartitioner, partition_for_key
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..graph.processor_topology import SinkNode
 from ..operators.record_context import record_metadata
 from ..records import Headers, RecordMetadata
-from ..serdes.serdes import Inline, Serde, inline, resolve_serde, serializer_for
+from ..serdes.serdes import ITSELF, Inline, Serde, inline, resolve_serde, same, serializer_for
+from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 
 if TYPE_CHECKING:
     from .fusion import LoopCode, Names
@@ -71,30 +72,38 @@ def fuse_sink(
     code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
-    windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
-    if node.partitioner is not None and (windowed is None or not windowed.serde.keys_inside_are_cacheable):
+    windowed = node.partitioner.serde if isinstance(node.partitioner, WindowedStreamPartitioner) else None
+    if node.partitioner is not None and (windowed is None or windowed.inner is None):
         return False
     where, full = f"sink {node.name}", repr(topic)
-    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
+    key_serde = resolve_serde(node.key_serde, task.config, True, where)
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
-    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
+    inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
+    # The bytes that a loop has in place of a key are those to be sent.
+    has_bytes = names.key_serde is inside and names.windowed == (windowed is not None)
+    given_key, to_bytes = (names.held_key, same) if has_bytes else (names.key, serializer_for(inside, topic))
+    to_key = inline(to_bytes) if windowed is None else inline_windowed(to_bytes, windowed.times)
+    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.shown}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     count = None if windowed is None else _write_partition_count(code, topic, task)
-    compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
+    compiled_send = _compiled_send(task, topic, inline(to_bytes), to_value, windowed)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         more = "" if count is None else f", {count}"
-        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers{more})")
+        code.emit(f"{error} = {send}({given_key}, {names.value}, timestamp, headers{more})")
         with code.block(f"if {error} is not None:"):
             code.say_record()
             code.emit(f"{unsent}{error})")
         return True
     key, value = code.fresh("key"), code.fresh("value")
-    partition = "" if windowed is None else f", {_write_windowed_hash(code, windowed, topic, names)} % {count}"
+    partition = ""
+    if windowed is not None:
+        times_size = 8 * len(windowed.times)
+        partition = f", {code.bind(partition_for_key, 'partition')}({key}[:-{times_size}], {count})"
     with code.block("try:"):  # costs nothing unless it fails
-        for variable, to_bytes, given in ((key, to_key, names.key), (value, to_value, names.value)):
-            text = code.use(to_bytes, given)
-            code.emit(f"{variable} = {text if to_bytes.takes_none else f'None if {given} is None else {text}'}")
+        for variable, function, given in ((key, to_key, given_key), (value, to_value, names.value)):
+            text = code.use(function, given)
+            code.emit(f"{variable} = {text if function.takes_none else f'None if {given} is None else {text}'}")
     with code.block("except Exception as error:"):
         code.say_record()
         code.emit(f"{unsent}error)")
@@ -104,22 +113,16 @@ def fuse_sink(
 
 
 def _compiled_send(
-    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedStreamPartitioner | None
+    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedSerde | None
 ) -> CompiledSend | None:
     """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
 
-    That of windowed keys, whose keys inside must be compiled, takes the topic's number of partitions, too.
+    to_key: of the key inside, if it is windowed; such a send takes the topic's number of partitions, too.
     """
-    times = None
-    if windowed is not None:
-        inner, times = windowed.serde.inner, windowed.serde.times
-        if inner is None or inner.serializer is None:
-            return None
-        to_key = inline(inner.serializer)
-    key, value = to_key.compiled, to_value.compiled
-    if sinks is None or key is None or value is None:
+    value, times = to_value.compiled, None if windowed is None else windowed.times
+    if sinks is None or value is None or (to_key.compiled is None and to_key != ITSELF):
         return None
-    send: CompiledSend | None = sinks.sink_for(task.send, topic, key, value, times)
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, value, times)
     return send
 
 
@@ -130,16 +133,6 @@ def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str
         code.say_record()
         code.emit(f"{count} = {code.bind(task.partition_count, 'partition_count')}({topic!r})")
     return count
-
-
-def _write_windowed_hash(code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, names: Names) -> str:
-    """Write what finds the hash of the key inside a windowed key, and return its variable."""
-    hashes, found = WindowedHashes(partitioner, topic), code.fresh("hash")
-    code.emit(f"{found} = {code.bind(hashes.known.get, 'known_hash')}({names.key}[0])")
-    with code.block(f"if {found} is None:"):
-        code.say_record()
-        code.emit(f"{found} = {code.bind(hashes.find, 'find_hash')}({names.key}[0])")
-    return found
 
 
 def _partitioned_sink(

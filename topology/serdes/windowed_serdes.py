@@ -10,6 +10,7 @@ from typing_extensions import override
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
 from ..records import Change, Windowed
+from .codecs import windowed_written
 from .serdes import (
     FromBytes,
     Inline,
@@ -19,6 +20,7 @@ from .serdes import (
     as_serde,
     deserializer_for,
     inline,
+    rewriter,
     serializer_for,
     set_inline,
 )
@@ -44,7 +46,10 @@ class WindowedSerde(Serde[Windowed]):
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
-            set_inline(self.serializer, _inline(inner_serde.serializer, self.times))
+            set_inline(self.serializer, inline_windowed(inner_serde.serializer, self.times))
+            if inner_serde.is_written is not None:
+                self.is_written = windowed_written(inner_serde.is_written, 8 * len(self.times))
+            self.rewrite = rewriter(self.serializer, self.deserializer, self.is_written)
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         raise NotImplementedError
@@ -68,11 +73,6 @@ class WindowedSerde(Serde[Windowed]):
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
         """Return the bytes of the key inside a windowed key: what its partition is derived from."""
         return self._inner().serialize(topic, key)
-
-    @property
-    def keys_inside_are_cacheable(self) -> bool:
-        """Whether equal keys inside windowed keys have equal bytes; see Serde.cacheable_keys."""
-        return self.inner is not None and self.inner.cacheable_keys
 
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
@@ -173,8 +173,8 @@ def _refuse_no_key() -> bytes:
     raise SerializationError("a windowed key is needed, not one whose key is None")
 
 
-def _inline(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
-    """Return what serializes a windowed key: see WindowedSerde."""
+def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
+    """Return what serializes a windowed key; to_key: the key inside; times: as of WindowedSerde."""
     key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
     fields = ", ".join(f"{{0}}[{field}]" for field in times)
     return Inline(
