@@ -105,12 +105,15 @@ class EventLoopThread(AsyncCalls):
         return loop
 
     def _call_ended(self) -> None:
-        self._ended.set()
+        if not self._ended.is_set():  # to set it once more takes a lock
+            self._ended.set()
+        if self._tells:
+            return
         loop = asyncio.get_running_loop()
         wait = self._told_at + WAKE_SECONDS - loop.time()
         if wait <= 0:
             self._tell(loop)
-        elif not self._tells:
+        else:
             self._tells = True
             loop.call_later(wait, self._tell, loop)
 
