@@ -17,9 +17,9 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.run.event_loop import LoopCalls
 
 try:
-    from uvloop import new_event_loop  # type: ignore[import-not-found,unused-ignore]
+    from uvloop import new_event_loop
 except ImportError:
-    from asyncio import new_event_loop
+    from asyncio import new_event_loop  # type: ignore[assignment]
 
 #: Calls that end within so many seconds are reported together: each report costs the stream thread an iteration.
 WAKE_SECONDS = 0.001
@@ -33,11 +33,17 @@ MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
 class EventLoopThread(AsyncCalls):
     """The calls run on a separate thread.
 
-    on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
+    on_ended: is called, by this thread, when calls have ended; also when the loop itself has. new_loop: makes the loop.
     """
 
-    def __init__(self, name: str, on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_ended: Callable[[], None],
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+    ) -> None:
         self._name = name
+        self._new_loop = new_loop
         self._on_ended = on_ended
         self._told_at = -inf
         self._tells = False  # soon
@@ -97,7 +103,7 @@ class EventLoopThread(AsyncCalls):
         self._calls.count(of, by)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = new_event_loop()
+        loop = self._new_loop()
         self._loop = loop
         self._calls = LoopCalls(loop, self._call_ended)
         self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
