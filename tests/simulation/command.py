@@ -20,7 +20,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.rare import Branch, RareBranches
 from tests.simulation.simulation import Simulation
 from tests.simulation.table import Rare, gaps, lines
-from tests.simulation.world import EPOCH_MS, START_MS, World
+from tests.simulation.world import EPOCH_MS, LOG, START_MS, World
 
 #: How many schedules a process is given at a time.
 PART = 10
@@ -62,7 +62,7 @@ class TraceHandler(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._world.note("log", f"{record.levelname} {record.getMessage()}")
+        self._world.note(LOG, f"{record.levelname} {record.getMessage()}")
 
 
 def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:

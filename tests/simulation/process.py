@@ -298,7 +298,6 @@ class Process:
         share = self.roughness.unanswered
         unanswered = share > 0 and self.world.further_chance.random() < share
         if unanswered:
-            self.world.disturbed |= self.leaves  # who shuts down does not ask again: what it has done is done again
             self.world.happened("the end of a partition is left unanswered")
         return unanswered
 
