@@ -417,6 +417,8 @@ class Simulation:
         self.world.note("schedule", f"nobody runs for {ms} ms")
         self.world.happened("all machines sleep")
         self.world.advance(ms)
+        for process in self._alive():
+            process.sleep_with_machine(ms)
 
     def _compact(self) -> None:
         topics = sorted({p.topic for p in self.broker.logs if p.topic.endswith("-changelog")})
