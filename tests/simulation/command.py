@@ -65,20 +65,33 @@ class TraceHandler(logging.Handler):
         self._world.note(LOG, f"{record.levelname} {record.getMessage()}")
 
 
+@contextmanager
+def logged(world: World) -> Iterator[None]:
+    """Have the stream threads' log lines in the trace."""
+    logger, handler = logging.getLogger("penstock"), TraceHandler(world)
+    before = logging.root.manager.disable, logger.level, logger.propagate
+    logging.disable(logging.NOTSET)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logging.disable(before[0])
+        logger.setLevel(before[1])
+        logger.propagate = before[2]
+
+
 def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:
     """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation.
 
     plain: of no other kind, whatever its number.
     """
     simulation = Simulation(seed, directory, aims, PLAIN if plain else Kind.of(seed))
-    if log:
-        logging.disable(logging.NOTSET)
-        logger = logging.getLogger("penstock")
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        logger.addHandler(TraceHandler(simulation.world))
-    simulation.run()
     world = simulation.world
+    with logged(world) if log else nullcontext():
+        simulation.run()
     return Outcome(seed, tuple(world.violations), tuple(world.trace), world.rare)
 
 
