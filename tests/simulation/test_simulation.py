@@ -66,7 +66,7 @@ def test_a_seed_does_the_same_whatever_the_order_of_sets(seed: int) -> None:
     assert traced("1") == traced("2")
 
 
-@pytest.mark.parametrize("seed", [23, 7122])
+@pytest.mark.parametrize("seed", [12, 34])
 def test_log_lines_change_no_schedule(seed: int, directory: Path) -> None:
     """Else what is looked at with --log is not what was found."""
     trace = run_seed(seed, directory, log=True).trace
