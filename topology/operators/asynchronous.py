@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -24,23 +25,17 @@ from .waiting import Held, WaitingRecords
 Finish = Callable[[Any, Any, Any, int, Headers], None]
 
 
+@dataclass(eq=False)
 class AsyncOperator(Operator):
     """Calls an async function for each record: function(value), or function(key, value) with with_key."""
 
     reads_record_metadata = True
     stateless = True
 
-    def __init__(
-        self,
-        function: Callable[..., Awaitable[Any]],
-        options: CallOptions,
-        ordered_by: OrderedBy = "partition",
-        with_key: bool = False,
-    ) -> None:
-        self.function = function
-        self.options = options
-        self.ordered_by = ordered_by
-        self.with_key = with_key
+    function: Callable[..., Awaitable[Any]]
+    options: CallOptions
+    ordered_by: OrderedBy = "partition"
+    with_key: bool = False
 
     @abstractmethod
     def finish(self, node: NodeContext) -> Finish:
