@@ -101,9 +101,9 @@ cdef class RecordSink:
 
 @cython.final
 cdef class WindowedSink:
-    """A sink's way for windowed keys: the key inside, by to_key (see RecordSink), then times of the window; the partition is the key's.
+    """A sink's way for windowed keys: the key inside, by to_key, then times of the window; the partition is the key's.
 
-    times: where in a Windowed they are.
+    to_key: as of RecordSink; where it is None, the whole windowed key may be bytes, too. times: where in a Windowed they are.
     """
 
     cdef RecordWriter writer
@@ -122,8 +122,6 @@ cdef class WindowedSink:
 
     def send(self, windowed, value, timestamp, headers, int32_t partitions):
         """Send a record and return None, or return why its value cannot be serialized: an Exception."""
-        if not PyTuple_Check(windowed) or PyTuple_GET_SIZE(windowed) != 3:
-            raise TypeError(f"a windowed key is needed, not {windowed!r}")
         cdef bytes key = self.key_bytes(windowed)
         cdef size_t size = PyBytes_GET_SIZE(key) - TIME_BYTES * len(self.times)
         cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), size, partitions)
@@ -137,6 +135,10 @@ cdef class WindowedSink:
         return None
 
     cdef bytes key_bytes(self, windowed):
+        if self.to_key is None and type(windowed) is bytes and len(windowed) >= TIME_BYTES * len(self.times):
+            return windowed
+        if not PyTuple_Check(windowed) or PyTuple_GET_SIZE(windowed) != 3:
+            raise TypeError(f"a windowed key is needed, not {windowed!r}")
         cdef object key = <object>PyTuple_GET_ITEM(windowed, 0)
         cdef const char *data = NULL
         cdef Py_ssize_t size = 0

@@ -79,10 +79,11 @@ def fuse_sink(
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
     inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
-    # The bytes that a loop has in place of a key are those to be sent.
-    has_bytes = names.key_serde is inside and names.windowed == (windowed is not None)
-    given_key, to_bytes = (names.held_key, same) if has_bytes else (names.key, serializer_for(inside, topic))
-    to_key = inline(to_bytes) if windowed is None else inline_windowed(to_bytes, windowed.times)
+    # The bytes that a loop has in place of a key are those to be sent, or those inside a windowed key.
+    is_sent = names.key_serde is key_serde and not names.windowed
+    is_inside = names.key_serde is inside and names.windowed and windowed is not None
+    given_key, to_bytes = (names.held_key, same) if is_sent or is_inside else (names.key, serializer_for(inside, topic))
+    to_key = inline(to_bytes) if windowed is None or is_sent else inline_windowed(to_bytes, windowed.times)
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.shown}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     count = None if windowed is None else _write_partition_count(code, topic, task)

@@ -329,7 +329,7 @@ _STRING: PlainSerde[str] = PlainSerde(
 if compiled is not None:  # fusion.py knows it by this name: keys may be read as texts at once
     set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
 _BYTES: PlainSerde[bytes] = PlainSerde(
-    "bytes", codecs.check_bytes, bytes, exact_type=bytes, is_written=codecs.sized_written(None)
+    "bytes", codecs.typed(bytes, bytes, codecs.check_bytes), bytes, exact_type=bytes, is_written=codecs.sized_written(None)
 )
 set_inline(_BYTES.deserializer, ITSELF)
 _JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=codecs.private_dicts)
