@@ -284,6 +284,7 @@ class UnoptimizableRepartitionNode(BaseRepartitionNode):
     """A repartition topic that the user asked for with repartition()."""
 
 
+@dataclass(eq=False, repr=False)
 class GroupedTableOperationRepartitionNode(BaseRepartitionNode):
     """A grouped table's repartition topic: its values are changes."""
 

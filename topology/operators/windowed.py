@@ -57,6 +57,7 @@ class WindowedAggregator(TableOperator, Generic[W]):
         return KTableValueGetter(getter(store.fetch), get_forwarded=getter(store.fetch_forwarded))
 
 
+@dataclass(eq=False)
 class KStreamWindowAggregate(WindowedAggregator[Windows]):
     """Aggregates values per key and window; a window takes records until stream time is grace after its end.
 
