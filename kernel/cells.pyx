@@ -103,7 +103,7 @@ cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
 cdef class CellTable:
     """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush."""
 
-    cdef dict entries
+    cdef readonly dict entries
     cdef list dirty
     cdef long long last_stamp
     NOT_CACHED = NOT_CACHED
@@ -290,6 +290,19 @@ cdef class CellUpdates:
             new = reducer(old, value)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
+    def replace(self, cache_key, value, timestamp, headers, message):
+        """Put the value, None to delete, whatever there was."""
+        held = self.held(value)
+        cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
+        cdef Cell cell
+        if found is not NULL:
+            return self.put_held(<Cell?>found, held, timestamp, timestamp, headers, message)
+        cell = Cell(None, 0, 0, None, None, False, cache_key)
+        self.table.entries[cache_key] = cell
+        self.put_held(cell, held, timestamp, timestamp, headers, message)
+        cell.used = False
+        return True
+
     cdef object own(self, held):
         """Return what read() returns."""
         if self.native is dict and type(held) is dict:
@@ -297,12 +310,17 @@ cdef class CellUpdates:
         return held if self.read is None else self.read(held)
 
     cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
-        if new is None or self.is_held(new):
-            held = new
-        elif self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
+        if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
             held = new  # no other object has it: the function created it or was given it
         else:
-            held = self.hold(new)
+            held = self.held(new)
+        return self.put_held(cell, held, newest, timestamp, headers, message)
+
+    cdef object held(self, new):
+        """Return what hold() returns."""
+        return new if new is None or self.is_held(new) else self.hold(new)
+
+    cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1:
         cell.row = None if held is None else (held, newest)
         cell.is_count = False
         return self.put(cell, timestamp, headers, message)

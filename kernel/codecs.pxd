@@ -9,5 +9,6 @@ cdef class Written:
 cdef class Rewriter:
     cdef object encode, decode
     cdef Written written
+    cdef public dict known
 
     cdef object rewrite(self, bytes data)

@@ -1,4 +1,4 @@
-"""A guard against a fast way for one serde only: what a record costs in bytecode instructions. See benchmarks/matrix.py."""
+"""A guard against a fast way for one serde only, in bytecode instructions of a record: see benchmarks/matrix.py."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import inline
+from penstock.topology.serdes.serdes import ITSELF, inline
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
@@ -136,7 +136,7 @@ class KeyValueStore(StateStore):
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
-        if encode.takes_none or decode.takes_none:  # nothing is known about them
+        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # nothing is known about them
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,

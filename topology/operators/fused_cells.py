@@ -32,7 +32,7 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, names: Names, row: s
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
     cells, table = getter.cells, getter.cells.table
-    key = code.key_bytes(names, cells.key_serde, cells.encode_key)
+    key = code.key_bytes(names, cells.key_serde, cells.encode_key, table)
     if table is None:
         cell = code.fresh("cell")
         code.emit(f"{cell} = {code.bind(cells.get, 'get_cell')}({key})")
@@ -85,6 +85,16 @@ class FusedCell(FusedUpdate):
         else:
             self._call(self._updates.reduce, self._code.bind(reducer, "reducer"), after_key=(names.value,))
 
+    @property
+    @override
+    def replaces(self) -> bool:
+        return self._updates is not None
+
+    @override
+    def replace(self, names: Names) -> None:
+        assert self._updates is not None
+        self._call(self._updates.replace, after_key=(names.value,))
+
     def _call(self, update: Callable[..., bool], *before_key: str, after_key: tuple[str, ...] = ()) -> None:
         """Write the call of a compiled update, which does all that the lines of FusedUpdate do."""
         code = self._code
@@ -97,7 +107,7 @@ class FusedCell(FusedUpdate):
     def _write_cache_key(self) -> str:
         """Write what the cache key is made by, and return its variable."""
         cells = self._cells
-        return self._window or self._code.key_bytes(self._names, cells.key_serde, cells.encode_key)
+        return self._window or self._code.key_bytes(self._names, cells.key_serde, cells.encode_key, cells.table)
 
     def _find(self) -> None:
         code, cell, key = self._code, self._cell, self._write_cache_key()

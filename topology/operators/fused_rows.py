@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from ..context.store_interfaces import TimestampedRows
 from .fused_update import FusedUpdate
 
@@ -26,9 +28,19 @@ class FusedRow(FusedUpdate):
         self._store = store
         self._names, self._row_key = names, ""
 
+    @override
+    def replace(self, names: Names) -> None:
+        self._write_row_key()
+        self._code.emit(f"{self._new} = {names.value}")
+        self._code.emit(f"{self._newest} = timestamp")
+        self._put(is_count=False)
+
+    def _write_row_key(self) -> None:
+        self._row_key = self._code.key_bytes(self._names, self._rows.key_serde, self._rows.encode_key)
+
     def _find(self) -> None:
         code, rows = self._code, self._rows
-        self._row_key = code.key_bytes(self._names, rows.key_serde, rows.encode_key)
+        self._write_row_key()
         find = code.bind(rows.get, "get_row") if rows.table is None else code.bind(rows.table.find, "find")
         code.emit(f"{self._row} = {find}({self._row_key})")
 

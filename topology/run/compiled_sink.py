@@ -34,7 +34,10 @@ def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskCon
     value_serde = resolve_serde(node.value_serde, task.config, False, where)
 
     def sink_to(topic: str) -> Process:
-        make = _sink if node.partitioner is None else _partitioned_sink
+        if node.partitioner is None:
+            make = _sink
+        else:
+            make = _partitioned_sink if _windowed(node) is None else _windowed_sink
         return make(node, topic, key_serde, value_serde, task, errors)
 
     if isinstance(node.topic, str):
@@ -72,8 +75,8 @@ def fuse_sink(
     code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
-    windowed = node.partitioner.serde if isinstance(node.partitioner, WindowedStreamPartitioner) else None
-    if node.partitioner is not None and (windowed is None or windowed.inner is None):
+    windowed = _windowed(node)
+    if node.partitioner is not None and windowed is None:
         return False
     where, full = f"sink {node.name}", repr(topic)
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
@@ -87,7 +90,7 @@ def fuse_sink(
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.shown}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     count = None if windowed is None else _write_partition_count(code, topic, task)
-    compiled_send = _compiled_send(task, topic, inline(to_bytes), to_value, windowed)
+    compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         more = "" if count is None else f", {count}"
@@ -99,8 +102,7 @@ def fuse_sink(
     key, value = code.fresh("key"), code.fresh("value")
     partition = ""
     if windowed is not None:
-        times_size = 8 * len(windowed.times)
-        partition = f", {code.bind(partition_for_key, 'partition')}({key}[:-{times_size}], {count})"
+        partition = f", {code.bind(partition_for_key, 'partition')}({key}[:-{windowed.times_size}], {count})"
     with code.block("try:"):  # costs nothing unless it fails
         for variable, function, given in ((key, to_key, given_key), (value, to_value, names.value)):
             text = code.use(function, given)
@@ -118,13 +120,57 @@ def _compiled_send(
 ) -> CompiledSend | None:
     """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
 
-    to_key: of the key inside, if it is windowed; such a send takes the topic's number of partitions, too.
+    That of windowed keys takes the topic's number of partitions, too.
     """
-    value, times = to_value.compiled, None if windowed is None else windowed.times
+    value, times_size = to_value.compiled, 0 if windowed is None else windowed.times_size
     if sinks is None or value is None or (to_key.compiled is None and to_key != ITSELF):
         return None
-    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, value, times)
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, value, times_size)
     return send
+
+
+def _windowed(node: SinkNode) -> WindowedSerde | None:
+    """Return the serde of windowed keys by whose keys inside a sink chooses partitions; None if it does not."""
+    found = node.partitioner.serde if isinstance(node.partitioner, WindowedStreamPartitioner) else None
+    return None if found is None or found.inner is None else found
+
+
+def _windowed_sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
+    """Return a sink of windowed keys, which go where the key inside them belongs."""
+    send, name, partition_count, windowed = task.send, node.name, task.partition_count, _windowed(node)
+    assert windowed is not None
+    assert windowed.inner is not None
+    to_key, to_value, times_size = (
+        serializer_for(key_serde, topic),
+        serializer_for(value_serde, topic),
+        windowed.times_size,
+    )
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        key_bytes = to_key(key)
+        if key_bytes is None:
+            raise StreamsError(f"{name} needs a windowed key, not None")
+        try:
+            value_bytes = to_value(value)
+        except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+            return
+        partition = partition_for_key(key_bytes[:-times_size], partition_count(topic))
+        send(topic, key_bytes, value_bytes, timestamp, headers, partition)
+
+    inner = serializer_for(windowed.inner, topic)
+    compiled_send = _compiled_send(task, topic, inline_windowed(inner, windowed.times), inline(to_value), windowed)
+    if compiled_send is None:
+        return sink
+
+    def sink_compiled(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        error = compiled_send(key, value, timestamp, headers, partition_count(topic))
+        if error is not None:
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+
+    return sink_compiled
 
 
 def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str:

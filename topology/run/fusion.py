@@ -234,6 +234,10 @@ class LoopCode(ABC):
         if code != ITSELF:
             self.emit(f"{variable} = {self.use(code, variable)}")
 
+    def knows_keys(self, table: Any) -> None:
+        """Note that the cache keys of a CellTable are bytes as the serde of records' keys writes them."""
+        return
+
     @abstractmethod
     def say_record(self) -> None:
         """Let the task know which record is being processed."""
@@ -243,9 +247,13 @@ class LoopCode(ABC):
         self.say_record()
         self.emit(f"{self.bind(self.context.dropped, 'dropped')}({reason!r})")
 
-    def key_bytes(self, names: Names, serde: Serde[Any], encode: Inline) -> str:
-        """Return the variable with the bytes of a record's key, which is not None, as a serde writes them by encode."""
+    def key_bytes(self, names: Names, serde: Serde[Any], encode: Inline, table: Any = None) -> str:
+        """Return the variable with the bytes of a record's key, which is not None, as a serde writes them by encode.
+
+        table: the CellTable that is asked for them.
+        """
         if names.key_serde is serde and not names.windowed:
+            self.knows_keys(table)
             return names.held_key
         data = self.fresh("key_bytes")
         self.emit(f"{data} = {self.use(encode, names.key)}")
@@ -350,6 +358,8 @@ class SourceCode(LoopCode):
         super().__init__(fusion)
         self._to_key = inline(to_key)
         self._key_serde = key_serde
+        rewrite = None if key_serde is None else key_serde.rewrite
+        self._rewrite: Any = rewrite if compiled is None or rewrite is None else rewrite.copy()  # type: ignore[attr-defined]
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors, to_key, key_serde)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
@@ -360,12 +370,18 @@ class SourceCode(LoopCode):
         self.emit(f"task.timestamp = {self._record_time}")
         self.emit("task.headers = headers")
 
+    @override
+    def knows_keys(self, table: Any) -> None:
+        """Reading JSON, say, takes longer than to find a key that was written before."""
+        if table is not None and self._rewrite is not None:
+            self._rewrite.known = table.entries
+
     def write_source(self, children: tuple[str, ...], to_value: Inline) -> None:
         """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
-        if self._key_serde is None or self._key_serde.rewrite is None:
+        if self._key_serde is None:
             to_key, names = self._to_key, Names("key", "value")
         else:
-            to_key = inline(self._key_serde.rewrite)
+            to_key = Inline("{call}({})", {"call": self._rewrite})
             names = Names("key", "value", self._key_serde, self._shown_key())
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")

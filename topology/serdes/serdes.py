@@ -115,7 +115,7 @@ class PlainSerde(Serde[T]):
         self.exact_type = exact_type
         self.exact = None if exact_type is None else _exact(exact_type, encode, decode, fits)
         self.is_written = is_written
-        self.rewrite = rewriter(encode, decode, is_written)
+        self.rewrite = codecs.rewriter(encode, decode, is_written)
         self.private = private
 
     @override
@@ -271,15 +271,6 @@ def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return call
 
 
-def rewriter(
-    encode: Callable[[Any], bytes | None], decode: Callable[[bytes], Any], is_written: Callable[[bytes], bool] | None
-) -> codecs.Rewrite:
-    """Return Serde.rewrite of functions that never see None; is_written: see Serde."""
-    rewrite = codecs.rewriter(encode, decode, is_written)
-    _INLINE[rewrite] = Inline("{call}({})", {"call": rewrite})
-    return rewrite
-
-
 def same(value: Any) -> Any:
     """Return the value."""
     return value
@@ -329,7 +320,11 @@ _STRING: PlainSerde[str] = PlainSerde(
 if compiled is not None:  # fusion.py knows it by this name: keys may be read as texts at once
     set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
 _BYTES: PlainSerde[bytes] = PlainSerde(
-    "bytes", codecs.typed(bytes, bytes, codecs.check_bytes), bytes, exact_type=bytes, is_written=codecs.sized_written(None)
+    "bytes",
+    codecs.typed(bytes, bytes, codecs.check_bytes),
+    bytes,
+    exact_type=bytes,
+    is_written=codecs.sized_written(None),
 )
 set_inline(_BYTES.deserializer, ITSELF)
 _JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=codecs.private_dicts)

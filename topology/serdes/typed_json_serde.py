@@ -12,8 +12,9 @@ from msgspec import inspect
 from typing_extensions import override
 
 from ..errors import ConfigError
+from .codecs import rewriter
 from .json_codec import json_decoder, json_encoder
-from .serdes import Serde, nullable, rewriter
+from .serdes import Serde, nullable
 
 T = TypeVar("T")
 
