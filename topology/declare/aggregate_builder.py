@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
-from ..operators.counting import count_aggregator, count_initializer, count_merger
+from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory
@@ -20,7 +20,7 @@ __all__ = [
     "AGGREGATE_NAME",
     "REDUCE_NAME",
     "AggregateBuilder",
-    "aggregator_for_reducer",
+    "ReducerAsAggregator",
     "count_aggregator",
     "count_initializer",
     "count_merger",
@@ -36,15 +36,6 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 def reduce_initializer() -> None:
     """Return what a reduction starts from: nothing."""
-
-
-def aggregator_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
-    """Return a reducer(aggregate, value) as an aggregator(key, value, aggregate); the first value is the aggregate."""
-
-    def aggregate(key: Any, value: Any, aggregate: Any) -> Any:
-        return value if aggregate is None else reducer(aggregate, value)
-
-    return aggregate
 
 
 def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:

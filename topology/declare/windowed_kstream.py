@@ -20,7 +20,7 @@ from .aggregate_builder import (
     AGGREGATE_NAME,
     REDUCE_NAME,
     AggregateBuilder,
-    aggregator_for_reducer,
+    ReducerAsAggregator,
     count_aggregator,
     count_initializer,
     count_merger,
@@ -84,7 +84,7 @@ class TimeWindowedKStream(Generic[K, V]):
         """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
         name, given = table_options(**options)
         kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
-        return self._build(name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), kept)
+        return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
 
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
@@ -137,7 +137,7 @@ class SessionWindowedKStream(Generic[K, V]):
         name, given = table_options(**options)
         kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
         return self._build(
-            name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), merger_for_reducer(reducer), kept
+            name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
         )
 
     def aggregate(
