@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.kernel import record_accumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
@@ -25,10 +27,10 @@ from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity, ProducerIdentity
 from .sender import WAIT_MAX_MS, Sender
-from .writer import Lost
+from .writer import Lost, Writer
 
 
-class KafkaProducer:
+class KafkaProducer(Writer):
     """A Writer; see there. One thread may use it. It owns brokers. seed: where records without keys begin."""
 
     def __init__(
@@ -132,12 +134,12 @@ class KafkaProducer:
             for records in self.records.know(topic, count):
                 records.queue = PartitionQueue(records)
 
+    @override
     def poll(self) -> None:
-        """See Writer."""
         self.send_due()
 
+    @override
     def send_due(self) -> None:
-        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         for records in self._due(now):
@@ -158,15 +160,15 @@ class KafkaProducer:
         if self._failure is not None:
             raise self._failure
 
+    @override
     def wait_ms(self) -> float:
-        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         due, wait_ms = next(iter(self._growing.values()), math.inf) - now, self._sender.wait_ms
         return max(due if wait_ms is None else min(due, wait_ms), 0)
 
+    @override
     def flush(self, seconds: float = math.inf) -> None:
-        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in tuple(self._growing):
             self._close(records)
@@ -183,21 +185,21 @@ class KafkaProducer:
             self._advance(now)
         return is_done()
 
+    @override
     def drop(self) -> None:
-        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in self._growing:
             records.close()
         self._growing.clear()
         self._sender.drop()
 
+    @override
     def take_lost(self) -> list[Lost]:
-        """See Writer."""
         lost, self._sender.lost = self._sender.lost, []
         return lost
 
+    @override
     def close(self) -> None:
-        """See Writer."""
         self._sender.close()
 
 

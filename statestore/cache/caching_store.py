@@ -63,6 +63,8 @@ class CachingStore(StateStore):
     Cells have held values, and so do all entries here; see Values.
     """
 
+    caching = True
+
     serdes: StoreSerdes
     values: Values
 
@@ -100,11 +102,6 @@ class CachingStore(StateStore):
     def _entry_size(self, key: Any, held: Any) -> int:
         """Return the serialized size of an entry in bytes."""
         return len(self._log_key(key)) + len(self.values.to_row(held) or b"")
-
-    @property
-    def caching(self) -> bool:
-        """Return True: see StateStore.caching."""
-        return True
 
     @override
     def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
