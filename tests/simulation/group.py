@@ -271,7 +271,7 @@ class Group:
     def _expire(self, member: Member) -> None:
         if self.members.get(member.member_id) is not member:
             return
-        if member.joining is not None or self.world.brokers_away:  # it waits for us; the next coordinator begins anew
+        if member.joining is not None or self.world.brokers_away:  # it waits for us; the next coordinator starts again
             self._alive(member)
             return
         self.world.note("group", f"the session of {member.member_id} has expired")
