@@ -158,7 +158,7 @@ class Simulation:
         self.auditor.watch(self.broker)
         self._coordinators = kind.coordinators(seed, self.broker)
         self._rest_ms = OWN_REST_MS if kind.own else REST_MS
-        self._kinds_of_points = (*AIMS, *OWN_AIMS) if kind.own else AIMS
+        self._kinds_of_points: tuple[str, ...] = (*AIMS, *OWN_AIMS) if kind.own else AIMS
         if kind.rare:
             self._kinds_of_points += (OWN_AIMS if kind.own else RARE_AIMS) * RARE_WEIGHT
         self.directory = directory / f"seed-{seed}"
