@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock import ConfigError, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
+from tests import collected_spans
 
 TRACE, SENDER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{SENDER}-01", "other": "kept"}
@@ -22,18 +21,15 @@ TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.stri
 CONFIG = {"processor.wrapper.class": "penstock.tracing:TracingWrapper"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """All spans of this process: a provider can be set once."""
-    found, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(found))
-    trace.set_tracer_provider(provider)
+    found = collected_spans.exporter()
+    found.clear()
     return found
 
 
 @pytest.fixture
 def driver(exporter: InMemorySpanExporter) -> Iterator[TopologyTestDriver]:
-    exporter.clear()
     builder = StreamsBuilder()
     words = builder.stream("words", **TEXT).map_values(lambda word: word[0].upper(), name="upper")
     by_word = words.group_by(lambda key, word: word, name="by", **TEXT)
