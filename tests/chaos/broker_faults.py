@@ -22,7 +22,7 @@ OWNER = "cluster"
 class BrokerFaults(Faults):
     """turn: does for a moment what the run does between events, while something is awaited."""
 
-    def __init__(self, stage: Stage, cluster: Cluster, turn: Callable[[], None]) -> None:
+    def __init__(self, stage: Stage, cluster: Cluster, turn: Callable[[], object]) -> None:
         super().__init__(stage)
         self._cluster = cluster
         self._turn = turn
@@ -102,10 +102,14 @@ class BrokerFaults(Faults):
 
     def await_settled(self) -> None:
         """Let the run continue until all nodes are there and in sync; raises TimeoutError."""
+        agenda, cluster = self._stage.agenda, self._cluster
+        self._await(lambda: not agenda.expects(OWNER) and cluster.settled(), "the cluster is not whole again")
+
+    def _await(self, reached: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._stage.agenda.expects(OWNER) or not self._cluster.settled():
+        while not reached():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the cluster is not whole again within {SETTLE_SECONDS:.0f} s")
+                raise TimeoutError(f"{otherwise} within {SETTLE_SECONDS:.0f} s")
             self._turn()
 
     # -- leaders and replicas
@@ -120,11 +124,8 @@ class BrokerFaults(Faults):
         """Give partitions preferred leaders and have them elected, until brokers know it; raises TimeoutError."""
         self._cluster.reassign(replicas)
         self._cluster.elect_preferred(replicas)
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while any(self._cluster.leaders().get(partition) != nodes[0] for partition, nodes in replicas.items()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"preferred leaders do not lead within {SETTLE_SECONDS:.0f} s")
-            self._turn()
+        wanted = {partition: nodes[0] for partition, nodes in replicas.items()}
+        self._await(lambda: wanted.items() <= self._cluster.leaders().items(), "preferred leaders do not lead")
 
     def _move_leaders(self, event: Event) -> str:
         self.await_settled()
@@ -141,8 +142,9 @@ class BrokerFaults(Faults):
         rng, replicas = random.Random(event.seed), self._cluster.replicas()
         some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
         self._cluster.reassign(some)
-        now = self._cluster.replicas()
-        self._see(event, sum(now[partition] == nodes for partition, nodes in some.items()), "replicas taken away")
+        # What the controller has done, brokers learn a moment later.
+        self._await(lambda: some.items() <= self._cluster.replicas().items(), "brokers do not know new replicas")
+        self._see(event, len(some), "replicas taken away")
 
         def give_back() -> None:
             self.await_settled()

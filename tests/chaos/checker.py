@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ EXACTLY_ONCE = "exactly_once_v2"
 METADATA_SECONDS = 30.0
 #: How many differing values a verdict spells out.
 SHOWN = 5
-#: For a topic's end, when nothing writes to it any more.
+#: How long nothing may come of a topic whose end is awaited, when nothing writes to it any more.
 READ_SECONDS = 60.0
 
 
@@ -227,9 +227,11 @@ class Sight:
 
 
 class TopicReader:
-    """Follows topics from their beginning, committed records only."""
+    """Follows topics, committed records only, from their beginning, or by partition from where ``start`` says."""
 
-    def __init__(self, bootstrap_servers: str, topics: Iterable[str]) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -247,7 +249,8 @@ class TopicReader:
             for topic in topics
             for number in self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic].partitions
         }
-        self._consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in self._partitions])
+        start = start or {}
+        self._consumer.assign([TopicPartition(*p, start.get(p, OFFSET_BEGINNING)) for p in self._partitions])
         #: How many records each partition has given.
         self.seen = dict.fromkeys(self._partitions, 0)
         #: Their offsets.
@@ -275,11 +278,15 @@ class TopicReader:
 
     def read_to_end(self) -> list[Sight]:
         """Return everything up to the end of all partitions; raises TimeoutError."""
-        found, deadline = [], time.monotonic() + READ_SECONDS
+        found: list[Sight] = []
+        deadline = time.monotonic() + READ_SECONDS
         while self._at_end != self._partitions:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no end of {sorted(self._partitions - self._at_end)} within {READ_SECONDS:.0f} s")
-            found += self.poll(0.2)
+            if more := self.poll(0.2):
+                found += more
+                deadline = time.monotonic() + READ_SECONDS
+            elif time.monotonic() > deadline:
+                missing = sorted(self._partitions - self._at_end)
+                raise TimeoutError(f"no end of {missing}, and no record for {READ_SECONDS:.0f} s")
         return found
 
     def close(self) -> None:
@@ -301,5 +308,5 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:
 
 def read_table(bootstrap_servers: str, topic: str) -> dict[str, Any]:
     """Return the last value of each key of a topic; keys that were deleted are not in it."""
-    table = {record.name: record.content for record in read_all(bootstrap_servers, [topic])}
-    return {key: value for key, value in table.items() if value is not None}
+    table = {record.key: record for record in read_all(bootstrap_servers, [topic])}
+    return {record.name: record.content for record in table.values() if record.value is not None}

@@ -36,7 +36,7 @@ PORTS = range(20_000, 32_000)
 #: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.
 SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
 #: For a node to serve on a machine that has much else to do, and for all partitions to have all replicas in sync.
-START_SECONDS, SETTLE_SECONDS = 300.0, 120.0
+START_SECONDS, SETTLE_SECONDS = 300.0, 240.0
 POLL_SECONDS = 0.1
 #: Where the storage tool writes the first records of the metadata, up to Kafka 4.3 and since.
 BOOTSTRAP = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")

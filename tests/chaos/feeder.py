@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.chaos.checker import read_all
+from tests.chaos.checker import TopicReader
 
 #: Records of one transaction, at most.
 BATCH = 24
@@ -24,6 +24,10 @@ PAUSE_SECONDS = 0.06
 LEAST = 60
 REQUEST_SECONDS = 5.0
 TRANSACTION_TIMEOUT_MS = 30_000
+#: Records of one transaction when many are written at once.
+MANY = 5_000
+#: So many keys get a last record: more would only take longer.
+LAST_KEYS = 1_000
 #: Of a record and of a request: room for records of 10 MB.
 MAX_BYTES = 16 * 1024 * 1024
 #: Leaves the partition to the partitioner.
@@ -125,6 +129,7 @@ class Feeder(threading.Thread, ABC):
     def run(self) -> None:
         """Write until ``finish``, and at least so many transactions."""
         try:
+            self.write_first()
             while not self._finish.is_set() or self._transactions < LEAST:
                 self.write_next(abort=self.rng.random() < ABORT)
                 self._transactions += 1
@@ -133,6 +138,9 @@ class Feeder(threading.Thread, ABC):
             self.writer.flush()
         except BaseException as error:  # noqa: BLE001  finish() raises it
             self._error = error
+
+    def write_first(self) -> None:
+        """Write what is to be there before everything else."""
 
     @abstractmethod
     def write_next(self, abort: bool) -> None:
@@ -147,13 +155,14 @@ class Feeder(threading.Thread, ABC):
 class Numbering:
     """What numbered records are like. keys: k0, k1 …; hot: the share of the records that are k0's, beside its own.
 
-    extras: more fields of a record's value, drawn for each.
+    extras: more fields of a record's value, drawn for each. filled: whether each key has a record to begin with.
     """
 
     keys: int
     hot: float = 0.0
     batch: int = BATCH
     extras: Callable[[random.Random], Mapping[str, Any]] = field(default=lambda _: {})
+    filled: bool = False
 
 
 class NumberFeeder(Feeder):
@@ -167,46 +176,66 @@ class NumberFeeder(Feeder):
         self._address = bootstrap_servers
         self._topic = topic
         self._numbering = numbering
-        self._numbers = dict.fromkeys((f"k{number}" for number in range(numbering.keys)), 0)
+        self._keys = [f"k{number}" for number in range(numbering.keys)]
+        self._numbers = dict.fromkeys(self._keys, 0)
+        self._sent = 0
+        #: Up to where ``_numbers`` and ``_sent`` were read from the topic.
+        self._positions: dict[tuple[str, int], int] = {}
 
     def sent(self) -> int:
         """Return how many records are committed."""
-        return sum(self._numbers.values())
+        return self._sent
+
+    def write_first(self) -> None:
+        """Write one record of each key, if the numbering says so."""
+        for first in range(0, len(self._keys) if self._numbering.filled else 0, MANY):
+            self._transaction(self._keys[first : first + MANY], abort=False)
 
     def write_next(self, abort: bool) -> None:
         """Write one record of each of some keys."""
         count = self.rng.randint(1, self._numbering.batch)
-        keys = ["k0" if self._is_hot() else key for key in self.rng.choices(list(self._numbers), k=count)]
+        keys = ["k0" if self._is_hot() else key for key in self.rng.choices(self._keys, k=count)]
         self._transaction(keys, abort)
 
     def write_last(self) -> None:
-        """Write one more record of each key."""
-        self._transaction(list(self._numbers), abort=False)
+        """Write one more record of each of the first keys."""
+        self._transaction(self._keys[:LAST_KEYS], abort=False)
 
     def _is_hot(self) -> bool:
         return self._numbering.hot > 0 and self.rng.random() < self._numbering.hot
 
     def _transaction(self, keys: list[str], abort: bool) -> None:
         """Write one record of each of the keys; again and again if the broker makes it impossible."""
-        sent = self.sent()
+        sent = self._sent
         while not self._try_transaction(keys, abort):
-            if self.sent() != sent:  # it was committed, although no one could say so
+            if self._sent != sent:  # it was committed, although no one could say so
                 return
         if abort:
             self.aborted += len(keys)
 
     def _try_transaction(self, keys: list[str], abort: bool) -> bool:
-        numbers, records = dict(self._numbers), []
+        numbers: dict[str, int] = {}
+        records = []
         for key in keys:
-            numbers[key] += 1
+            numbers[key] = numbers.get(key, self._numbers[key]) + 1
             value = {"key": key, "n": numbers[key], **self._numbering.extras(self.rng)}
             value |= {"aborted": True} if abort else {}
             records.append(FeedRecord(self._topic, key.encode(), json.dumps(value).encode()))
         if not self.writer.write(records, abort):
-            self._numbers = dict.fromkeys(self._numbers, 0)
-            for record in read_all(self._address, [self._topic]):
-                self._numbers[record.name] = max(self._numbers[record.name], record.content["n"])
+            self._read_back()
             return False
         if not abort:
-            self._numbers = numbers
+            self._numbers |= numbers
+            self._sent += len(keys)
         return True
+
+    def _read_back(self) -> None:
+        """Learn from the topic what is committed, from where it was read the last time."""
+        reader = TopicReader(self._address, [self._topic], self._positions)
+        try:
+            for record in reader.read_to_end():
+                self._numbers[record.name] = max(self._numbers[record.name], record.content["n"])
+        finally:
+            reader.close()
+        self._positions |= {partition: offsets[-1] + 1 for partition, offsets in reader.offsets.items() if offsets}
+        self._sent = sum(self._numbers.values())

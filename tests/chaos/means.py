@@ -115,7 +115,7 @@ class Means:
         return Host(name, self._directory, config, environment, topology, on=on, born=born)
 
     def faults(
-        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, turn: Callable[[], None]
+        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, turn: Callable[[], object]
     ) -> dict[Action, Faults]:
         """Return who carries out each kind. turn: see BrokerFaults."""
         group = program.APPLICATION_ID

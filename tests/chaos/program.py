@@ -24,6 +24,8 @@ KEYS, GROUPS = 48, 12
 FAULT_VARIABLE = "CHAOS_FAULT"
 #: Set where the program runs: the broker's address, for a fault that needs it.
 ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
+#: Set where the program runs: how many groups there are, if not GROUPS.
+GROUPS_VARIABLE = "CHAOS_GROUPS"
 #: Set where the program and the feeder run: how long the slowest record takes, in seconds.
 SLOWEST_VARIABLE = "CHAOS_SLOWEST_SECONDS"
 #: Set where the program runs: the file whose presence fixes what refuses records.
@@ -127,7 +129,7 @@ def faults() -> list[str]:
 
 def group_of(key: str) -> str:
     """Return the group of a key."""
-    return f"g{int(key[1:]) % GROUPS}"
+    return f"g{int(key[1:]) % int(os.environ.get(GROUPS_VARIABLE, GROUPS))}"
 
 
 def new_tally() -> Tally:

@@ -61,14 +61,21 @@ class Recovery:
     """Measures.
 
     agenda: holds the ends of the faults that last; outputs: how many records each output has given, by name;
-    fail: is called with what is wrong.
+    fail: is called with what is wrong. restore_seconds: by how much the workload's state makes recoveries longer.
     """
 
-    def __init__(self, agenda: Agenda, outputs: Callable[[], Mapping[str, int]], fail: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        outputs: Callable[[], Mapping[str, int]],
+        fail: Callable[[str], None],
+        restore_seconds: float = 0.0,
+    ) -> None:
         self.kinds: dict[Action, Kind] = {}
         self._agenda = agenda
         self._outputs = outputs
         self._fail = fail
+        self._restore_seconds = restore_seconds
         self._open: _Open | None = None
 
     def begin(self, action: Action) -> None:
@@ -98,11 +105,14 @@ class Recovery:
         if all(count > before[output] for output, count in outputs.items()):
             self.kinds[action].seconds.append(seconds)
             self._open = None
-        elif seconds > budget(action):
+        elif seconds > (allowed := self._budget(action)):
             stuck = ", ".join(output for output, count in sorted(outputs.items()) if count == before[output])
-            self._fail(f"{budget(action):.0f} s after the end of {action.value} nothing has come out of {stuck}")
+            self._fail(f"{allowed:.0f} s after the end of {action.value} nothing has come out of {stuck}")
             self.kinds[action].seconds.append(seconds)
             self._open = None
+
+    def _budget(self, action: Action) -> float:
+        return budget(action) + self._restore_seconds
 
     def waits(self) -> bool:
         """Whether something lasts, or has not recovered yet."""
@@ -120,4 +130,4 @@ class Recovery:
             took = kind.seconds
             times = f"{median(took):6.1f} s {max(took):6.1f} s" if took else f"{'-':>8} {'-':>8}"
             seen = f"{kind.seen} {kind.unit}"
-            yield f"{action.value:20} {kind.events:6}  {seen:34} {len(took):8} {times} {budget(action):5.0f} s"
+            yield f"{action.value:20} {kind.events:6}  {seen:34} {len(took):8} {times} {self._budget(action):5.0f} s"

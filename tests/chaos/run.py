@@ -37,6 +37,9 @@ STALL_TIMEOUT_MS = 15_000
 #: How often the progress line is written.
 PROGRESS_SECONDS = 1.0
 BROKER_CONFIG = {
+    # The checkers read the logs of coordinators from their beginning, so these must not be compacted.
+    "transaction.state.log.segment.bytes": str(1 << 30),
+    "offsets.topic.segment.bytes": str(1 << 30),
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
 }
@@ -103,7 +106,7 @@ class Chaos:
         self._workload = options.new_workload(directory / "workload")
         self._hosts: list[Host] = []
         self._agenda = Agenda()
-        self._recovery = Recovery(self._agenda, self._outputs, self._fail)
+        self._recovery = Recovery(self._agenda, self._outputs, self._fail, self._workload.restore_seconds)
         self._faults: Mapping[Action, Faults] = {}
         self._interrupted = False
         self._broker_faults: set[str] = set()
@@ -207,9 +210,13 @@ class Chaos:
     def _outputs(self) -> Mapping[str, int]:
         return self._workload.progress(self._reader.seen)
 
-    def _turn(self) -> None:
-        """Read what has come out, do what has become due, look after the hosts, and show where things are."""
-        for record in self._reader.poll(0.05):
+    def _turn(self) -> bool:
+        """Read what has come out, do what has become due, look after the hosts, and show where things are.
+
+        Returns whether anything has come out.
+        """
+        records = self._reader.poll(0.05)
+        for record in records:
             self._workload.see(record)
         self._agenda.run_due()
         self._recovery.look()
@@ -220,6 +227,7 @@ class Chaos:
                 self._say(f"{'':10} {ended}") if host.excused else self._fail(ended)
                 host.start()
         self._show_progress(time.monotonic())
+        return bool(records)
 
     def _show_progress(self, now: float) -> None:
         if self._progress is None or now < self._progress_at + PROGRESS_SECONDS:
@@ -312,14 +320,17 @@ class Chaos:
         )
 
     def _await_outputs(self) -> None:
-        seen, deadline, patience = -1, 0.0, self._options.patience_seconds
-        while not self._workload.complete():
-            if (now := sum(self._reader.seen.values())) != seen:
-                seen, deadline = now, time.monotonic() + patience
+        """Wait until all has come out. complete() may take long, so it is asked when nothing comes any more."""
+        patience = self._options.patience_seconds
+        deadline = time.monotonic() + patience
+        while True:
+            if self._turn():
+                deadline = time.monotonic() + patience
+            elif self._workload.complete():
+                return
             elif time.monotonic() > deadline:
                 self._fail(f"nothing has come out for {patience:.0f} s")
                 return
-            self._turn()
 
 
 def run(options: Options, directory: Path, out: TextIO = sys.stdout, progress: TextIO | None = None) -> Outcome:

@@ -228,6 +228,7 @@ def test_each_workload_says_what_it_is() -> None:
         pytest.param("recorded", "classic", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
         pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=REAL),
         pytest.param("large-records", "classic", AT_LEAST_ONCE, marks=[*REAL, pytest.mark.long]),
+        pytest.param("many-keys", "streams", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
     ],
 )
 def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str, guarantee: str) -> None:

@@ -31,7 +31,7 @@ class VersionFaults(Faults):
         cluster: Cluster,
         group: str,
         previous: Path,
-        turn: Callable[[], None],
+        turn: Callable[[], object],
     ) -> None:
         super().__init__(stage)
         self._hosts = hosts

@@ -17,6 +17,7 @@ nothing may be open at the end.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ class Atomicity:
             if partition[0] != places.numbers:
                 continue
             begin, end = consumed.get(partition, (0, 0))
-            numbers = [_number(r) for r in self._numbers.get(partition, ()) if begin <= r.offset < end]
+            numbers = [_number(record) for record in _between(self._numbers.get(partition, []), begin, end)]
             wanted += numbers
             copies = transaction.parts.get((places.copies, partition[1]), [])
             yield from self._copied(numbers, copies, f"copies of {partition[0]}-{partition[1]}")
@@ -208,10 +209,9 @@ class Atomicity:
         for partition, (begin, end) in consumed.items():
             if partition[0] == places.repartition:
                 unknown |= begin < self._starts.get(partition, 0)
-                for record in self._repartitioned.get(partition, ()):
-                    if begin <= record.offset < end:
-                        key, number = _number(record)
-                        wanted.setdefault(places.group_of(key), {})[key] = number
+                for record in _between(self._repartitioned.get(partition, []), begin, end):
+                    key, number = _number(record)
+                    wanted.setdefault(places.group_of(key), {})[key] = number
         tables = [_table(self._parts(transaction, topic)) for topic in (places.group_tallies, places.group_changelog)]
         for topic, found in zip((places.group_tallies, places.group_changelog), tables, strict=True):
             if not unknown:
@@ -227,6 +227,12 @@ class Atomicity:
         last: dict[str, int] = {**before, **keys}
         total = sum(number * (number + 1) // 2 for number in last.values())
         return {"records": sum(last.values()), "sum": total, "last": last, "breaks": 0}
+
+
+def _between(records: list[Record], begin: int, end: int) -> list[Record]:
+    """Return those with offsets in [begin, end); records: in the order of their offsets."""
+    first, last = (bisect_left(records, offset, key=lambda record: record.offset) for offset in (begin, end))
+    return records[first:last]
 
 
 def _number(record: Record) -> Number:

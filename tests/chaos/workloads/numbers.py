@@ -48,7 +48,7 @@ class Numbers(Workload):
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
-        self.ledger = Ledger(setting.judged_as, program.GROUPS)
+        self.ledger = Ledger(setting.judged_as, self.places.groups)
         self.stuck = Stuck(setting.budget_seconds, time.monotonic)
 
     @property
@@ -134,6 +134,20 @@ class HotKeys(Numbers):
     name: ClassVar[str] = "hot-keys"
     numbering: ClassVar[Numbering] = Numbering(program.KEYS, hot=0.9)
     steady: ClassVar[bool] = False
+
+
+class ManyKeys(Numbers):
+    """A million keys, each with a record before the first fault: state that takes its time to restore."""
+
+    name: ClassVar[str] = "many-keys"
+    numbering: ClassVar[Numbering] = Numbering(1_000_000, filled=True)
+    places: ClassVar[Places] = replace(PLACES, groups=100_000)
+    restore_seconds: ClassVar[float] = 60.0
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """See Workload."""
+        return {program.GROUPS_VARIABLE: str(self.places.groups)}
 
 
 def _slow(rng: Random) -> Mapping[str, Any]:

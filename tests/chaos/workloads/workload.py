@@ -44,6 +44,8 @@ class Workload(ABC):
     topology: ClassVar[str]
     #: Whether every partition of ``moving`` gets records all the time; else there is always one that does.
     steady: ClassVar[bool] = True
+    #: How long its state takes to restore, on a machine that has much else to do.
+    restore_seconds: ClassVar[float] = 0.0
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         self.setting = setting
