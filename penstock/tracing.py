@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, ProcessRecord, WrappedProcessor
+from penstock.topology.context.trace_context import is_sampled
 from penstock.topology.errors import ConfigError
 from penstock.topology.records import Record
-from penstock.workers.metrics.spans import carrier, is_sampled
+from penstock.workers.metrics.spans import carrier
 
 try:
     from opentelemetry import propagate, trace
@@ -22,7 +23,8 @@ class TracingWrapper(ProcessorWrapper):
     """``processor.wrapper.class=penstock.tracing:TracingWrapper``.
 
     The span of an operator is the child of the one before it, and of the record's sender at first. What is forwarded,
-    into repartition and output topics too, carries the context of its last span. Spans go to the global tracer provider
+    into repartition and output topics too, carries the context of its last span. A span has links to those that have
+    written the rows of tables which the operator has read; see docs/traces.md. Spans go to the global tracer provider
     of the process: the module of the topology sets it, as it is imported in each stream thread.
     """
 
@@ -45,11 +47,12 @@ class TracingWrapper(ProcessorWrapper):
                 attributes["messaging.destination.partition.id"] = str(origin.partition)
                 attributes["messaging.kafka.offset"] = origin.offset
             sender = propagate.extract(carrier(headers))
-            with self._tracer.start_as_current_span(processor.name, context=sender, attributes=attributes):
+            with self._tracer.start_as_current_span(processor.name, context=sender, attributes=attributes) as span:
                 context: dict[str, str] = {}
                 propagate.inject(context)
                 kept = [header for header in headers if header[0] not in context]
                 added = [(name, text.encode("latin-1")) for name, text in context.items()]
-                processor.process(record.with_headers([*kept, *added]))
+                for row in processor.process_and_note(record.with_headers([*kept, *added])):
+                    span.add_link(trace.get_current_span(propagate.extract(carrier(row))).get_span_context())
 
         return process

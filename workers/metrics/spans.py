@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from penstock.topology.context.trace_context import is_sampled
 from penstock.topology.errors import ConfigError
 from penstock.topology.records import Headers, Message
 
@@ -18,7 +19,6 @@ from penstock.topology.records import Headers, Message
 Attributes = Mapping[str, str | int | bool]
 #: Links of a batch at most: what OpenTelemetry's SDK keeps of them by default.
 LINKS_MAX = 128
-_TRACEPARENT = "traceparent"
 T = TypeVar("T")
 
 
@@ -113,14 +113,3 @@ def _extent(messages: Any) -> dict[str, str | int]:
 def carrier(headers: Headers) -> dict[str, str]:
     """Return headers as OpenTelemetry's propagators read them."""
     return {name: (value or b"").decode("latin-1") for name, value in headers or ()}
-
-
-def is_sampled(headers: Headers) -> bool:
-    """Return whether a traceparent, ``version-trace-span-flags``, has the flag of sampled traces."""
-    for name, value in headers or ():
-        if name == _TRACEPARENT and value is not None:
-            try:
-                return bool(int(value.rpartition(b"-")[2], 16) & 1)
-            except ValueError:
-                return False
-    return False
