@@ -310,8 +310,8 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
         vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
         if self.contexts is not None:
-            self.get = self.contexts.noting(get, self._context)
-            self.get_forwarded = self.contexts.noting(get_forwarded, super()._context)
+            vars(self)["get"] = self.contexts.noting(get, self._context)
+            vars(self)["get_forwarded"] = self.contexts.noting(get_forwarded, super()._context)
 
     @override
     def _context(self, key: Any) -> Headers:

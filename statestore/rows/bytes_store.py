@@ -47,7 +47,7 @@ class BytesStore(ABC):
         """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
         return iter(self.rows(start, end, reverse))
 
-    def keep_context(self, key: bytes, context: bytes | None) -> None:
+    def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
         """Keep something beside a row from the next commit on, None for nothing; see row_contexts.py."""
 
     def context(self, key: bytes) -> bytes | None:

@@ -118,11 +118,11 @@ class RocksDBStore(BytesStore):
             configure(options)
             options.set_atomic_flush(True)  # whatever else it changes: data and offset depend on it
         families = {"default": options, OFFSETS: self._resources.offsets_options()}
-        self._has_contexts = (self.path / "CURRENT").exists() and CONTEXTS in Rdict.list_cf(str(self.path))
-        if self._has_contexts:
-            families[CONTEXTS] = self._resources.offsets_options()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._has_contexts = (self.path / "CURRENT").exists() and CONTEXTS in Rdict.list_cf(str(self.path))
+            if self._has_contexts:
+                families[CONTEXTS] = self._resources.offsets_options()
             return Rdict(str(self.path), options, column_families=families, access_type=access)
         except OSError as error:
             raise ProcessorStateError(

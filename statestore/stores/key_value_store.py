@@ -47,7 +47,7 @@ class KeyValueStore(StateStore):
         if self.contexts is not None:
             self.values.log_value = self.contexts.keeping(self.values.log_value)
             self.values.log_held = self.contexts.keeping(self.values.log_held)
-            self.get = self.contexts.noting(self.get, self._context)  # type: ignore[method-assign]
+            vars(self)["get"] = self.contexts.noting(self.get, self._context)
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value

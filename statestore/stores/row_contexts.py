@@ -1,8 +1,8 @@
 """The trace contexts beside the rows of a table: which trace has written a row, for those that read it.
 
-Only with dsl.store.format=HEADERS and a processor wrapper; for sampled records alone. A changelog record has the context
-as its headers, which is where Kafka Streams' stores in that format have the headers of a value (KIP-1271). On disk it
-has a place of its own beside the rows, so that these are the same with and without it.
+Only with dsl.store.format=HEADERS and a processor wrapper, and only for sampled records. A changelog record has the
+context as its headers, where Kafka Streams' stores in that format have the headers of a value (KIP-1271). On disk it is
+beside the rows, which are the same with and without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
 
 
 class RowContexts:
-    """Those of one store. A context has a checksum of its row: one that was overwritten without a trace counts no more."""
+    """The contexts of one store. Each has a checksum of its row: after an untraced update it no longer fits."""
 
     def __init__(self, task: TaskContext, rows: BytesStore) -> None:
         self._task = task

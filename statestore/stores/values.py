@@ -221,7 +221,7 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, 
 def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: bool, encode: Encode) -> LogValue:
     """Return log_value for (value, timestamp): the changelog record has the plain value and the value's timestamp.
 
-    A tombstone has the timestamp of the record being processed. keeps_contexts: a value's headers are its trace context.
+    A tombstone has the timestamp of the record being processed. keeps_contexts: a value has its trace context.
     """
     log_change, name = task.log_change, builder.name
     pack, plain_values = LONG.pack, builder.plain_values

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.topology.config.streams_config import StreamsConfig
@@ -57,7 +57,10 @@ class OtlpMetrics:
 
 
 class _Messages:
-    """Makes OpenTelemetry's metrics of ours, and sends them. Its SDK would want each one declared before it has a value."""
+    """Makes OpenTelemetry's metrics from ours, and sends them.
+
+    Not by its meters: they would want each metric declared before it has a value.
+    """
 
     def __init__(self, application_id: str, client_id: str) -> None:
         try:
@@ -77,19 +80,17 @@ class _Messages:
     def send(self, found: Iterable[Series]) -> None:
         """Send them; a collector that does not answer is logged by the exporter, and tried again with the next ones."""
         export, now_ns = self._export, time.time_ns()
-        metrics = [export.Metric(name, text, "", self._data(*rest, now_ns)) for name, text, *rest in found]
+        metrics = [export.Metric(each.name, each.help, "", self._data(each, now_ns)) for each in found]
         scope = export.ScopeMetrics(self._scope, metrics, "")
         self._exporter.export(export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")]))
 
-    def _data(self, is_counter: bool, points: list[tuple[dict[str, str], float]], now_ns: int) -> Any:
-        made = list(self._points(points, now_ns))
-        if is_counter:
-            return self._export.Sum(made, self._export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
-        return self._export.Gauge(made)
-
-    def _points(self, points: list[tuple[dict[str, str], float]], now_ns: int) -> Iterator[Any]:
+    def _data(self, found: Series, now_ns: int) -> Any:
+        export = self._export
         # Start 0: not known. A total begins with its process, or with its task's arrival there.
-        yield from (self._export.NumberDataPoint(labels, 0, now_ns, value) for labels, value in points)
+        points = [export.NumberDataPoint(labels, 0, now_ns, value) for labels, value in found.points]
+        if found.is_counter:
+            return export.Sum(points, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        return export.Gauge(points)
 
     def close(self) -> None:
         """End the connection."""

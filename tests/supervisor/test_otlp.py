@@ -79,7 +79,7 @@ def test_opentelemetrys_variables_name_the_service(
         monkeypatch.setenv(name, value)
     sending = sender()
     sending.start()
-    eventually(lambda: collector.metrics, "they are sent")
+    eventually(lambda: bool(collector.metrics), "they are sent")
     sending.stop()
     assert expected.items() <= collector.metrics[0][0].items()
 
@@ -90,7 +90,7 @@ def test_after_a_refusal_the_next_ones_are_sent(collector: Collector, caplog: py
     sending.start()
     eventually(lambda: "code: 400" in caplog.text, "the refusal is logged")
     collector.refuses = False
-    eventually(lambda: collector.metrics, "they are sent")
+    eventually(lambda: bool(collector.metrics), "they are sent")
     sending.stop()
 
 

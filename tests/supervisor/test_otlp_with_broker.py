@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import urllib.request
@@ -58,7 +57,7 @@ def app(tmp_path: Path, bootstrap_servers: str, application_id: str, make_topic:
 def send(app: App, *words: str) -> None:
     producer = Producer({"bootstrap.servers": app.config["bootstrap.servers"]})
     for word in words:
-        headers = {"traceparent": f"00-{TRACE}-{SENDER}-01"} if word == "tea" else None
+        headers: Any = {"traceparent": f"00-{TRACE}-{SENDER}-01"} if word == "tea" else None
         producer.produce(app.topics[0], word, "k", headers=headers)
     assert producer.flush(30) == 0
 
@@ -76,7 +75,7 @@ def test_spans_of_records_batches_commits_restores_and_rebalances(app: App, coll
     settings["session_timeout_ms"] = "6000"  # the second one, on another disk, waits for the end of the first
     send(app, "milk", "tea")
     process = app.start(threads=1, **settings)
-    eventually(lambda: collector.named("stream"), lambda: [span.name for _, span in collector.spans])
+    eventually(lambda: bool(collector.named("stream")), lambda: [span.name for _, span in collector.spans])
     stop(process)
     sender = bytes.fromhex(TRACE)
     chain = [span for _, span in collector.spans if span.trace_id == sender]
@@ -152,6 +151,6 @@ def test_the_name_of_the_service_is_opentelemetrys_own_variable(
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "words")
     process = app.start(threads=1, penstock_metrics_otlp_interval_ms="200")
-    eventually(lambda: collector.metrics, "metrics are sent")
+    eventually(lambda: bool(collector.metrics), "metrics are sent")
     assert collector.metrics[0][0]["service.name"] == "words"
     stop(process)

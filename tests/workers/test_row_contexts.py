@@ -47,10 +47,12 @@ def app(cluster: Cluster, application: MakeApplication) -> Callable[..., Applica
     return lambda **config: application(newest(), **config)
 
 
-def send(cluster: Cluster, thread: Thread, value: bytes | None, trace: int | None = None) -> None:
+def send(cluster: Cluster, thread: Thread, value: bytes | None, trace: int | None = None, commit: bool = True) -> None:
     headers = None if trace is None else [("traceparent", f"00-{trace:032x}-{trace:016x}-01".encode())]
     cluster.append(IN, 0, b"k", value, 1_000, headers)
-    thread.until_idle().commit()
+    thread.until_idle()
+    if commit:
+        thread.commit()
 
 
 def linked(exporter: InMemorySpanExporter) -> list[int]:
@@ -87,6 +89,17 @@ def test_a_restore_finds_them_in_the_changelog(
     send(cluster, thread, b"b", 8)
     assert thread.changelog_reader.total_restored == 1
     assert linked(exporter) == [7]
+
+
+def test_a_row_that_waits_in_the_cache_has_the_one_of_its_last_record(
+    app: Callable[..., Application], cluster: Cluster, exporter: InMemorySpanExporter
+) -> None:
+    thread = app(**TRACED).thread()
+    send(cluster, thread, b"a", 6)
+    send(cluster, thread, b"b", 7, commit=False)
+    send(cluster, thread, b"c", 8, commit=False)
+    assert linked(exporter) == [7]
+    assert cluster.table(OUT) == {b"k": b"a"}
 
 
 def test_a_record_without_a_trace_ends_them(
@@ -163,9 +176,7 @@ def test_the_rows_are_readable_without_them(
     assert cluster.table(OUT) == {b"k": b"c"}
 
 
-def test_a_snapshot_has_them(
-    app: Callable[..., Application], cluster: Cluster, stage: Stage, tmp_path: Path
-) -> None:
+def test_a_snapshot_has_them(app: Callable[..., Application], cluster: Cluster, stage: Stage, tmp_path: Path) -> None:
     thread = app(**TRACED).thread()
     send(cluster, thread, b"a", 7)
     (task,) = thread.thread.task_manager.active.all_tasks().values()

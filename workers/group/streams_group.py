@@ -149,7 +149,7 @@ class StreamsGroup:
 
     @contextmanager
     def _traced(self) -> Iterator[None]:
-        """Make a span of a rebalance, from the request to join until the tasks are created. A broker needs no request."""
+        """Make a span of a rebalance: from the request to join, if the broker needs one, until there are tasks."""
         began, reason = self._rebalance or (self._spans.began(), "the broker has assigned tasks")
         self._rebalance, failed = None, None
         try:

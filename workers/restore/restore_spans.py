@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from penstock.topology.records import TopicPartition
 
-from ..metrics.spans import Spans
+from ..metrics.spans import Attributes, Spans
 from .state_restore_listener import StateRestoreListener
 
 
@@ -41,7 +41,7 @@ class RestoreSpans(StateRestoreListener):
         began, offsets = self._began.pop(partition)
         if not offsets:
             return
-        attributes = {
+        attributes: Attributes = {
             "messaging.destination.name": partition.topic,
             "messaging.destination.partition.id": str(partition.partition),
             "kafka.streams.store": store,
