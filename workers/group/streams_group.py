@@ -203,7 +203,7 @@ class StreamsGroup:
             self._task_manager.task_loads(),
         )
         self._membership.join(subscription, reason)
-        self._rebalance = began, reason
+        self._rebalance = self._rebalance or (began, reason)
 
     def _prepare_topics(self) -> bool:
         """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.
