@@ -42,9 +42,11 @@ def ask(purchase: Purchase) -> Purchase:
 
 @asynccontextmanager
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Open the client session of a process."""
+    """Open the client session of a process. It leaves timeouts to Penstock, and has no cookies."""
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT_MAX)
-    async with aiohttp.ClientSession(os.environ[SERVICE_VARIABLE], connector=connector) as opened:
+    no_timeout, no_cookies = aiohttp.ClientTimeout(total=None), aiohttp.DummyCookieJar()
+    address = os.environ[SERVICE_VARIABLE]
+    async with aiohttp.ClientSession(address, connector=connector, timeout=no_timeout, cookie_jar=no_cookies) as opened:
         yield opened
 
 

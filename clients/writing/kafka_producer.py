@@ -3,7 +3,8 @@
 transactional_producer.py adds transactions.
 
 The kernel grows a batch for each partition (kernel/record_accumulator.pyx). It is closed when it is full, or after
-``linger.ms``, and then the Sender's. Nothing here waits but flush(), a full buffer, and the first record of a topic.
+``linger.ms`` unless one of its partition waits for its acknowledgement, and then the Sender's. Nothing here waits but
+flush(), a full buffer, and the first record of a topic.
 docs/clients.md says what happens when.
 """
 
@@ -24,7 +25,7 @@ from ..served_clock import ServedClock
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity, ProducerIdentity
-from .sender import WAIT_MAX_MS, Sender
+from .sender import BEHIND_WAIT_MS, Sender
 from .writer import Lost
 
 
@@ -75,16 +76,17 @@ class KafkaProducer:
         deadline = now + self._settings.delivery_timeout_ms
         if self.records.partition_count(topic) <= probe.partition:
             self._sender.hear_of(probe)
-        while self.records.partition_count(topic) <= probe.partition:
+        while True:
             self._advance(now)
+            if self.records.partition_count(topic) > probe.partition:
+                return
             if self._failure is not None or now >= deadline:
                 raise TimeoutError
             error = self._sender.missing(probe, now)
             if error is not None:
                 raise error
-            if self.records.partition_count(topic) <= probe.partition:
-                self._sender.leaders.refresh(now)
-                now = self._wait(now, deadline)
+            self._sender.leaders.refresh(now)
+            now = self._wait(now, deadline)
 
     def _batch_is_full(self, records: Any) -> None:
         """Close a batch for the kernel; wait if too much is not acknowledged yet."""
@@ -101,8 +103,9 @@ class KafkaProducer:
 
     def _wait(self, now: int, until: float) -> int:
         """Wait until there is something to do, or so long; return the time then."""
-        self._clock.begin_wait(min(until - now, WAIT_MAX_MS))
-        self._sender.wait(now, until)
+        ends = self._sender.wait_ends(now, until)
+        self._clock.begin_wait(ends - now)
+        self._sender.wait(now, ends)
         return self._clock.monotonic_ms()
 
     def _note_begun(self, now: int) -> None:
@@ -140,18 +143,23 @@ class KafkaProducer:
         """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
-        for records in self._due(now):
-            self._close(records)
         if not self._sender.is_idle:
+            self._advance(now)
+        due = self._due(now)
+        if due:
+            for records in due:
+                self._close(records)
             self._advance(now)
         self._raise_failure()
 
     def _due(self, now: int) -> list[Any]:
+        """Return what is to be closed: not what could not be sent yet, and can still grow meanwhile."""
         found = []
         for records, due in self._growing.items():  # in the order in which they begun
             if due > now:
                 break
-            found.append(records)
+            if not records.queue.batches:
+                found.append(records)
         return found
 
     def _raise_failure(self) -> None:
@@ -162,8 +170,13 @@ class KafkaProducer:
         """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
-        due, wait_ms = next(iter(self._growing.values()), math.inf) - now, self._sender.wait_ms
-        return max(due if wait_ms is None else min(due, wait_ms), 0)
+        wait_ms = self._sender.wait_ms
+        shortest = math.inf if wait_ms is None else wait_ms
+        for records, due in self._growing.items():
+            if due - now >= shortest:
+                break
+            shortest = min(shortest, max(due - now, BEHIND_WAIT_MS if records.queue.batches else 0))
+        return shortest
 
     def flush(self, seconds: float = math.inf) -> None:
         """See Writer."""

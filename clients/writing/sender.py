@@ -35,8 +35,9 @@ CONCURRENT_BACKOFF_MS = 20
 #: How long is waited before a look at what is behind a batch that is in flight, and while none is, without a leader or
 #: a connection; in ms.
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
-#: The longest wait, in ms, for whatever comes.
-WAIT_MAX_MS = 10_000
+#: The longest wait, in ms, for whatever comes. A process that is suspended in it has waited for so long at most, as far
+#: as deadlines go.
+WAIT_MAX_MS = 1_000
 PRODUCE = Api(
     API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT
 )
@@ -110,10 +111,13 @@ class Sender:
         if now_ms >= min(self._send_at, self._identity.next_at):
             self._send(now_ms)
 
-    def wait(self, now_ms: int, until_ms: float) -> None:
+    def wait_ends(self, now_ms: int, until_ms: float) -> int:
+        """Return until when a wait for something to do may take, until_ms at most."""
+        return int(min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS))
+
+    def wait(self, now_ms: int, until_ms: int) -> None:
         """Wait until advance() has something to do, or until_ms."""
-        until_ms = min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS)
-        self._network.wait(now_ms, int(until_ms))
+        self._network.wait(now_ms, until_ms)
 
     def note_pause(self, ms: int) -> None:
         """Take in that nothing was served for so long, which the times that this is called with do not count."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,8 +57,8 @@ class Application:
 
     inputs: its topics. counts: whether there is a second output, of how many records each key has. repartitioned:
     records of several input partitions meet, in any order between them. finals: one output per key. each: one output
-    per record. ticks: outputs follow from the wall clock. global_table: TABLE is one. store: the one whose rows are
-    lists of record numbers.
+    per record. ticks: outputs follow from the wall clock. asks: functions wait for a service. global_table: TABLE is
+    one. store: the one whose rows are lists of record numbers.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Application:
     finals: bool = False
     each: bool = False
     ticks: bool = False
+    asks: bool = False
     global_table: bool = False
 
     def __repr__(self) -> str:
@@ -95,6 +96,8 @@ ANSWERS_MS = (0, 3, 20, 700, 0, 60, 2_500)
 UNANSWERED, REFUSED = 17, 11
 PATIENCE_MS = 4_000
 IN_FLIGHT_MAX = 4
+#: How long a service that has refused is left alone, in ms (Retries).
+BACKOFF_MS = 100
 #: The key of records that only let stream time continue, so that windows close.
 CLOSER = "closer"
 
@@ -102,6 +105,16 @@ CLOSER = "closer"
 def numbers(value: bytes | None) -> list[str]:
     """Return the record numbers in a value."""
     return (value or b"").decode().split()
+
+
+def service_ms(asked: Iterable[str]) -> int:
+    """Return how long the service takes for these records, if it is asked for one after the other."""
+    return sum(
+        ANSWERS_MS[number % len(ANSWERS_MS)]
+        + (number % UNANSWERED == 0) * (PATIENCE_MS + BACKOFF_MS)
+        + (number % REFUSED == 0) * BACKOFF_MS
+        for number in map(int, asked)
+    )
 
 
 def decode_count(value: bytes | None) -> int:
@@ -262,6 +275,6 @@ APPLICATIONS = (
 )
 #: Those with functions that wait, in the schedules that have them.
 ASKING = (
-    Application("asked", _asked, counts=True),
-    Application("asked by key", _asked_by_key, counts=True),
+    Application("asked", _asked, counts=True, asks=True),
+    Application("asked by key", _asked_by_key, counts=True, asks=True),
 )

@@ -20,7 +20,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.rare import Branch, RareBranches
 from tests.simulation.simulation import Simulation
 from tests.simulation.table import Rare, gaps, lines
-from tests.simulation.world import EPOCH_MS, START_MS, World
+from tests.simulation.world import EPOCH_MS, LOG, START_MS, World
 
 #: How many schedules a process is given at a time.
 PART = 10
@@ -62,7 +62,25 @@ class TraceHandler(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._world.note("log", f"{record.levelname} {record.getMessage()}")
+        self._world.note(LOG, f"{record.levelname} {record.getMessage()}")
+
+
+@contextmanager
+def logged(world: World) -> Iterator[None]:
+    """Have the stream threads' log lines in the trace."""
+    logger, handler = logging.getLogger("penstock"), TraceHandler(world)
+    before = logging.root.manager.disable, logger.level, logger.propagate
+    logging.disable(logging.NOTSET)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logging.disable(before[0])
+        logger.setLevel(before[1])
+        logger.propagate = before[2]
 
 
 def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:
@@ -71,14 +89,9 @@ def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] 
     plain: of no other kind, whatever its number.
     """
     simulation = Simulation(seed, directory, aims, PLAIN if plain else Kind.of(seed))
-    if log:
-        logging.disable(logging.NOTSET)
-        logger = logging.getLogger("penstock")
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        logger.addHandler(TraceHandler(simulation.world))
-    simulation.run()
     world = simulation.world
+    with logged(world) if log else nullcontext():
+        simulation.run()
     return Outcome(seed, tuple(world.violations), tuple(world.trace), world.rare)
 
 

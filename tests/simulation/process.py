@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.clients.writing.sender import WAIT_MAX_MS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report
 from penstock.workers.thread.stream_thread import StreamThread
@@ -133,7 +134,7 @@ class Process:
 
     @property
     def served_ms(self) -> int:
-        """How long it has not been stopped or slow, since the beginning of the world."""
+        """How long it has not been stopped or slow, nor asleep, since the beginning of the world."""
         return self.world.now_ms - self._paused_ms
 
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
@@ -257,6 +258,10 @@ class Process:
         self.world.note(self.client, "continues")
         self.world.advance(0)
 
+    def sleep_with_machine(self, ms: int) -> None:
+        """Take in that its machine slept for so long, perhaps in the middle of a wait of its producer's."""
+        self._paused_ms += max(ms - WAIT_MAX_MS, 0)
+
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
         """Called inside of it: continue when the condition holds; False if it does not within timeout_ms."""
         if not condition():
@@ -298,7 +303,6 @@ class Process:
         share = self.roughness.unanswered
         unanswered = share > 0 and self.world.further_chance.random() < share
         if unanswered:
-            self.world.disturbed |= self.leaves  # who shuts down does not ask again: what it has done is done again
             self.world.happened("the end of a partition is left unanswered")
         return unanswered
 

@@ -10,6 +10,7 @@ import math
 import socket
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from enum import Enum
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -42,12 +43,24 @@ LATE_SHARE = 0.5
 _TRANSIENT = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
+class Fate(Enum):
+    """What becomes of all that is sent on a connection from now on: it is gone, comes late, or is not answered."""
+
+    GONE = "gone"
+    LATE = "late"
+    UNANSWERED = "unanswered"
+
+
 class _Connection:
-    """A connection to a broker, at its end. free_at_ms: when the request before is handled."""
+    """A connection to a broker, at its end. As with TCP nothing overtakes, and nothing comes behind what got lost.
+
+    free_at_ms: when the request before is handled; said_at_ms: when the answer before has come.
+    """
 
     def __init__(self, node: int, end: socket.socket) -> None:
         self.node = node
-        self.free_at_ms = 0
+        self.free_at_ms = self.said_at_ms = 0
+        self.fate: Fate | None = None
         self._end: socket.socket | None = end
         end.setblocking(False)
         self._received = b""
@@ -201,18 +214,24 @@ class Wire:
         self._connections = [each for each in self._connections if each.is_open]
 
     def _put_on_its_way(self, connection: _Connection, request: ProduceBytes) -> None:
-        now = self._world.now_ms
         lost = self._io.loses()
-        handle = partial(self._handle, connection, request, lost)
-        if lost != "request":
-            connection.free_at_ms = max(now + self._way_ms(), connection.free_at_ms)
-            self._world.after(connection.free_at_ms - now, handle)
-        elif self._happens(LATE_SHARE, "a request comes late: produce"):
-            self._world.after(self._world.chance.choice(LATE_MS), handle)
-        if lost is not None:
+        if lost is not None and connection.fate is None:
+            connection.fate = self._fate(lost)
             self._world.after(BROKEN_MS, partial(self._break, connection))
+        if connection.fate is Fate.GONE:
+            return
+        now = self._world.now_ms
+        on_its_way_ms = self._world.chance.choice(LATE_MS) if connection.fate is Fate.LATE else self._way_ms()
+        connection.free_at_ms = max(now + on_its_way_ms, connection.free_at_ms)
+        handle = partial(self._handle, connection, request, connection.fate is None)
+        self._world.after(connection.free_at_ms - now, handle)
 
-    def _handle(self, connection: _Connection, request: ProduceBytes, lost: str | None) -> None:
+    def _fate(self, lost: str) -> Fate:
+        if lost == "answer":
+            return Fate.UNANSWERED
+        return Fate.LATE if self._happens(LATE_SHARE, "a request comes late: produce") else Fate.GONE
+
+    def _handle(self, connection: _Connection, request: ProduceBytes, is_answered: bool) -> None:
         if self._world.brokers_away:
             self._break(connection)
             return
@@ -222,9 +241,11 @@ class Wire:
         if error != ErrorCode.NOT_ENOUGH_REPLICAS:
             codes = self._coordinators.produce(request, self)
         said = {partition: Said(code or error) for partition, code in codes.items()}
-        if lost is None:
+        if is_answered:
             answer = encoded_answer(request.correlation_id, said)
-            self._world.after(self._way_ms(), partial(self._say, connection, answer, codes.values()))
+            now = self._world.now_ms
+            connection.said_at_ms = max(now + self._way_ms(), connection.said_at_ms)
+            self._world.after(connection.said_at_ms - now, partial(self._say, connection, answer, codes.values()))
 
     def _say(self, connection: _Connection, answer: bytes, codes: Collection[int]) -> None:
         if connection.is_open:
@@ -264,7 +285,7 @@ class OwnWriter:
         self._wire = wire
         self._io = io
         self._delivery_ms = delivery_ms
-        self._judged: DeliveryTimeoutError | None = None
+        self._judged: list[DeliveryTimeoutError] = []
         network = producer._sender._network
         network._selector.close()
         network._selector = wire  # type: ignore[assignment]
@@ -295,14 +316,18 @@ class OwnWriter:
     def take_lost(self) -> list[Lost]:
         lost = self._producer.take_lost()
         for error, record in lost:
-            if isinstance(error, DeliveryTimeoutError) and error is not self._judged:
-                self._judged = error  # a transaction's other records are given up for the same one
+            if isinstance(error, DeliveryTimeoutError) and not any(error is judged for judged in self._judged):
+                self._judged.append(error)  # a transaction's other records, and later ones, are given up with it
                 self._judge(self._io.served_ms - stamp_of(record.headers())[0].served_ms)
         return lost
 
     def _judge(self, served_ms: int) -> None:
-        """A record is not to be given up in time in which no one could have sent it."""
+        """A record is not to be given up in time in which no one could have sent it.
+
+        With at-least-once the thread then begins again at its last commit, as with a send that fails.
+        """
         self._io.world.happened("a record is given up")
+        self._io.world.disturbed = True
         if served_ms < self._delivery_ms:
             self._io.world.violated(
                 f"{self._io.client} has given up a record after {served_ms} ms of its own, of {self._delivery_ms}"
@@ -329,6 +354,7 @@ class OwnTransactionalWriter(OwnWriter):
         self._io.points.call("init transactions", partial(self._producer.init_transactions, seconds))
 
     def begin_transaction(self) -> None:
+        self._judged.clear()
         self._producer.begin_transaction()
 
     def send_offsets_to_transaction(

@@ -19,7 +19,7 @@ from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.tasks.task_state import TaskState
-from tests.simulation.applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord
+from tests.simulation.applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord, service_ms
 from tests.simulation.auditor import Auditor, rows_of
 from tests.simulation.broker import MARKER_DELAY_LONG_MS, Broker
 from tests.simulation.disk import Disk
@@ -28,7 +28,7 @@ from tests.simulation.harsh import Harsh
 from tests.simulation.java_member import Kinds
 from tests.simulation.kinds import PLAIN, Kind
 from tests.simulation.process import Host, Process, Roughness
-from tests.simulation.world import HostClock, StalledError, World
+from tests.simulation.world import LOG, HostClock, StalledError, World
 
 KEYS = tuple("abcdef")
 FIRST_TIMESTAMP = 1_700_000_000_000
@@ -42,7 +42,7 @@ IDLE_STEPS, IDLE_STEP_MS = 6, 30
 IDLE_POINTS = {"consume", "wait"}
 #: In the end all wall clocks go ahead of where any was before, in ms: one that was set back does not tick for long.
 CLOCK_AHEAD_MS = 36_000_000
-#: Ticks of the wall clock bring work without any input; it is done and committed after so long, in ms.
+#: Ticks of the wall clock bring work without any input; if all rests for so long, none is left, in ms.
 SETTLE_MS = 8_000
 #: Kinds of points at which a commit, a restore or a close is under way: most faults are aimed there.
 AIMS = (
@@ -235,9 +235,23 @@ class Simulation:
         for host in self.hosts:
             host.clock.set_by_ms = CLOCK_AHEAD_MS
         deadline_ms = self.world.now_ms + self._rest_ms
+        if self.plan.application.asks:
+            deadline_ms += service_ms(self.auditor.inputs)
         self._go_on(self._at_rest, deadline_ms)
-        settled_ms = self.world.now_ms + (SETTLE_MS if self.plan.application.ticks else 0)
-        self._go_on(lambda: self.world.now_ms >= settled_ms and self._at_rest(), deadline_ms)
+        if self.plan.application.ticks:
+            self._go_on(self._settling(), deadline_ms)
+
+    def _settling(self) -> Callable[[], bool]:
+        """Return what says whether all has been at rest for so long, without a break, that ticks bring nothing more."""
+        since_ms = self.world.now_ms
+
+        def has_settled() -> bool:
+            nonlocal since_ms
+            if not self._at_rest():  # a tick's work is under way, or was aborted
+                since_ms = self.world.now_ms
+            return self.world.now_ms - since_ms >= SETTLE_MS
+
+        return has_settled
 
     def _go_on(self, reached: Callable[[], bool], deadline_ms: int) -> None:
         trace, idle = self.world.trace, 0
@@ -247,7 +261,7 @@ class Simulation:
             before = len(trace)
             self._start_missing()
             self._step_someone()
-            idle = idle + 1 if all(what in IDLE_POINTS for _, _, what in trace[before:]) else 0
+            idle = idle + 1 if all(what in IDLE_POINTS or who == LOG for _, who, what in trace[before:]) else 0
             # Who is hit at one certain call sees the others to the ms.
             self.world.advance(IDLE_STEP_MS if idle > IDLE_STEPS and not self._aims else 1)
 
@@ -403,6 +417,8 @@ class Simulation:
         self.world.note("schedule", f"nobody runs for {ms} ms")
         self.world.happened("all machines sleep")
         self.world.advance(ms)
+        for process in self._alive():
+            process.sleep_with_machine(ms)
 
     def _compact(self) -> None:
         topics = sorted({p.topic for p in self.broker.logs if p.topic.endswith("-changelog")})

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 START_MS = 1_000_000
 #: The wall clock's distance from the monotonic one, in ms: 2023-11-14.
 EPOCH_MS = 1_700_000_000_000
+#: Who says log lines in the trace; what happens must not depend on them.
+LOG = "log"
 
 
 class StalledError(Exception):

@@ -29,6 +29,8 @@ from penstock import (
     TimeWindows,
     TopologyError,
     UnlimitedWindows,
+    Window,
+    Windows,
 )
 
 Declare = Callable[[Any, Any], object]
@@ -54,6 +56,16 @@ class Later:
 class Forget(Processor[Any, Any, Any, Any]):
     def process(self, record: Record[Any, Any]) -> None:
         pass
+
+
+class Days(Windows):
+    """Windows of a user: a day each."""
+
+    size_ms, grace_ms = 86_400_000, 0
+
+    def windows_for(self, timestamp: int) -> dict[int, Window]:
+        start = timestamp - timestamp % self.size_ms
+        return {start: Window(start, start + self.size_ms)}
 
 
 def grouped(stream: Any) -> Any:
@@ -83,6 +95,10 @@ REFUSED: list[tuple[Declare, str]] = [
     (lambda b, s: b.add_global_store(PLAIN, None, Forget), r"add_global_store\(\) needs the name of a topic"),
     (lambda b, s: b.add_global_store(PLAIN, "g", None), "state_update_supplier of KTABLE-SOURCE-.* must be a function"),
     # KStreamImpl
+    (
+        lambda b, s: s.group_by_key().windowed_by(Days()).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count(),
+        "ON_WINDOW_CLOSE strategy is only supported for TimeWindows",
+    ),
     (lambda b, s: s.map(later), "KSTREAM-MAP-.*: mapper must be a plain function, got the async .*later"),
     (lambda b, s: s.map_values(partial(later, 1)), "mapper must be a plain function, got the async"),
     (lambda b, s: s.foreach(Later()), "must be a plain function, got the async"),

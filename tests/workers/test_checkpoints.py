@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
+from penstock.clients.errors import UnreachableError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
+from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin, failed
 from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
@@ -109,6 +111,40 @@ def test_a_task_that_leaves_has_its_offset(thread: Thread, cluster: Cluster, ask
     store = manager.active.suspended[TASK].state_manager.stores["counts"]
     assert store.committed_offset() >= end(cluster)
     assert asked.times == 1
+
+
+@pytest.fixture
+def no_ends(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The leader of the changelog is away for a moment."""
+    away = failed(UnreachableError("the broker went away"))
+    monkeypatch.setattr(MemoryAdmin, "offsets", lambda admin, asked, timeout_ms: dict.fromkeys(asked, away))
+    return monkeypatch
+
+
+def test_a_commit_does_without_ends_that_no_broker_names(
+    thread: Thread, cluster: Cluster, clock: ManualClock, request: pytest.FixtureRequest, caplog: Any
+) -> None:
+    before = stored_offset(thread)
+    count_more(thread, cluster, "aa")
+    clock.advance(CHECKPOINT_INTERVAL_MS)
+    thread.step()
+    no_ends: pytest.MonkeyPatch = request.getfixturevalue("no_ends")
+    assert thread.commit() == 1
+    assert cluster.committed[TopicPartition(IN, 0)].offset == 4
+    assert "Committing tasks [0_0] without the ends of their changelogs" in caplog.text
+    assert stored_offset(thread) == before
+    no_ends.undo()
+    assert thread.commit() == 1, "it is still time"
+    assert stored_offset(thread) >= end(cluster)
+
+
+def test_a_task_that_leaves_is_committed_though_no_broker_names_the_ends(
+    thread: Thread, cluster: Cluster, no_ends: pytest.MonkeyPatch
+) -> None:
+    """Else the next owner would process its last records again, and with exactly-once all of the thread's tasks."""
+    count_more(thread, cluster, "aa")
+    thread.task_manager.suspend_tasks_and_state({TASK}, set())
+    assert cluster.committed[TopicPartition(IN, 0)].offset == 4
 
 
 def test_after_a_stop_in_good_order_nothing_is_restored(thread: Thread, cluster: Cluster, counter: Application) -> None:

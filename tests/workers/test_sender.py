@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -70,6 +72,42 @@ def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
     stage.run()
     stage.run(LINGER_MS)
     assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 3, (b"d",))}
+
+
+def test_what_comes_while_a_batch_is_on_its_way_is_one_batch(stage: ProduceStage) -> None:
+    """Else batches would queue up where brokers take longer than linger.ms, and each would wait for its answer."""
+    first = sent(stage, b"a")
+    for key in (b"b", b"c", b"d"):
+        stage.send(key)
+        stage.run()
+        stage.run(LINGER_MS)
+        assert stage.producer.wait_ms() == 1, "it looks for the answer"
+    assert not stage.brokers.has_request()
+    stage.brokers.reply(first)
+    stage.run()
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b", b"c", b"d"))}
+
+
+def test_what_waits_behind_a_batch_is_sent_as_soon_as_it_is_acknowledged(stage: ProduceStage) -> None:
+    first = sent(stage, b"a")
+    stage.send(b"b")
+    stage.run()
+    stage.run(LINGER_MS)
+    stage.brokers.reply(first)
+    stage.producer.poll()
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+
+
+def test_a_batch_that_is_not_due_is_no_reason_to_look_for_an_answer(stage: ProduceStage) -> None:
+    sent(stage, b"a")
+    stage.send(b"b")
+    assert stage.producer.wait_ms() == LINGER_MS
+    stage.send(b"x", to=OUT_1)
+    stage.run()
+    stage.run(LINGER_MS - 1)
+    assert stage.producer.wait_ms() == 1
+    stage.run(1)
+    assert stage.brokers.request().batches == {OUT_1: Sent(7, 0, 0, (b"x",))}, "though another one was due before"
 
 
 def test_a_lost_connection_brings_the_same_batch_again(stage: ProduceStage) -> None:
@@ -458,6 +496,39 @@ def test_time_in_which_nobody_asks_for_a_topic_does_not_make_it_unknown(stage: P
     stage.brokers.reply(stage.brokers.request())
     stage.run()
     assert stage.lost() == []
+
+
+def suspended(stage: ProduceStage, *then: Callable[[], object]) -> None:
+    """Have the process be suspended for a minute in the middle of each wait, and these happen meanwhile, in turn."""
+    happening = iter(then)
+
+    def wait(now: int, until: float) -> None:
+        next(happening)()
+        stage.clock.advance(60_000)
+
+    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+
+
+def test_a_wait_in_which_the_process_was_suspended_takes_a_second_of_a_deadline_at_most() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5)}, delivery_timeout_ms=5_000)
+    request = sent(stage, b"a")
+    replied = partial(stage.brokers.reply, request, ErrorCode.NOT_ENOUGH_REPLICAS)
+    suspended(stage, replied, *[lambda: None] * 3, lambda: stage.brokers.reply(stage.brokers.request()))
+    stage.producer.flush()
+    assert stage.lost() == []
+    stage.close()
+
+
+def test_a_topic_that_becomes_known_as_its_time_is_over_is_known() -> None:
+    stage = ProduceStage({}, delivery_timeout_ms=500)
+    answer: Future[Leaders] = Future()
+    stage.brokers.leaders = lambda topics, on_done: answer  # type: ignore[method-assign]
+    suspended(stage, lambda: answer.set_result(Leaders({OUT_0: Leader(1, 5)})))
+    stage.send(b"a")
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches[OUT_0].keys == (b"a",)
+    stage.close()
 
 
 def test_a_connection_that_nobody_served_for_long_is_made_anew(stage: ProduceStage) -> None:

@@ -18,7 +18,6 @@ from penstock.topology.records import Record, TaskId, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.tasks.sink_topics import PARTITION_COUNT_MS
 from penstock.workers.tasks.task_timeouts import TaskTimeouts
-from penstock.workers.thread.stream_thread_parts import COMMIT_OFFSETS_TIMEOUT_MS
 from tests.workers.counting import IN, OUT, committed, counting, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock, failed
 from tests.workers.thread_stage import Application, Thread
@@ -268,16 +267,11 @@ def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
     assert not thread.task_manager.commits.rebalance_in_progress
 
 
-@pytest.mark.parametrize("what", ["commit", "end offsets"])
 def test_a_commit_that_is_not_taken_is_repeated_and_doubles_nothing(
-    cluster: Cluster, clock: ManualClock, thread: Thread, what: str
+    cluster: Cluster, clock: ManualClock, thread: Thread
 ) -> None:
     thread.until_idle()
-    if what == "commit":
-        outage = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
-    else:
-        of_a_commit = COMMIT_OFFSETS_TIMEOUT_MS
-        outage = Outage(admin_of(thread), "offsets", unanswered, lambda _, timeout_ms, *__: timeout_ms == of_a_commit)
+    outage = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
     for _ in range(5):
         clock.advance(40_000)
         thread.step()

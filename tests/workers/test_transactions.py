@@ -195,7 +195,7 @@ def test_an_end_whose_answer_was_lost_is_asked_for_again(stage: TransactionStage
     stage.brokers.answers_at_once = False
     serve = stage.producer._sender.wait
 
-    def wait(now: int, until: float) -> None:
+    def wait(now: int, until: int) -> None:
         if stage.brokers.pending:
             stage.brokers.answer_question(UnreachableError("gone") if stage.brokers.questions[-2] != "EndTxn" else None)
         serve(now, until)

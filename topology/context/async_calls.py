@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -44,18 +44,41 @@ class Retries:
         if type(self.times) is not int or self.times < 0:
             raise TopologyError(f"Retries(times) must be a number of retries, got {self.times!r}")
 
+    def pauses(self) -> Iterator[float]:
+        """Yield how long to wait before each repetition, in seconds.
 
-class Call:
-    """One call of an async function. done: whether it has ended; then error is what it raised, else value the result.
+        A loop, no library: tenacity takes 100 µs for a call that needs no retry, three times what all else takes.
+        """
+        pause = to_millis(self.wait_initial, "wait_initial") / 1000
+        longest = to_millis(self.wait_max, "wait_max") / 1000
+        jitter = to_millis(self.wait_jitter, "wait_jitter") / 1000
+        for _ in range(self.times):
+            yield min(pause + random.uniform(0, jitter), longest)
+            pause = min(2 * pause, longest)
 
-    attempt: makes it, on the event loop; takes what the lifespan has opened, if there is one.
+
+@dataclass(frozen=True, slots=True)
+class AsyncFunction:
+    """An async function and how it is called. seconds: the timeout of one attempt, None for no limit.
+
+    times: takes in its attempts. What the lifespan has opened becomes its last argument.
     """
 
-    __slots__ = ("attempt", "done", "error", "lifespan", "task", "value")
+    function: Callable[..., Awaitable[Any]]
+    seconds: float | None
+    retries: Retries
+    lifespan: Lifespan | None
+    times: FunctionTimes
 
-    def __init__(self, attempt: Callable[..., Awaitable[Any]], lifespan: Lifespan | None) -> None:
-        self.attempt = attempt
-        self.lifespan = lifespan
+
+class Call:
+    """One call of an async function. done: it has ended; then error is what it raised, else value the result."""
+
+    __slots__ = ("arguments", "done", "error", "function", "task", "value")
+
+    def __init__(self, function: AsyncFunction, arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
         self.task: asyncio.Task[None] | None = None
         self.done = False
         self.value: Any = None
@@ -114,48 +137,7 @@ class CallOptions:
         if self.lifespan is not None and not callable(self.lifespan):
             raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
 
-    def caller(
-        self, function: Callable[..., Awaitable[Any]], times: FunctionTimes
-    ) -> Callable[[tuple[Any, ...]], Call]:
-        """Return what makes a call of the function with some arguments. times: takes in its attempts.
-
-        What the lifespan has opened becomes its last argument.
-        """
+    def of(self, function: Callable[..., Awaitable[Any]], times: FunctionTimes) -> AsyncFunction:
+        """Return a function that is called so. times: takes in its attempts."""
         seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
-
-        async def attempt(arguments: tuple[Any, ...]) -> Any:
-            clock = asyncio.get_running_loop().time
-            began = clock()
-            try:
-                async with asyncio.timeout(seconds):
-                    return await function(*arguments)
-            finally:
-                times.note(clock() - began)
-
-        run = attempt if self.retries is None else _retrying(attempt, self.retries, times)
-        return lambda arguments: Call(lambda *opened: run((*arguments, *opened)), self.lifespan)
-
-
-def _retrying(
-    attempt: Callable[[tuple[Any, ...]], Awaitable[Any]], retries: Retries, times: FunctionTimes
-) -> Callable[[tuple[Any, ...]], Awaitable[Any]]:
-    """Return what makes attempts until one is successful, or as many as retries allows.
-
-    A loop, no library: tenacity takes 100 µs for a call that needs no retry, three times what all else takes.
-    """
-    first = to_millis(retries.wait_initial, "wait_initial") / 1000
-    longest = to_millis(retries.wait_max, "wait_max") / 1000
-    jitter = to_millis(retries.wait_jitter, "wait_jitter") / 1000
-
-    async def run(arguments: tuple[Any, ...]) -> Any:
-        pause = first
-        for _ in range(retries.times):
-            try:
-                return await attempt(arguments)
-            except retries.on:
-                await asyncio.sleep(min(pause + random.uniform(0, jitter), longest))
-                pause = min(2 * pause, longest)
-                times.retries += 1
-        return await attempt(arguments)
-
-    return run
+        return AsyncFunction(function, seconds, self.retries or Retries(0), self.lifespan, times)

@@ -95,15 +95,7 @@ class AggregateBuilder(AbstractStream):
         node = ProcessorGraphNode(function_name, operator, stores=[store])
         node.output_versioned = kept.versioned
         self.builder.add_graph_node(parent.graph_node, node)
-        return KTable(
-            self.builder,
-            node,
-            key_serde,
-            kept.value_serde,
-            parent.source_nodes,
-            operator=operator,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        return KTable.kept(kept, self.builder, node, parent.source_nodes, operator, key_serde)
 
     def repartitioned(self, store: StoreFactory) -> AbstractStream:
         """Return this stream behind a repartition topic, which is called by the store if the user gave no name."""

@@ -120,15 +120,8 @@ class CogroupedKStream(Generic[K, VR]):
         merge_node = ProcessorGraphNode(merge_name, merge)
         self.builder.add_graph_node(nodes, merge_node)
         sources = self._sources(self._parents.values())
-        return KTable(
-            self.builder,
-            merge_node,
-            key_serde,
-            kept.value_serde,
-            self.builder.topology.listed_as(merge_node.node_name, sources),
-            operator=merge,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        listed = self.builder.topology.listed_as(merge_node.node_name, sources)
+        return KTable.kept(kept, self.builder, merge_node, listed, merge, key_serde)
 
     def _repartition(self, store: StoreFactory) -> None:
         """Repartition the streams whose keys have changed; all must have the same number of partitions."""

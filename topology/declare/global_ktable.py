@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from ..operators.table_store import KTableMaterializedValueGetterSupplier
+from ..operators.table_store import materialized_view
 from ..operators.value_getters import KTableValueGetterSupplier
 
 K = TypeVar("K")
@@ -23,7 +23,7 @@ class GlobalKTable(Generic[K, V]):
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
         """Return how operators read the table."""
-        return KTableMaterializedValueGetterSupplier(self.store_name)
+        return materialized_view(self.store_name)
 
     def __repr__(self) -> str:
         return f"GlobalKTable({self.store_name})"

@@ -88,15 +88,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         node = ProcessorGraphNode(function_name, operator, stores=[key_value_store(kept)])
         node.output_versioned = kept.versioned
         self.builder.add_graph_node(repartition, node)
-        return KTable(
-            self.builder,
-            node,
-            kept.key_serde,
-            kept.value_serde,
-            frozenset([repartition.node_name]),
-            operator=operator,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        return KTable.kept(kept, self.builder, node, frozenset([repartition.node_name]), operator)
 
     def _repartitioned(
         self, named: Named, prefix: str, kept: MaterializedInternal

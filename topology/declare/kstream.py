@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, Unpack, cast, o
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named, validate_name
 from ..errors import TopologyError
-from ..graph.graph_nodes import GraphNode, Partitioner, ProcessorGraphNode, StreamSinkNode
+from ..graph.declarations import Partitioner
+from ..graph.graph_nodes import GraphNode, ProcessorGraphNode, StreamSinkNode
 from ..graph.repartition import explicit_repartition_node, repartition_node
 from ..operators.processor_operator import ProcessorOperator
 from ..operators.stateless import (
@@ -262,15 +263,7 @@ class KStream(AsyncStream[K, V]):
             parent = AbstractStream(self.builder, repartition, None, None, frozenset([repartition.node_name]))
         source = KTableSource(kept.store_name, kept.queryable_store_name)
         node = parent.attach_named(node_name, source, stores=[key_value_store(kept)], output_versioned=kept.versioned)
-        return KTable(
-            self.builder,
-            node,
-            kept.key_serde,
-            kept.value_serde,
-            parent.source_nodes,
-            operator=source,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        return KTable.kept(kept, self.builder, node, parent.source_nodes, source)
 
     def group_by_key(
         self, *, name: str | None = None, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None

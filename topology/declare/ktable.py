@@ -9,7 +9,9 @@ from ..common.arguments import check_type
 from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
-from ..graph.graph_nodes import Partitioner
+from ..graph.declarations import Partitioner
+from ..graph.graph_nodes import GraphNode
+from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.stateless import KTableToStream
 from ..operators.suppress import KTableSuppressProcessor
 from ..operators.table import KTableFilter, KTableMapValues
@@ -56,6 +58,27 @@ class KTable(AbstractStream, Generic[K, V]):
         self.operator = operator
         self.queryable_store_name = queryable_store_name
         self._sends_old_values = False
+
+    @classmethod
+    def kept(
+        cls,
+        kept: MaterializedInternal,
+        builder: InternalStreamsBuilder,
+        node: GraphNode,
+        sources: frozenset[str],
+        operator: TableOperator,
+        key_serde: Serde[Any] | None = None,
+    ) -> KTable[Any, Any]:
+        """Return the table of an operator whose results are kept so; key_serde: where the keys are windowed."""
+        return cls(
+            builder,
+            node,
+            key_serde or kept.key_serde,
+            kept.value_serde,
+            sources,
+            operator=operator,
+            queryable_store_name=kept.queryable_store_name,
+        )
 
     def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Keep the rows for which predicate(key, value) holds; the others are deleted."""
@@ -132,15 +155,7 @@ class KTable(AbstractStream, Generic[K, V]):
         stores += [StoreFactory(builder) for builder in own]
         versioned = None if given is None else kept.versioned
         node = self.attach(name, prefix, operator, store_names=used, stores=stores, output_versioned=versioned)
-        return KTable(
-            self.builder,
-            node,
-            kept.key_serde,
-            kept.value_serde,
-            self.source_nodes,
-            operator=operator,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        return KTable.kept(kept, self.builder, node, self.source_nodes, operator)
 
     @overload
     def to_stream(self, key_selector: None = None, *, name: str | None = None) -> KStream[K, V]: ...
@@ -192,7 +207,7 @@ class KTable(AbstractStream, Generic[K, V]):
         name is that of the operator and of the repartition topic.
         """
         operator_name = Named(name).or_generate(self.builder, "KTABLE-SELECT-")
-        node = self.attach_named(operator_name, KTableRepartitionMap(self, key_value_selector))
+        node = self.attach_named(operator_name, KTableRepartitionMap(key_value_selector))
         self.enable_sending_old_values(True)
         return KGroupedTable(
             self.builder,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
+from ..graph.declarations import Consumed, Partitioner
 from ..graph.graph_nodes import (
-    Consumed,
     GraphNode,
-    Partitioner,
     ProcessorGraphNode,
     StateStoreNode,
     StreamSinkNode,
@@ -168,15 +167,7 @@ def _resolve(
     result = ProcessorGraphNode(result_name, operator, stores=[key_value_store(kept)])
     result.output_versioned = kept.versioned
     join.attach(resolved, result)
-    return KTable(
-        builder,
-        result,
-        kept.key_serde,
-        kept.value_serde,
-        sources,
-        operator=operator,
-        queryable_store_name=kept.queryable_store_name,
-    )
+    return KTable.kept(kept, builder, result, sources, operator)
 
 
 def _to_primary_partition(topic: str, key: Any, value: SubscriptionResponseWrapper, count: int) -> int | None:

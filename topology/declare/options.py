@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 from ..common.durations import Duration
-from ..graph.graph_nodes import Partitioner
+from ..graph.declarations import Partitioner
 from ..serdes.serdes import SerdeLike
 from ..stores.materialized import Materialized, StoreOption, materialized_option
 from ..stores.stores import StoreSupplier

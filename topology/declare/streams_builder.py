@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from ..common.arguments import check_function, check_topic, check_type
@@ -11,7 +12,8 @@ from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
 from ..errors import TopologyError
-from ..graph.graph_nodes import Consumed, GlobalStoreNode, StateStoreNode, StreamSourceNode, TableSourceNode
+from ..graph.declarations import Consumed
+from ..graph.graph_nodes import GlobalStoreNode, StateStoreNode, StreamSourceNode, TableSourceNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..graph.processor_topology import OffsetResetPolicy
 from ..graph.topology import Topology, offset_reset_option
@@ -94,7 +96,7 @@ class StreamsBuilder:
 
         Raises TopologyError where the same topic is read twice in ways that cannot be one.
         """
-        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, name)
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
         node_name = Named(name).or_generate(self._builder, _SOURCE)
         node = StreamSourceNode(node_name, _topics(topics), consumed)
         self._builder.add_graph_node(self._builder.root, node)
@@ -139,23 +141,14 @@ class StreamsBuilder:
 
         store: the name of a store, or a Materialized; without it the table is kept only if something reads its rows.
         """
-        consumed, kept = self._table_options(
-            topic, _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, name), store
-        )
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
+        consumed, kept = self._table_options(topic, consumed, store)
         source_name, table_name = self._table_names(name)
         operator = KTableSource(kept.store_name, kept.queryable_store_name)
         node = TableSourceNode(table_name, source_name, topic, consumed, operator, key_value_store(kept))
         node.output_versioned = kept.versioned
         self._builder.add_graph_node(self._builder.root, node)
-        return KTable(
-            self._builder,
-            node,
-            consumed.key_serde,
-            consumed.value_serde,
-            frozenset([source_name]),
-            operator=operator,
-            queryable_store_name=kept.queryable_store_name,
-        )
+        return KTable.kept(kept, self._builder, node, frozenset([source_name]), operator)
 
     @overload
     def global_table(
@@ -194,9 +187,8 @@ class StreamsBuilder:
         store: a name, or a Materialized with one; by default it is called after the topic. Raises TopologyError for a
         Materialized that is versioned or has no name.
         """
-        consumed, kept = self._table_options(
-            topic, _consumed(key_serde, value_serde, timestamp_extractor, None, name), store
-        )
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor)
+        consumed, kept = self._table_options(topic, consumed, store)
         if kept.versioned:
             raise TopologyError(f"Global table {topic} cannot be versioned; use another store")
         if store is not None and kept.queryable_store_name is None:
@@ -214,16 +206,10 @@ class StreamsBuilder:
         """Return the options of a table with their serdes made one, and the store, by default named after the topic."""
         check_topic(topic, "A table")
         given = materialized_option(store) or Materialized()
-        kept = MaterializedInternal(
-            given.with_key_serde(consumed.key_serde or given.key_serde).with_value_serde(
-                consumed.value_serde or given.value_serde
-            ),
-            self._builder,
-            f"{topic}-",
-        )
-        return Consumed(
-            kept.key_serde, kept.value_serde, consumed.timestamp_extractor, consumed.offset_reset, consumed.name
-        ), kept
+        keys, values = consumed.key_serde or given.key_serde, consumed.value_serde or given.value_serde
+        serdes = given.with_key_serde(keys).with_value_serde(values)
+        kept = MaterializedInternal(serdes, self._builder, f"{topic}-")
+        return replace(consumed, key_serde=kept.key_serde, value_serde=kept.value_serde), kept
 
     def _table_names(self, name: str | None) -> tuple[str, str]:
         """Return the names of a table's source and of its processor."""
@@ -253,17 +239,11 @@ class StreamsBuilder:
         """Add a store that every task reads, and that a Processor of your own keeps up to date from a topic."""
         check_type(store, StoreBuilder, "The store of add_global_store()", _STORE_HINT)
         check_topic(topic, "add_global_store()")
-        consumed = _consumed(key_serde, value_serde, timestamp_extractor, None, name)
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor)
         source_name, processor_name = self._table_names(name)
         check_function(state_update_supplier, f"The state_update_supplier of {processor_name}")
-        node = GlobalStoreNode(
-            StoreFactory(store.with_logging_disabled()),
-            source_name,
-            topic,
-            consumed,
-            processor_name,
-            ProcessorOperator(state_update_supplier),
-        )
+        factory, operator = StoreFactory(store.with_logging_disabled()), ProcessorOperator(state_update_supplier)
+        node = GlobalStoreNode(store.name, factory, source_name, topic, consumed, processor_name, operator)
         self._builder.add_graph_node(self._builder.root, node)
         return self
 
@@ -281,13 +261,10 @@ def _consumed(
     key_serde: SerdeLike | None,
     value_serde: SerdeLike | None,
     timestamp_extractor: TimestampExtractor | None,
-    offset_reset: OffsetResetPolicy | str | None,
-    name: str | None,
+    offset_reset: OffsetResetPolicy | str | None = None,
 ) -> Consumed:
     check_function(timestamp_extractor, "A timestamp_extractor", optional=True)
-    return Consumed(
-        as_serde(key_serde), as_serde(value_serde), timestamp_extractor, offset_reset_option(offset_reset), name
-    )
+    return Consumed(as_serde(key_serde), as_serde(value_serde), timestamp_extractor, offset_reset_option(offset_reset))
 
 
 def _topics(topics: str | Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:

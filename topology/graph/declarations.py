@@ -7,12 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..context.timestamp_extractors import TimestampExtractor
 from ..operators.operator import Operator
 from ..serdes.serdes import Serde
 from ..stores.materialized import StoreFactory
 from .processor_topology import OffsetResetPolicy
 
 TopicPattern = re.Pattern[str]
+Partitioner = Callable[[str, Any, Any, int], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How a topic is read."""
+
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: OffsetResetPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """How a topic is written."""
+
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    partitioner: Partitioner | None = None
 
 
 @dataclass(slots=True)
@@ -29,10 +50,7 @@ class SourceFactory(NodeFactory):
 
     topics: tuple[str, ...] = ()
     pattern: TopicPattern | None = None
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
-    timestamp_extractor: Callable[..., int] | None = None
-    offset_reset: OffsetResetPolicy | None = None
+    consumed: Consumed = Consumed()
 
 
 @dataclass(slots=True)
@@ -48,9 +66,7 @@ class SinkFactory(NodeFactory):
     """A sink to a topic, or to what a function says."""
 
     topic: str | Callable[..., str] = ""
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
-    partitioner: Callable[..., int | None] | None = None
+    produced: Produced = Produced()
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -24,6 +25,7 @@ class StreamJoinSide(NamedTuple):
     window_store: StoreFactory
 
 
+@dataclass(eq=False, repr=False)
 class StreamStreamJoinNode(GraphNode):
     """Joins two streams; named after the node that merges both sides.
 
@@ -31,23 +33,15 @@ class StreamStreamJoinNode(GraphNode):
     a stream is joined with itself (single.store.self.join).
     """
 
-    def __init__(
-        self,
-        node_name: str,
-        this: StreamJoinSide,
-        other: StreamJoinSide,
-        merge: Operator,
-        outer_store: StoreFactory | None,
-        self_join: Operator,
-    ) -> None:
-        super().__init__(node_name)
-        check_functions(node_name, this.operator)
-        self.this = this
-        self.other = other
-        self.merge = merge
-        self.outer_store = outer_store
-        self.self_join = self_join
-        self.is_self_join = False
+    this: StreamJoinSide
+    other: StreamJoinSide
+    merge: Operator
+    outer_store: StoreFactory | None
+    self_join: Operator
+    is_self_join: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        check_functions(self.node_name, self.this.operator)
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
@@ -65,26 +59,20 @@ class StreamStreamJoinNode(GraphNode):
             topology.add_state_store(self.outer_store, [this.join_name, other.join_name])
 
 
+@dataclass(eq=False, repr=False)
 class StreamTableJoinNode(GraphNode):
     """Joins a stream with a table, whose stores it reads; with a grace period through a buffer (KIP-923).
 
     grace_ms is None without a grace period; store_names is empty for a global table.
     """
 
-    def __init__(
-        self,
-        node_name: str,
-        operator: Operator,
-        store_names: Sequence[str] = (),
-        grace_ms: int | None = None,
-        buffer: StoreFactory | None = None,
-    ) -> None:
-        super().__init__(node_name)
-        check_functions(node_name, operator)
-        self.operator = operator
-        self.store_names = tuple(store_names)
-        self.grace_ms = grace_ms
-        self.buffer = buffer
+    operator: Operator
+    store_names: Sequence[str] = ()
+    grace_ms: int | None = None
+    buffer: StoreFactory | None = None
+
+    def __post_init__(self) -> None:
+        check_functions(self.node_name, self.operator)
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
@@ -120,23 +108,17 @@ class TableJoinSide(NamedTuple):
     store_names: tuple[str, ...]
 
 
+@dataclass(eq=False, repr=False)
 class KTableKTableJoinNode(GraphNode):
     """Joins two tables by their keys; named after the node that merges both sides."""
 
-    def __init__(
-        self,
-        node_name: str,
-        this: TableJoinSide,
-        other: TableJoinSide,
-        merger: KTableKTableJoinMerger,
-        store: StoreFactory | None,
-    ) -> None:
-        super().__init__(node_name)
-        check_functions(node_name, this.operator)
-        self.this = this
-        self.other = other
-        self.merger = merger
-        self.store = store
+    this: TableJoinSide
+    other: TableJoinSide
+    merger: KTableKTableJoinMerger
+    store: StoreFactory | None
+
+    def __post_init__(self) -> None:
+        check_functions(self.node_name, self.this.operator)
 
     @override
     def enable_versioned_semantics(self, parent_name: str) -> None:

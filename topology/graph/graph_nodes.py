@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import override
 
 from ..common.arguments import check_function
 from ..context.partitioners import WindowedStreamPartitioner
-from ..context.timestamp_extractors import TimestampExtractor, fail_on_invalid_timestamp
+from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..errors import TopologyError
 from ..operators.operator import Operator
 from ..operators.stateless import KStreamFilter, PassThrough
@@ -22,10 +22,8 @@ from ..operators.table import KTableSource
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import ChangedSerde, WindowedSerde
 from ..stores.materialized import StoreFactory
+from .declarations import Consumed, Partitioner, Produced
 from .internal_topology_builder import InternalTopologyBuilder
-from .processor_topology import OffsetResetPolicy
-
-Partitioner = Callable[[str, Any, Any, int], int | None]
 
 
 @runtime_checkable
@@ -33,17 +31,6 @@ class VersionedSemantics(Protocol):
     """An operator that works differently behind a versioned table."""
 
     use_versioned_semantics: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """How a topic is read."""
-
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
-    timestamp_extractor: TimestampExtractor | None = None
-    offset_reset: OffsetResetPolicy | None = None
-    name: str | None = None
 
 
 #: Attributes of operators that hold users' functions.
@@ -76,6 +63,7 @@ def check_functions(name: str, *operators: Operator) -> None:
             check_function(given, f"{name}: {attribute}")
 
 
+@dataclass(eq=False, repr=False)
 class GraphNode:
     """A DSL operation with its parents and children.
 
@@ -84,17 +72,16 @@ class GraphNode:
     null_key_relaxed_join: a left or outer join that also takes records without key.
     """
 
-    def __init__(self, node_name: str) -> None:
-        self.node_name = node_name
-        self.parents: dict[GraphNode, None] = {}
-        self.children: dict[GraphNode, None] = {}
-        self.build_priority = 0
-        self.written = False
-        self.key_changing = False
-        self.value_changing = False
-        self.merge_node = False
-        self.output_versioned: bool | None = None
-        self.null_key_relaxed_join = False
+    node_name: str
+    parents: dict[GraphNode, None] = field(default_factory=dict, init=False)
+    children: dict[GraphNode, None] = field(default_factory=dict, init=False)
+    build_priority: int = field(default=0, init=False)
+    written: bool = field(default=False, init=False)
+    key_changing: bool = field(default=False, init=False)
+    value_changing: bool = field(default=False, init=False)
+    merge_node: bool = field(default=False, init=False)
+    output_versioned: bool | None = field(default=None, init=False)
+    null_key_relaxed_join: bool = field(default=False, init=False)
 
     def add_child(self, child: GraphNode) -> None:
         """Put a child behind this node."""
@@ -125,21 +112,16 @@ class GraphNode:
         return f"{type(self).__name__}({self.node_name}, parents={self.parent_names()})"
 
 
+@dataclass(eq=False, repr=False)
 class ProcessorGraphNode(GraphNode):
     """One operator, with stores that were added elsewhere and its own stores."""
 
-    def __init__(
-        self,
-        node_name: str,
-        operator: Operator,
-        store_names: Sequence[str] = (),
-        stores: Sequence[StoreFactory] = (),
-    ) -> None:
-        super().__init__(node_name)
-        check_functions(node_name, operator)
-        self.operator = operator
-        self.store_names = tuple(store_names)
-        self.stores = tuple(stores)
+    operator: Operator
+    store_names: Sequence[str] = ()
+    stores: Sequence[StoreFactory] = ()
+
+    def __post_init__(self) -> None:
+        check_functions(self.node_name, self.operator)
 
     @override
     def enable_versioned_semantics(self, parent_name: str) -> None:
@@ -178,50 +160,26 @@ class StreamSourceNode(GraphNode):
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        topology.add_source(
-            self.node_name,
-            self.topics,
-            key_serde=self.consumed.key_serde,
-            value_serde=self.consumed.value_serde,
-            timestamp_extractor=self.consumed.timestamp_extractor,
-            offset_reset=self.consumed.offset_reset,
-        )
+        topology.add_source(self.node_name, self.topics, self.consumed)
 
 
+@dataclass(eq=False, repr=False)
 class TableSourceNode(GraphNode):
     """Reads a topic as a table: a source, and a KTableSource behind it."""
 
-    def __init__(
-        self,
-        node_name: str,
-        source_name: str,
-        topic: str,
-        consumed: Consumed,
-        operator: KTableSource,
-        store: StoreFactory,
-        is_global: bool = False,
-    ) -> None:
-        super().__init__(node_name)
-        self.source_name = source_name
-        self.topic = topic
-        self.consumed = consumed
-        self.operator = operator
-        self.store = store
-        self.is_global = is_global
-        self.reuse_source_topic_for_changelog = False
+    source_name: str
+    topic: str
+    consumed: Consumed
+    operator: KTableSource
+    store: StoreFactory
+    is_global: bool = False
+    reuse_source_topic_for_changelog: bool = field(default=False, init=False)
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
         if self.is_global:
             topology.add_global_store(
-                self.store,
-                self.source_name,
-                self.topic,
-                self.node_name,
-                self.operator,
-                key_serde=self.consumed.key_serde,
-                value_serde=self.consumed.value_serde,
-                timestamp_extractor=self.consumed.timestamp_extractor,
+                self.store, self.source_name, self.topic, self.node_name, self.operator, self.consumed
             )
             return
         StreamSourceNode(self.source_name, [self.topic], self.consumed).write_to(topology)
@@ -232,22 +190,14 @@ class TableSourceNode(GraphNode):
                 topology.connect_source_store_and_topic(self.store.name, self.topic)
 
 
+@dataclass(eq=False, repr=False)
 class StreamSinkNode(GraphNode):
     """Writes a topic."""
 
-    def __init__(
-        self,
-        node_name: str,
-        topic: str | Callable[..., str],
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        partitioner: Partitioner | None = None,
-    ) -> None:
-        super().__init__(node_name)
-        self.topic = topic
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.partitioner = partitioner
+    topic: str | Callable[..., str]
+    key_serde: Serde[Any] | None
+    value_serde: Serde[Any] | None
+    partitioner: Partitioner | None = None
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
@@ -255,14 +205,8 @@ class StreamSinkNode(GraphNode):
         partitioner = self.partitioner
         if partitioner is None and isinstance(self.key_serde, WindowedSerde):
             partitioner = WindowedStreamPartitioner(self.key_serde)
-        topology.add_sink(
-            self.node_name,
-            self.topic,
-            self.parent_names(),
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            partitioner=partitioner,
-        )
+        produced = Produced(self.key_serde, self.value_serde, partitioner)
+        topology.add_sink(self.node_name, self.topic, self.parent_names(), produced)
 
 
 class StateStoreNode(GraphNode):
@@ -277,25 +221,16 @@ class StateStoreNode(GraphNode):
         topology.add_state_store(self.store)
 
 
+@dataclass(eq=False, repr=False)
 class GlobalStoreNode(GraphNode):
     """A global store with a processor of the user's that keeps it up to date."""
 
-    def __init__(
-        self,
-        store: StoreFactory,
-        source_name: str,
-        topic: str,
-        consumed: Consumed,
-        processor_name: str,
-        operator: Operator,
-    ) -> None:
-        super().__init__(store.name)
-        self.store = store
-        self.source_name = source_name
-        self.topic = topic
-        self.consumed = consumed
-        self.processor_name = processor_name
-        self.operator = operator
+    store: StoreFactory
+    source_name: str
+    topic: str
+    consumed: Consumed
+    processor_name: str
+    operator: Operator
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
@@ -305,42 +240,28 @@ class GlobalStoreNode(GraphNode):
             self.topic,
             self.processor_name,
             self.operator,
-            key_serde=self.consumed.key_serde,
-            value_serde=self.consumed.value_serde,
-            timestamp_extractor=self.consumed.timestamp_extractor,
+            self.consumed,
             reprocess_on_restore=True,
         )
 
 
+@dataclass(eq=False, repr=False)
 class BaseRepartitionNode(GraphNode):
     """Writes an internal topic and reads it again; its name is that of the source behind the topic.
 
     filter_name: the processor before the sink, None in a grouped table. named: the user named the topic.
     """
 
-    def __init__(
-        self,
-        source_name: str,
-        sink_name: str,
-        topic: str,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        *,
-        filter_name: str | None = None,
-        partitioner: Partitioner | None = None,
-        partitions: int | None = None,
-        named: bool = True,
-    ) -> None:
-        super().__init__(source_name)
-        self.sink_name = sink_name
-        self.topic = topic
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.filter_name = filter_name
-        self.partitioner = partitioner
-        self.partitions = partitions
-        self.named = named
-        self.drops_null_keys = False
+    sink_name: str
+    topic: str
+    key_serde: Serde[Any] | None
+    value_serde: Serde[Any] | None
+    _: KW_ONLY
+    filter_name: str | None = None
+    partitioner: Partitioner | None = None
+    partitions: int | None = None
+    named: bool = True
+    drops_null_keys: bool = field(default=False, init=False)
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
@@ -350,21 +271,9 @@ class BaseRepartitionNode(GraphNode):
             operator = KStreamFilter(_has_key, False) if self.drops_null_keys else PassThrough()
             topology.add_processor(self.filter_name, operator, parents)
             parents = [self.filter_name]
-        topology.add_sink(
-            self.sink_name,
-            self.topic,
-            parents,
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            partitioner=self.partitioner,
-        )
-        topology.add_source(
-            self.node_name,
-            [self.topic],
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            timestamp_extractor=fail_on_invalid_timestamp,
-        )
+        serdes = self.key_serde, self.value_serde
+        topology.add_sink(self.sink_name, self.topic, parents, Produced(*serdes, self.partitioner))
+        topology.add_source(self.node_name, [self.topic], Consumed(*serdes, fail_on_invalid_timestamp))
 
 
 class OptimizableRepartitionNode(BaseRepartitionNode):
@@ -375,20 +284,12 @@ class UnoptimizableRepartitionNode(BaseRepartitionNode):
     """A repartition topic that the user asked for with repartition()."""
 
 
+@dataclass(eq=False, repr=False)
 class GroupedTableOperationRepartitionNode(BaseRepartitionNode):
     """A grouped table's repartition topic: its values are changes."""
 
-    def __init__(
-        self,
-        source_name: str,
-        sink_name: str,
-        topic: str,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        *,
-        named: bool,
-    ) -> None:
-        super().__init__(source_name, sink_name, topic, key_serde, ChangedSerde(value_serde), named=named)
+    def __post_init__(self) -> None:
+        self.value_serde = ChangedSerde(self.value_serde)
 
 
 def _has_key(key: Any, value: Any) -> bool:

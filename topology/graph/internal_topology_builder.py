@@ -13,13 +13,21 @@ from typing import Any
 
 from ..errors import TopologyError
 from ..operators.operator import Operator
-from ..serdes.serdes import Serde
 from ..stores.materialized import StoreFactory
 from .copartition import copartition_groups, validate_copartition
-from .declarations import DeclaredStore, NodeFactory, ProcessorFactory, SinkFactory, SourceFactory, TopicPattern
+from .declarations import (
+    Consumed,
+    DeclaredStore,
+    NodeFactory,
+    ProcessorFactory,
+    Produced,
+    SinkFactory,
+    SourceFactory,
+    TopicPattern,
+)
 from .description import TopologyDescription, describe
 from .node_groups import NodeGroups
-from .processor_topology import OffsetResetPolicy, ProcessorTopology
+from .processor_topology import ProcessorTopology
 from .subtopologies import build_global_topology, build_subtopologies
 
 
@@ -43,16 +51,7 @@ class InternalTopologyBuilder:
         self._groups = NodeGroups()
         self._unnamed_topics: list[str] = []
 
-    def add_source(
-        self,
-        name: str,
-        topics: Iterable[str] | TopicPattern,
-        *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        timestamp_extractor: Callable[..., int] | None = None,
-        offset_reset: OffsetResetPolicy | None = None,
-    ) -> None:
+    def add_source(self, name: str, topics: Iterable[str] | TopicPattern, consumed: Consumed) -> None:
         """Add a source of topics, or of a pattern."""
         self._check_new(name)
         pattern = topics if isinstance(topics, re.Pattern) else None
@@ -64,9 +63,7 @@ class InternalTopologyBuilder:
         for topic in names:
             self._check_topic(topic)
         self._source_topics.update(names)
-        self.nodes[name] = SourceFactory(
-            name, (), names, pattern, key_serde, value_serde, timestamp_extractor, offset_reset
-        )
+        self.nodes[name] = SourceFactory(name, (), names, pattern, consumed)
         self._groups.add(name)
 
     def add_processor(self, name: str, operator: Operator, parents: Sequence[str]) -> None:
@@ -77,20 +74,11 @@ class InternalTopologyBuilder:
         self._groups.add(name)
         self._groups.unite(name, *parents)
 
-    def add_sink(
-        self,
-        name: str,
-        topic: str | Callable[..., str],
-        parents: Sequence[str],
-        *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        partitioner: Callable[..., int | None] | None = None,
-    ) -> None:
+    def add_sink(self, name: str, topic: str | Callable[..., str], parents: Sequence[str], produced: Produced) -> None:
         """Add a sink behind its parents."""
         self._check_new(name)
         self._check_parents("Sink", name, parents)
-        self.nodes[name] = SinkFactory(name, tuple(parents), topic, key_serde, value_serde, partitioner)
+        self.nodes[name] = SinkFactory(name, tuple(parents), topic, produced)
         self._groups.add(name)
         self._groups.unite(name, *parents)
 
@@ -115,10 +103,8 @@ class InternalTopologyBuilder:
         topic: str,
         processor_name: str,
         operator: Operator,
+        consumed: Consumed,
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
-        timestamp_extractor: Callable[..., int] | None = None,
         reprocess_on_restore: bool = False,
     ) -> None:
         """Add a store that every task reads, with the source and processor that keep it up to date."""
@@ -135,9 +121,7 @@ class InternalTopologyBuilder:
             )
         self._check_topic(topic)
         self.global_topics.add(topic)
-        self.nodes[source_name] = SourceFactory(
-            source_name, (), (topic,), None, key_serde, value_serde, timestamp_extractor
-        )
+        self.nodes[source_name] = SourceFactory(source_name, (), (topic,), None, consumed)
         self.nodes[processor_name] = ProcessorFactory(processor_name, (source_name,), operator, [store])
         self._groups.add(source_name)
         self._groups.add(processor_name)

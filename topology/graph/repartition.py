@@ -7,7 +7,8 @@ from typing import Any
 
 from ..common.naming import NameProvider
 from ..serdes.serdes import Serde
-from .graph_nodes import OptimizableRepartitionNode, Partitioner, UnoptimizableRepartitionNode
+from .declarations import Partitioner
+from .graph_nodes import OptimizableRepartitionNode, UnoptimizableRepartitionNode
 
 REPARTITION_SUFFIX = "-repartition"
 

@@ -83,20 +83,21 @@ def _node(
 ) -> Node:
     declared = builder.nodes[name]
     if isinstance(declared, SourceFactory):
+        consumed = declared.consumed
         return SourceNode(
             name,
             topics_of_source(builder, name, known_topics),
-            or_default(declared.key_serde, config, is_key=True),
-            or_default(declared.value_serde, config, is_key=False),
+            or_default(consumed.key_serde, config, is_key=True),
+            or_default(consumed.value_serde, config, is_key=False),
             children,
-            declared.timestamp_extractor,
-            declared.offset_reset,
+            consumed.timestamp_extractor,
+            consumed.offset_reset,
             declared.pattern,
         )
     if isinstance(declared, SinkFactory):
-        key_serde = or_default(declared.key_serde, config, is_key=True)
-        value_serde = or_default(declared.value_serde, config, is_key=False)
-        partitioner = declared.partitioner
+        key_serde = or_default(declared.produced.key_serde, config, is_key=True)
+        value_serde = or_default(declared.produced.value_serde, config, is_key=False)
+        partitioner = declared.produced.partitioner
         if isinstance(partitioner, WindowedStreamPartitioner) and isinstance(key_serde, WindowedSerde):
             partitioner = WindowedStreamPartitioner(key_serde)  # with the default serde, where it needs one
         return SinkNode(name, declared.topic, key_serde, value_serde, partitioner)

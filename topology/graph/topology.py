@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
@@ -13,11 +12,10 @@ from ..operators.processor_operator import ProcessorOperator
 from ..processor_api import ProcessorSupplier, stores_of
 from ..serdes.serdes import SerdeLike, as_serde
 from ..stores.materialized import StoreFactory
+from .declarations import Consumed, Partitioner, Produced
 from .description import TopologyDescription
 from .internal_topology_builder import InternalTopologyBuilder
 from .processor_topology import AutoOffsetReset, OffsetResetPolicy
-
-Partitioner = Callable[[str, Any, Any, int], int | None]
 
 
 class Topology:
@@ -43,14 +41,9 @@ class Topology:
         patterns = [topic for topic in topics if isinstance(topic, re.Pattern)]
         if patterns and len(topics) > 1:
             raise TopologyError(f"Source {name} reads either topics or one pattern, got {topics}")
-        self.internal_builder.add_source(
-            name,
-            patterns[0] if patterns else [str(topic) for topic in topics],
-            key_serde=as_serde(key_serde),
-            value_serde=as_serde(value_serde),
-            timestamp_extractor=timestamp_extractor,
-            offset_reset=offset_reset_option(offset_reset),
-        )
+        serdes, reset = (as_serde(key_serde), as_serde(value_serde)), offset_reset_option(offset_reset)
+        consumed = Consumed(*serdes, timestamp_extractor, reset)
+        self.internal_builder.add_source(name, patterns[0] if patterns else [str(topic) for topic in topics], consumed)
         return self
 
     def add_processor(self, name: str, supplier: ProcessorSupplier, *parents: str) -> Topology:
@@ -70,14 +63,8 @@ class Topology:
         partitioner: Partitioner | None = None,
     ) -> Topology:
         """Add a sink to a topic, or to the topic that topic(key, value, RecordMetadata) names for each record."""
-        self.internal_builder.add_sink(
-            name,
-            topic,
-            parents,
-            key_serde=as_serde(key_serde),
-            value_serde=as_serde(value_serde),
-            partitioner=partitioner,
-        )
+        produced = Produced(as_serde(key_serde), as_serde(value_serde), partitioner)
+        self.internal_builder.add_sink(name, topic, parents, produced)
         return self
 
     def add_state_store(self, store: StoreBuilder, *processors: str) -> Topology:
@@ -131,9 +118,7 @@ class Topology:
             topic,
             processor_name,
             ProcessorOperator(state_update_supplier),
-            key_serde=as_serde(key_serde),
-            value_serde=as_serde(value_serde),
-            timestamp_extractor=timestamp_extractor,
+            Consumed(as_serde(key_serde), as_serde(value_serde), timestamp_extractor),
             reprocess_on_restore=True,
         )
         return self

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
 
-from ..context.async_calls import AsyncCalls, CallOptions, OrderedBy
+from ..context.async_calls import AsyncCalls, Call, CallOptions, OrderedBy
 from ..context.task_context import Process, TaskContext
 from ..records import Headers
 from .operator import NodeContext, Operator
@@ -24,23 +25,17 @@ from .waiting import Held, WaitingRecords
 Finish = Callable[[Any, Any, Any, int, Headers], None]
 
 
+@dataclass(eq=False)
 class AsyncOperator(Operator):
     """Calls an async function for each record: function(value), or function(key, value) with with_key."""
 
     reads_record_metadata = True
     stateless = True
 
-    def __init__(
-        self,
-        function: Callable[..., Awaitable[Any]],
-        options: CallOptions,
-        ordered_by: OrderedBy = "partition",
-        with_key: bool = False,
-    ) -> None:
-        self.function = function
-        self.options = options
-        self.ordered_by = ordered_by
-        self.with_key = with_key
+    function: Callable[..., Awaitable[Any]]
+    options: CallOptions
+    ordered_by: OrderedBy = "partition"
+    with_key: bool = False
 
     @abstractmethod
     def finish(self, node: NodeContext) -> Finish:
@@ -52,11 +47,11 @@ class AsyncOperator(Operator):
         kind = CallsInOrder if self.ordered_by == "partition" else CallsByKey
         calls = kind(self, node, self.finish(node))
         node.waits(calls)
-        call = self.options.caller(self.function, calls.times)
+        function = self.options.of(self.function, calls.times)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             held = calls.hold(task, key, value, timestamp, headers)
-            held.call = call((key, value) if with_key else (value,))
+            held.call = Call(function, (key, value) if with_key else (value,))
             calls.add(held)
 
         return process
@@ -64,6 +59,8 @@ class AsyncOperator(Operator):
 
 class _Calls(WaitingRecords):
     """The calls of one operator in one task."""
+
+    _held: Sized
 
     def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
         super().__init__(node.name)
@@ -86,7 +83,7 @@ class _Calls(WaitingRecords):
 
     def add(self, held: Held) -> None:
         """Take a record in; waits for others if there are too many."""
-        while len(self.held()) >= self._limit:
+        while len(self._held) >= self._limit:
             self._wait()
             self.advance()
         self._calls.count(self._operator, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -16,6 +17,7 @@ from .stateless import describe
 from .waiting import Held, WaitingRecords
 
 
+@dataclass(eq=False)
 class KStreamMapBatches(Operator):
     """Replaces the values of up to max_records records by function(values), as many in the same order.
 
@@ -26,17 +28,10 @@ class KStreamMapBatches(Operator):
     reads_record_metadata = True
     stateless = True
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        max_records: int,
-        max_wait_ms: int,
-        columns: tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]] | None = None,
-    ) -> None:
-        self.function = function
-        self.max_records = max_records
-        self.max_wait_ms = max_wait_ms
-        self.columns = columns
+    function: Callable[[Any], Any]
+    max_records: int
+    max_wait_ms: int
+    columns: tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]] | None = None
 
     @override
     def compile(self, node: NodeContext) -> Process:

@@ -8,6 +8,7 @@ the one that asked, which it knows by the hash of the value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from typing_extensions import override
@@ -42,6 +43,7 @@ _PRIMARY_PARTITION_SINCE = (3, 4)
 Plan = list[tuple[Any, Instruction]]
 
 
+@dataclass(eq=False)
 class SubscriptionSendProcessor(Operator):
     """Subscribes left rows under their foreign keys, and cancels the subscriptions of before.
 
@@ -50,25 +52,14 @@ class SubscriptionSendProcessor(Operator):
 
     reads_record_metadata = True
 
-    def __init__(
-        self,
-        foreign_key_extractor: Callable[..., Any],
-        foreign_key_topic: str,
-        value_hash_topic: str,
-        foreign_key_serde: SerdeLike | None,
-        value_serde: SerdeLike | None,
-        left_join: bool,
-        with_key: bool = False,
-    ) -> None:
-        self.foreign_key_extractor = foreign_key_extractor
-        self.foreign_key_topic = foreign_key_topic
-        self.value_hash_topic = value_hash_topic
-        self.foreign_key_serde = foreign_key_serde
-        self.value_serde = value_serde
-        self.left_join = left_join
-        self.with_key = with_key
-        #: Skip out-of-order updates of a versioned table (KIP-914).
-        self.use_versioned_semantics = False
+    foreign_key_extractor: Callable[..., Any]
+    foreign_key_topic: str
+    value_hash_topic: str
+    foreign_key_serde: SerdeLike | None
+    value_serde: SerdeLike | None
+    left_join: bool
+    with_key: bool = False
+    use_versioned_semantics: bool = field(default=False, init=False)
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -251,22 +242,15 @@ class ForeignTableJoinProcessor(Operator):
         return foreign_table_join
 
 
+@dataclass(eq=False)
 class ResponseJoinProcessor(Operator):
     """Joins an answer with the left row, unless that has changed since it asked: joiner(left value, right value)."""
 
-    def __init__(
-        self,
-        value_getter_supplier: KTableValueGetterSupplier,
-        value_serde: SerdeLike | None,
-        value_hash_topic: str,
-        joiner: Callable[[Any, Any], Any],
-        left_join: bool,
-    ) -> None:
-        self.value_getter_supplier = value_getter_supplier
-        self.value_serde = value_serde
-        self.value_hash_topic = value_hash_topic
-        self.joiner = joiner
-        self.left_join = left_join
+    value_getter_supplier: KTableValueGetterSupplier
+    value_serde: SerdeLike | None
+    value_hash_topic: str
+    joiner: Callable[[Any, Any], Any]
+    left_join: bool
 
     @override
     def compile(self, node: NodeContext) -> Process:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..context.task_context import Process, TaskContext
@@ -23,6 +24,7 @@ T = TypeVar("T")
 Memory = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
+@dataclass(slots=True, eq=False)
 class NodeContext:
     """Where an operator is compiled: its node in one task.
 
@@ -35,46 +37,19 @@ class NodeContext:
     of the current record again.
     """
 
-    __slots__ = (
-        "children",
-        "close_callbacks",
-        "closures",
-        "forward",
-        "guarded",
-        "init_callbacks",
-        "memories",
-        "name",
-        "punctuated",
-        "shared",
-        "store_names",
-        "task",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        task: TaskContext,
-        children: Mapping[str, Process],
-        forward: Process,
-        store_names: tuple[str, ...] = (),
-        shared: dict[Any, Any] | None = None,
-        punctuated: Callable[[Callable[[int], None], int], None] | None = None,
-        guarded: Callable[[Process], Process] | None = None,
-    ) -> None:
-        self.name = name
-        self.task = task
-        self.children = children
-        self.forward = forward
-        self.store_names = store_names
-        self.shared: dict[Any, Any] = {} if shared is None else shared
-        self.punctuated = punctuated or _call
-        self.guarded = guarded or _same
-        self.closures: list[Callable[..., Any]] = []
-        self.init_callbacks: list[Callable[[], None]] = []
-        self.close_callbacks: list[Callable[[], None]] = []
-        self.memories: list[Memory] = []
-        self.waiting: list[WaitingRecords] = []
+    name: str
+    task: TaskContext
+    children: Mapping[str, Process]
+    forward: Process
+    store_names: tuple[str, ...]
+    shared: dict[Any, Any]
+    punctuated: Callable[[Callable[[int], None], int], None]
+    guarded: Callable[[Process], Process]
+    closures: list[Callable[..., Any]] = field(default_factory=list, init=False)
+    init_callbacks: list[Callable[[], None]] = field(default_factory=list, init=False)
+    close_callbacks: list[Callable[[], None]] = field(default_factory=list, init=False)
+    memories: list[Memory] = field(default_factory=list, init=False)
+    waiting: list[WaitingRecords] = field(default_factory=list, init=False)
 
     def store(self, name: str) -> Any:
         """Return the task's store of this name."""
@@ -114,14 +89,6 @@ class NodeContext:
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call this when the task closes, in topology order."""
         self.close_callbacks.append(callback)
-
-
-def _call(callback: Callable[[int], None], timestamp: int) -> None:
-    callback(timestamp)
-
-
-def _same(process: Process) -> Process:
-    return process
 
 
 class Operator(ABC):

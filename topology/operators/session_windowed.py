@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from typing_extensions import override
 
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
-from .aggregate import Aggregator, Initializer
+from ..stores.windows import SessionWindows
+from .aggregate import Aggregator
 from .fused_cells import cached_store
 from .operator import NodeContext
 from .table_store import as_read, new_row
-from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
-from .window_close import CloseEmitter, EmitRange
-from .windowed import EmitStrategy, WindowedAggregator
+from .value_getters import Getter, KTableValueGetter
+from .window_close import CloseEmitter
+from .windowed import WindowedAggregator
 
 
-class SessionWindowsLike(Protocol):
-    """SessionWindows."""
-
-    @property
-    def inactivity_gap_ms(self) -> int:
-        """The pause that ends a session."""
-
-    @property
-    def grace_ms(self) -> int:
-        """How long after its end and gap a session still takes records."""
-
-
-class KStreamSessionWindowAggregate(WindowedAggregator):
+@dataclass(eq=False)
+class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
     """Aggregates values per key and session; a record merges the sessions that it connects.
 
     session_merger(key, one aggregate, other) -> aggregate. Records without key are dropped. A result carries the end
     of its session as timestamp; sessions that were merged are deleted.
     """
 
-    def __init__(
-        self,
-        windows: SessionWindowsLike,
-        store_name: str,
-        emit_strategy: EmitStrategy,
-        initializer: Initializer,
-        aggregator: Aggregator,
-        session_merger: Aggregator,
-    ) -> None:
-        super().__init__(store_name, emit_strategy, initializer, aggregator)
-        self.windows = windows
-        self.session_merger = session_merger
+    session_merger: Aggregator
 
     @override
-    def view(self) -> KTableValueGetterSupplier:
-        return _SessionStoreGetterSupplier(self.store_name)
+    def _getter(self, node: NodeContext) -> KTableValueGetter:
+        def getter(fetch_session: Callable[[Any, int, int], Any]) -> Getter:
+            def get(session: Any) -> ValueAndTimestamp | None:
+                aggregate = fetch_session(session[0], session[1], session[2])
+                return None if aggregate is None else ValueAndTimestamp(aggregate, session[2])
+
+            return get
+
+        store = node.store(self.store_name)
+        return KTableValueGetter(getter(store.fetch_session), get_forwarded=getter(store.fetch_session_forwarded))
 
     @override
     def flushed_store(self, node: NodeContext) -> Any:
@@ -68,7 +56,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
             node.store(self.store_name).find_sessions,
         )
         update = self._compile_update(node)
-        emitter = _SessionEmitter(node, self.store_name, _SessionRange()) if self.on_close else None
+        emitter = _SessionEmitter(node, self.store_name, _closing_ends) if self.on_close else None
         send_old, stream_time, copy = self.send_old_values, -1, as_read(node.store(self.store_name))
 
         def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -140,12 +128,10 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         return not store.set_flush_listener(flushed, self.send_old_values)
 
 
-class _SessionRange(EmitRange):
-    """Which sessions, by their ends, are final between two close times."""
-
-    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
-        lower, upper = max(0, last_close_time), close_time - 1
-        return None if 0 <= upper < lower else (lower, upper)
+def _closing_ends(last_close_time: int, close_time: int) -> tuple[int, int] | None:
+    """Return the first and last end of the sessions that are final between two close times."""
+    lower, upper = max(0, last_close_time), close_time - 1
+    return None if 0 <= upper < lower else (lower, upper)
 
 
 class _SessionEmitter(CloseEmitter):
@@ -155,25 +141,3 @@ class _SessionEmitter(CloseEmitter):
     def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:
         for session, aggregate in self.store.find_sessions_ending(first, last):
             yield session, aggregate, session[2]
-
-
-class _SessionStoreGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store_name,)
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        store = node.store(self.store_name)
-        forwarded = _getter(store.fetch_session_forwarded)
-        return KTableValueGetter(_getter(store.fetch_session), get_forwarded=forwarded)
-
-
-def _getter(fetch_session: Callable[[Any, int, int], Any]) -> Getter:
-    def get(session: Any) -> ValueAndTimestamp | None:
-        aggregate = fetch_session(session[0], session[1], session[2])
-        return None if aggregate is None else ValueAndTimestamp(aggregate, session[2])
-
-    return get

@@ -8,30 +8,19 @@ Kafka Streams, because each step is an update downstream.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ValueAndTimestamp, Windowed
-from .aggregate import Aggregator, Initializer
+from ..stores.windows import SlidingWindows
 from .operator import NodeContext
 from .table_store import as_read
-from .window_close import NEVER, CloseEmitter, EmitRange
-from .windowed import EmitStrategy, WindowedAggregator, window_updater
-
-
-class SlidingWindowsLike(Protocol):
-    """SlidingWindows."""
-
-    @property
-    def time_difference_ms(self) -> int:
-        """How far apart two records of a window may be."""
-
-    @property
-    def grace_ms(self) -> int:
-        """How long after its end a window still takes records."""
+from .window_close import NEVER, CloseEmitter
+from .windowed import WindowedAggregator, window_updater
 
 
 class _Input(NamedTuple):
@@ -44,53 +33,33 @@ class _Input(NamedTuple):
     close_time: int
 
 
-class KStreamSlidingWindowAggregate(WindowedAggregator):
+class KStreamSlidingWindowAggregate(WindowedAggregator[SlidingWindows]):
     """Aggregates values per key and sliding window. Records without key or value are dropped."""
-
-    def __init__(
-        self,
-        windows: SlidingWindowsLike,
-        store_name: str,
-        emit_strategy: EmitStrategy,
-        initializer: Initializer,
-        aggregator: Aggregator,
-    ) -> None:
-        super().__init__(store_name, emit_strategy, initializer, aggregator)
-        self.windows = windows
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        difference = self.windows.time_difference_ms
-        emitter = CloseEmitter(node, self.store_name, _SlidingWindowRange(difference)) if self.on_close else None
+        emitter = CloseEmitter(node, self.store_name, self._closing) if self.on_close else None
         return _SlidingWindowProcessor(node, self, emitter).process
 
-
-class _SlidingWindowRange(EmitRange):
-    """Which sliding windows close between two close times."""
-
-    def __init__(self, difference_ms: int) -> None:
-        self.difference_ms = difference_ms
-
-    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
-        lower = 0 if last_close_time == NEVER else max(0, last_close_time - self.difference_ms)
-        return lower, close_time - self.difference_ms - 1
+    def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int]:
+        difference = self.windows.time_difference_ms
+        lower = 0 if last_close_time == NEVER else max(0, last_close_time - difference)
+        return lower, close_time - difference - 1
 
 
+@dataclass(slots=True)
 class _Found:
     """What the windows around a record that exist already say of the windows that it needs."""
 
-    __slots__ = ("left_aggregate", "left_exists", "previous_timestamp", "right_exists", "right_row", "starts")
-
-    def __init__(self) -> None:
-        self.starts: set[int] = set()
-        self.left_exists = False
-        self.right_exists = False
-        #: Aggregate of the records before this one, for its left window.
-        self.left_aggregate: Any = None
-        #: Row of the records after this one, for its right window.
-        self.right_row: ValueAndTimestamp | None = None
-        #: The record before this one, whose right window it may be the first in.
-        self.previous_timestamp: int | None = None
+    starts: set[int] = field(default_factory=set)
+    left_exists: bool = False
+    right_exists: bool = False
+    #: Aggregate of the records before this one, for its left window.
+    left_aggregate: Any = None
+    #: Row of the records after this one, for its right window.
+    right_row: ValueAndTimestamp | None = None
+    #: The record before this one, whose right window it may be the first in.
+    previous_timestamp: int | None = None
 
 
 class _SlidingWindowProcessor:

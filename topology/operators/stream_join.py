@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from ..context.task_context import Process
 from ..records import Headers
+from ..stores.windows import JoinWindows
 from .operator import NodeContext, Operator
 from .stream_join_serdes import (
     LeftOrRightValue,
@@ -40,22 +42,7 @@ EMIT_INTERVAL_MS = 1000
 NO_RECORD = 2**63 - 1
 
 
-class JoinWindowsLike(Protocol):
-    """JoinWindows: a right record joins a left one at t if its timestamp is in [t - before, t + after]."""
-
-    @property
-    def before_ms(self) -> int:
-        """How much earlier the right record may be."""
-
-    @property
-    def after_ms(self) -> int:
-        """How much later the right record may be."""
-
-    @property
-    def grace_ms(self) -> int:
-        """How long after the end of its window a record still waits for a partner."""
-
-
+@dataclass(slots=True, eq=False)
 class TimeTracker:
     """Time that both sides of a join share in one task (Kafka Streams: KStreamImplJoin.TimeTracker).
 
@@ -63,12 +50,9 @@ class TimeTracker:
     wall clock before which closed windows are not looked for. All in ms.
     """
 
-    __slots__ = ("min_time", "next_time_to_emit", "stream_time")
-
-    def __init__(self) -> None:
-        self.stream_time = -1
-        self.min_time = NO_RECORD
-        self.next_time_to_emit = 0
+    stream_time: int = -1
+    min_time: int = NO_RECORD
+    next_time_to_emit: int = 0
 
     def times(self) -> tuple[int, int, int]:
         """Return all three times; see NodeContext.remembers."""
@@ -109,6 +93,7 @@ class KStreamJoinWindow(Operator):
         return join_window
 
 
+@dataclass(eq=False)
 class KStreamKStreamJoin(Operator):
     """One side of a join: use KStreamKStreamJoinLeftSide and KStreamKStreamJoinRightSide.
 
@@ -119,25 +104,15 @@ class KStreamKStreamJoin(Operator):
     """
 
     #: Whether this is the left side.
-    left: bool
+    left: ClassVar[bool]
 
-    def __init__(
-        self,
-        other_window_name: str,
-        windows: JoinWindowsLike,
-        joiner: Callable[..., Any],
-        outer: bool,
-        outer_join_window_name: str | None,
-        shared_time_tracker_supplier: TimeTrackerSupplier,
-        with_key: bool = False,
-    ) -> None:
-        self.other_window_name = other_window_name
-        self.windows = windows
-        self.joiner = joiner
-        self.outer = outer
-        self.outer_join_window_name = outer_join_window_name
-        self.shared_time_tracker_supplier = shared_time_tracker_supplier
-        self.with_key = with_key
+    other_window_name: str
+    windows: JoinWindows
+    joiner: Callable[..., Any]
+    outer: bool
+    outer_join_window_name: str | None
+    shared_time_tracker_supplier: TimeTrackerSupplier
+    with_key: bool = False
 
     @property
     def before_and_after_ms(self) -> tuple[int, int]:
@@ -288,25 +263,18 @@ class _NonJoinedRecords:
         self.task.headers = headers
 
 
+@dataclass(eq=False)
 class KStreamKStreamSelfJoin(Operator):
     """Both sides of an inner join of a stream with itself, with one store (KIP-862). Results come as from two sides.
 
     joiner_this(one value, other value), or (key, one, other) with with_key. retention_ms: of the window store.
     """
 
-    def __init__(
-        self,
-        window_name: str,
-        windows: JoinWindowsLike,
-        joiner_this: Callable[..., Any],
-        retention_ms: int,
-        with_key: bool = False,
-    ) -> None:
-        self.window_name = window_name
-        self.windows = windows
-        self.joiner_this = joiner_this
-        self.retention_ms = retention_ms
-        self.with_key = with_key
+    window_name: str
+    windows: JoinWindows
+    joiner_this: Callable[..., Any]
+    retention_ms: int
+    with_key: bool = False
 
     @override
     def compile(self, node: NodeContext) -> Process:

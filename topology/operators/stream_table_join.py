@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -33,6 +34,7 @@ def joiner_with_key(joiner: Callable[..., Any], with_key: bool) -> Callable[[Any
     return join
 
 
+@dataclass(eq=False)
 class KStreamGlobalKTableJoin(Operator):
     """Joins each record with the row of a global table under mapper(key, value).
 
@@ -40,19 +42,11 @@ class KStreamGlobalKTableJoin(Operator):
     join, without mapped key are dropped.
     """
 
-    def __init__(
-        self,
-        value_getter_supplier: KTableValueGetterSupplier,
-        joiner: Callable[..., Any],
-        mapper: KeyMapper,
-        left_join: bool,
-        with_key: bool = False,
-    ) -> None:
-        self.value_getter_supplier = value_getter_supplier
-        self.joiner = joiner
-        self.mapper = mapper
-        self.left_join = left_join
-        self.with_key = with_key
+    value_getter_supplier: KTableValueGetterSupplier
+    joiner: Callable[..., Any]
+    mapper: KeyMapper
+    left_join: bool
+    with_key: bool = False
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -74,6 +68,7 @@ class KStreamGlobalKTableJoin(Operator):
         return global_table_join
 
 
+@dataclass(eq=False)
 class KStreamKTableJoin(Operator):
     """Joins each record with its key's row; a versioned table is read as of the record's timestamp.
 
@@ -81,22 +76,15 @@ class KStreamKTableJoin(Operator):
     stream time has passed them by that (KIP-923). Records without value or, in an inner join, without key are dropped.
     """
 
-    def __init__(
-        self,
-        value_getter_supplier: KTableValueGetterSupplier,
-        joiner: Callable[..., Any],
-        left_join: bool,
-        grace_ms: int | None = None,
-        store_name: str | None = None,
-        with_key: bool = False,
-    ) -> None:
-        self.value_getter_supplier = value_getter_supplier
-        self.joiner = joiner
-        self.left_join = left_join
-        self.grace_ms = grace_ms
-        self.store_name = store_name
-        self.with_key = with_key
-        self.reads_record_metadata = grace_ms is not None  # the buffer keeps it
+    value_getter_supplier: KTableValueGetterSupplier
+    joiner: Callable[..., Any]
+    left_join: bool
+    grace_ms: int | None = None
+    store_name: str | None = None
+    with_key: bool = False
+
+    def __post_init__(self) -> None:
+        self.reads_record_metadata = self.grace_ms is not None  # the buffer keeps it
 
     def _getter(self, node: NodeContext) -> KTableValueGetter:
         getter: KTableValueGetter = node.share((self, "getter"), lambda: self.value_getter_supplier.compile(node))

@@ -48,7 +48,24 @@ class KTableSuppressProcessor(TableOperator):
     @override
     def view(self) -> KTableValueGetterSupplier:
         """Return how the suppressed table is read: what is held back counts as not yet updated."""
-        return _SuppressGetterSupplier(self)
+        parent = self.parent.value_getter_supplier()
+
+        def compile_getter(node: NodeContext) -> KTableValueGetter:
+            prior_value_for_buffered = node.store(self.store_name).prior_value_for_buffered
+
+            def getter(get_parent: Getter) -> Getter:
+                def get(key: Any) -> ValueAndTimestamp | None:
+                    prior = prior_value_for_buffered(key)
+                    if prior is None:
+                        return get_parent(key)
+                    return None if prior[0] is None else ValueAndTimestamp(prior[0], NO_TIMESTAMP)
+
+                return get
+
+            table = parent.compile(node)
+            return KTableValueGetter(getter(table.get), get_forwarded=getter(table.get_forwarded))
+
+        return KTableValueGetterSupplier((self.store_name, *parent.store_names), compile_getter)
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -115,29 +132,3 @@ class KTableSuppressProcessor(TableOperator):
 
 def _shown(limit: int | None) -> str:
     return "unlimited" if limit is None else str(limit)
-
-
-class _SuppressGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, operator: KTableSuppressProcessor) -> None:
-        self.store_name = operator.store_name
-        self.parent = operator.parent.value_getter_supplier()
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store_name, *self.parent.store_names)
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        buffer = node.store(self.store_name)
-        parent = self.parent.compile(node)
-        prior_value_for_buffered = buffer.prior_value_for_buffered
-
-        def getter(get_parent: Getter) -> Getter:
-            def get(key: Any) -> ValueAndTimestamp | None:
-                prior = prior_value_for_buffered(key)
-                if prior is None:
-                    return get_parent(key)
-                return None if prior[0] is None else ValueAndTimestamp(prior[0], NO_TIMESTAMP)
-
-            return get
-
-        return KTableValueGetter(getter(parent.get), get_forwarded=getter(parent.get_forwarded))

@@ -11,8 +11,8 @@ from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
 from .table_operator import DerivedTable, StoredTable, TableOperator
-from .table_store import KTableMaterializedValueGetterSupplier, TableStore
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+from .table_store import TableStore, materialized_view
+from .value_getters import KTableValueGetterSupplier, Table
 
 
 class KTableSource(TableOperator):
@@ -36,7 +36,7 @@ class KTableSource(TableOperator):
     def view(self) -> KTableValueGetterSupplier:
         """Return how the table is read: it is kept in its store from now on."""
         self.materialize()
-        return KTableMaterializedValueGetterSupplier(self.store_name)
+        return materialized_view(self.store_name)
 
     def materialize(self) -> None:
         """Keep the table in its store."""
@@ -84,17 +84,20 @@ class KTableStep(DerivedTable):
 
     @override
     def computed_view(self) -> KTableValueGetterSupplier:
-        return _StepValueGetterSupplier(self)
+        parent = self.parent.value_getter_supplier()
+        return KTableValueGetterSupplier(parent.store_names, lambda node: parent.compile(node).map(self._row_of()))
 
     def value_function(self) -> Callable[[Any, Any], Any]:
         """Return (key, value of the parent table) -> value of this one; the value is never None."""
         raise NotImplementedError
 
-    def row_of(self) -> Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]:
+    def _row_of(self) -> Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]:
         """Return (key, row of the parent table) -> row of this one."""
         value_of = self.value_function()
 
-        def row_of(key: Any, row: ValueAndTimestamp) -> ValueAndTimestamp | None:
+        def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
+            if row is None:
+                return None
             value = value_of(key, row[0])
             return None if value is None else ValueAndTimestamp(value, row[1])
 
@@ -198,19 +201,6 @@ class KTableMapValues(KTableStep):
             return mapper(value)
 
         return map_value
-
-
-class _StepValueGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, step: KTableStep) -> None:
-        self.step = step
-        self.parent = step.parent.value_getter_supplier()
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return self.parent.store_names
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        return self.parent.compile(node).map(self.step.row_of())
 
 
 class KTablePassThrough(StoredTable):

@@ -10,40 +10,28 @@ from typing_extensions import override
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Change, Headers, ValueAndTimestamp
+from ..records import Change, Headers
 from .aggregate import Aggregator, Initializer, Reducer
-from .operator import NodeContext
+from .operator import NodeContext, Operator
 from .stateless import check_pair
-from .table_operator import StoredTable, TableOperator
+from .table_operator import StoredTable
 from .table_store import TableStore
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: Kafka Streams before it cannot read an update with both values: it needs two records (KIP-904).
 _COMBINED_UPDATES_SINCE = (3, 5)
 
 
-class KTableRepartitionMap(TableOperator):
+class KTableRepartitionMap(Operator):
     """Maps old and new value of an update: mapper(key, value) -> (group key, value).
 
     Forwards one update if both have the same group key, else a removal and then an addition; pairs without key or value
     are left out.
     """
 
-    def __init__(self, parent: Table, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
-        self.parent = parent
+    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         self.mapper = mapper
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
-
-    @override
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the mapped table is read; only its own operator can, because of the repartitioning."""
-        return _RepartitionMapGetterSupplier(self)
-
-    @override
-    def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Raise StreamsError: it always needs and sends them."""
-        raise StreamsError("A KTableRepartitionMap always requires sending old values")
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -84,27 +72,6 @@ def _pair_function(
         return None if group_key is None or group_value is None else (group_key, group_value)
 
     return pair_of
-
-
-class _RepartitionMapGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, operator: KTableRepartitionMap) -> None:
-        self.operator = operator
-        self.parent = operator.parent.value_getter_supplier()
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        raise StreamsError("The store of a grouped table is not accessible: the table is repartitioned")
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        parent, mapper, task = self.parent.compile(node), self.operator.mapper, node.task
-
-        def get(key: Any) -> ValueAndTimestamp | None:
-            row = parent.get(key)
-            value, timestamp = (None, task.timestamp) if row is None else row
-            pair = mapper(key, value)
-            return None if pair is None else ValueAndTimestamp(pair, timestamp)
-
-        return KTableValueGetter(get)
 
 
 class KTableAggregator(StoredTable):

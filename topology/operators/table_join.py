@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -12,12 +12,11 @@ from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_store import KTableMaterializedValueGetterSupplier, TableStore
+from .table_store import TableStore, materialized_view
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 Joiner = Callable[[Any, Any], Any]
-#: (value of this side or None, value of the other or None) -> joined value or None.
-JoinValues = Callable[[Any, Any], Any]
+_NO_ROW = ValueAndTimestamp(None, -1)
 
 
 class KTableKTableAbstractJoin(TableOperator):
@@ -27,8 +26,9 @@ class KTableKTableAbstractJoin(TableOperator):
     reversed.
     """
 
-    #: Whether an update of this side is joined although the other side has no row.
-    emits_without_other = True
+    #: Whether there is a result only where this side has a row, and only where the other one has.
+    needs_this: ClassVar[bool] = False
+    needs_other: ClassVar[bool] = False
 
     def __init__(self, table1: Table, table2: Table, joiner: Joiner) -> None:
         self.table1 = table1
@@ -47,21 +47,49 @@ class KTableKTableAbstractJoin(TableOperator):
 
     @override
     def view(self) -> KTableValueGetterSupplier:
-        return _JoinGetterSupplier(self)
+        return KTableValueGetterSupplier(_together(self.getter_supplier1, self.getter_supplier2), self._getter)
 
-    @abstractmethod
-    def join_function(self) -> JoinValues:
-        """Return what joins two values; the other side's is None only if emits_without_other."""
+    def _getter(self, node: NodeContext) -> KTableValueGetter:
+        # Not versioned, even if both tables are: the join of two versioned tables is not versioned (KIP-914).
+        getter1, getter2 = self.getter_supplier1.compile(node), self.getter_supplier2.compile(node)
+        forwarded = self._join_rows(getter1.get_forwarded, getter2.get_forwarded)
+        return KTableValueGetter(self._join_rows(getter1.get, getter2.get), get_forwarded=forwarded)
 
-    @abstractmethod
-    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """Return the getter of joined rows."""
+    def _join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        joiner, needs_this, needs_other = self.joiner, self.needs_this, self.needs_other
+        needs_one, needs_both = needs_this or needs_other, needs_this and needs_other
+        other_first = needs_other and not needs_this
+        get_first, get_second = (get2, get1) if other_first else (get1, get2)
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            first = get_first(key)
+            if first is None and needs_one:
+                return None
+            second = get_second(key)
+            if second is None and (needs_both or first is None):
+                return None
+            row1, row2 = (second, first) if other_first else (first, second)
+            value1, timestamp1 = row1 or _NO_ROW
+            value2, timestamp2 = row2 or _NO_ROW
+            joined = joiner(value1, value2)
+            return None if joined is None else ValueAndTimestamp(joined, max(timestamp1, timestamp2))
+
+        return get
+
+    def _join_function(self) -> Joiner:
+        """Return what joins two values, each None where its side has no row."""
+        joiner, needs_this = self.joiner, self.needs_this
+
+        def join(this: Any, other: Any) -> Any:
+            return None if this is None and (needs_this or other is None) else joiner(this, other)
+
+        return join
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        forward, dropped, join = node.forward, node.dropped, self.join_function()
+        forward, dropped, join = node.forward, node.dropped, self._join_function()
         send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
-        emits_without_other = self.emits_without_other
+        needs_other = self.needs_other
         get_other = self.getter_supplier2.compile(node).get_forwarded
 
         def table_join(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
@@ -74,7 +102,7 @@ class KTableKTableAbstractJoin(TableOperator):
                 return
             row = get_other(key)
             if row is None:
-                if not emits_without_other or (new is None and old is None):
+                if needs_other or (new is None and old is None):
                     return
                 other = None
             else:
@@ -86,146 +114,40 @@ class KTableKTableAbstractJoin(TableOperator):
         return table_join
 
 
-def _with_this(joiner: Joiner) -> JoinValues:
-    """Join only where this side has a value."""
-
-    def join(this: Any, other: Any) -> Any:
-        return None if this is None else joiner(this, other)
-
-    return join
-
-
 class KTableKTableInnerJoin(KTableKTableAbstractJoin):
     """Either side of an inner join."""
 
-    emits_without_other = False
-
-    @override
-    def join_function(self) -> JoinValues:
-        return _with_this(self.joiner)
-
-    @override
-    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        joiner = self.joiner
-
-        def get(key: Any) -> ValueAndTimestamp | None:
-            row1 = get1(key)
-            row2 = None if row1 is None else get2(key)
-            if row1 is None or row2 is None:
-                return None
-            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
-
-        return get
+    needs_this = True
+    needs_other = True
 
 
 class KTableKTableLeftJoin(KTableKTableAbstractJoin):
     """The left side of a left join."""
 
-    @override
-    def join_function(self) -> JoinValues:
-        return _with_this(self.joiner)
-
-    @override
-    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        joiner = self.joiner
-
-        def get(key: Any) -> ValueAndTimestamp | None:
-            row1 = get1(key)
-            if row1 is None:
-                return None
-            row2 = get2(key)
-            if row2 is None:
-                return _row(joiner(row1[0], None), row1[1])
-            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
-
-        return get
+    needs_this = True
 
 
 class KTableKTableRightJoin(KTableKTableAbstractJoin):
     """The right side of a left join: without a left row there is nothing to join, with one there is always a result."""
 
-    emits_without_other = False
-
-    @override
-    def join_function(self) -> JoinValues:
-        return self.joiner
-
-    @override
-    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        joiner = self.joiner
-
-        def get(key: Any) -> ValueAndTimestamp | None:
-            row2 = get2(key)
-            if row2 is None:
-                return None
-            row1 = get1(key)
-            if row1 is None:
-                return _row(joiner(None, row2[0]), row2[1])
-            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
-
-        return get
+    needs_other = True
 
 
 class KTableKTableOuterJoin(KTableKTableAbstractJoin):
     """Either side of an outer join."""
 
-    @override
-    def join_function(self) -> JoinValues:
-        joiner = self.joiner
 
-        def join(this: Any, other: Any) -> Any:
-            return None if this is None and other is None else joiner(this, other)
-
-        return join
-
-    @override
-    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        joiner = self.joiner
-
-        def get(key: Any) -> ValueAndTimestamp | None:
-            row1, row2 = get1(key), get2(key)
-            if row1 is None and row2 is None:
-                return None
-            value1, timestamp1 = (None, -1) if row1 is None else row1
-            value2, timestamp2 = (None, -1) if row2 is None else row2
-            return _row(joiner(value1, value2), max(timestamp1, timestamp2))
-
-        return get
+def _together(one: KTableValueGetterSupplier, other: KTableValueGetterSupplier) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.store_names + other.store_names))
 
 
-def _row(value: Any, timestamp: int) -> ValueAndTimestamp | None:
-    return None if value is None else ValueAndTimestamp(value, timestamp)
-
-
-class _JoinGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, join: KTableKTableAbstractJoin) -> None:
-        self.join = join
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.join.getter_supplier1.store_names + self.join.getter_supplier2.store_names))
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        getter1 = self.join.getter_supplier1.compile(node)
-        getter2 = self.join.getter_supplier2.compile(node)
-        # Not versioned, even if both tables are: the join of two versioned tables is not versioned (KIP-914).
-        join = self.join.join_rows
-        forwarded = join(getter1.get_forwarded, getter2.get_forwarded)
-        return KTableValueGetter(join(getter1.get, getter2.get), get_forwarded=forwarded)
-
-
+@dataclass(eq=False)
 class KTableKTableJoinMerger(TableOperator):
     """Merges both sides of a join into one table, kept in queryable_name if that is given."""
 
-    def __init__(
-        self,
-        parent1: KTableKTableAbstractJoin,
-        parent2: KTableKTableAbstractJoin,
-        queryable_name: str | None = None,
-    ) -> None:
-        self.parent1 = parent1
-        self.parent2 = parent2
-        self.queryable_name = queryable_name
+    parent1: KTableKTableAbstractJoin
+    parent2: KTableKTableAbstractJoin
+    queryable_name: str | None = None
 
     @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
@@ -236,8 +158,9 @@ class KTableKTableJoinMerger(TableOperator):
     @override
     def view(self) -> KTableValueGetterSupplier:
         if self.queryable_name is not None:
-            return KTableMaterializedValueGetterSupplier(self.queryable_name)
-        return _MergerGetterSupplier(self)
+            return materialized_view(self.queryable_name)
+        view1, view2 = self.parent1.view(), self.parent2.view()
+        return KTableValueGetterSupplier(_together(view1, view2), view1.compile)
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -259,16 +182,3 @@ class KTableKTableJoinMerger(TableOperator):
             update(key, change[0], change[1] if wants_old else None, timestamp, timestamp, headers)
 
         return merge
-
-
-class _MergerGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, merger: KTableKTableJoinMerger) -> None:
-        self.view1 = merger.parent1.view()
-        self.view2 = merger.parent2.view()
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.view1.store_names + self.view2.store_names))
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        return self.view1.compile(node)

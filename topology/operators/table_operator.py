@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing_extensions import override
 
 from .operator import Operator
-from .table_store import KTableMaterializedValueGetterSupplier
+from .table_store import materialized_view
 from .value_getters import KTableValueGetterSupplier, Table
 
 
@@ -34,7 +34,7 @@ class StoredTable(TableOperator):
 
     @override
     def view(self) -> KTableValueGetterSupplier:
-        return KTableMaterializedValueGetterSupplier(self.store_name)
+        return materialized_view(self.store_name)
 
 
 class DerivedTable(TableOperator):
@@ -53,7 +53,7 @@ class DerivedTable(TableOperator):
     @override
     def view(self) -> KTableValueGetterSupplier:
         if self.queryable_name is not None:
-            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+            return materialized_view(self.queryable_name)
         return self.computed_view()
 
     @abstractmethod

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from typing_extensions import override
-
 from ..context.store_interfaces import StoreKind
 from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
@@ -113,23 +111,16 @@ def _get_versioned_as_of(store: Any) -> GetterAsOf:
     return get_as_of
 
 
-class KTableMaterializedValueGetterSupplier(KTableValueGetterSupplier):
-    """Reads a table from its key-value store (also for Kafka Streams' KTableSourceValueGetterSupplier)."""
+def materialized_view(store_name: str) -> KTableValueGetterSupplier:
+    """Return how a table is read from its key-value store (Kafka Streams: KTableMaterializedValueGetterSupplier)."""
 
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-
-    @property
-    @override
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store_name,)
-
-    @override
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        store = TableStore(node, self.store_name)
+    def compile_getter(node: NodeContext) -> KTableValueGetter:
+        store = TableStore(node, store_name)
         if store.store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:  # has no cache
             return KTableValueGetter(store.get, store.get_as_of)
         return KTableValueGetter(store.get, cells=store.store.cells(), get_forwarded=store.store.get_forwarded)
+
+    return KTableValueGetterSupplier((store_name,), compile_getter)
 
 
 def forwards_itself(node: NodeContext, store: Any, send_old_values: bool) -> bool:

@@ -14,7 +14,7 @@ from .operator import NodeContext
 from .processor_operator import forwarding_disabled_context
 from .table_operator import DerivedTable
 from .table_store import NO_TIMESTAMP, TableStore
-from .value_getters import Getter, GetterAsOf, KTableValueGetter, KTableValueGetterSupplier, Table
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: (key, value or None) -> new value or None.
 Transform = Callable[[Any, Any], Any]
@@ -35,7 +35,12 @@ class KTableTransformValues(DerivedTable):
 
     @override
     def computed_view(self) -> KTableValueGetterSupplier:
-        return _TransformedValueGetterSupplier(self)
+        parent = self.parent.value_getter_supplier()
+
+        def compile_getter(node: NodeContext) -> KTableValueGetter:
+            return parent.compile(node).map(_row_function(node, self.transformer(node)))
+
+        return KTableValueGetterSupplier(parent.store_names, compile_getter)
 
     def transformer(self, node: NodeContext) -> Transform:
         """Return the function of a new transformer, which begins and ends with the task."""
@@ -81,36 +86,9 @@ class KTableTransformValues(DerivedTable):
         return transform_values
 
 
-class _TransformedValueGetterSupplier(KTableValueGetterSupplier):
-    def __init__(self, operator: KTableTransformValues) -> None:
-        self.operator = operator
-        self.parent = operator.parent.value_getter_supplier()
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return self.parent.store_names
-
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        parent, row_of = self.parent.compile(node), _row_function(node, self.operator.transformer(node))
-        if parent.get_as_of is None:
-            forwarded = _getter(parent.get_forwarded, row_of)
-            return KTableValueGetter(_getter(parent.get, row_of), get_forwarded=forwarded)
-        return KTableValueGetter(_getter(parent.get, row_of), _getter_as_of(parent.get_as_of, row_of))
-
-
-#: (key, row of the parent table) -> row.
-_RowOf = Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]
-
-
-def _getter(get: Getter, row_of: _RowOf) -> Getter:
-    return lambda key: row_of(key, get(key))
-
-
-def _getter_as_of(get: GetterAsOf, row_of: _RowOf) -> GetterAsOf:
-    return lambda key, timestamp: row_of(key, get(key, timestamp))
-
-
-def _row_function(node: NodeContext, transform: Transform) -> _RowOf:
+def _row_function(
+    node: NodeContext, transform: Transform
+) -> Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]:
     """Return what makes a row for a reader of the table: the transformer sees no input record then."""
     task = node.task
 

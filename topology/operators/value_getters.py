@@ -1,4 +1,4 @@
-"""How one operator reads the rows of another table: KTableValueGetterSupplier and what implements it.
+"""How one operator reads the rows of another table: KTableValueGetterSupplier.
 
 A supplier is declared with the topology; ``compile`` makes the getter of one task. A row is a ValueAndTimestamp or
 None.
@@ -6,9 +6,8 @@ None.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..context.store_interfaces import Cells
 from ..records import ValueAndTimestamp
@@ -43,38 +42,22 @@ class KTableValueGetter:
         self.get_as_of = get_as_of
         self.cells = cells
 
-    def map(self, row: Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]) -> KTableValueGetter:
-        """Return a getter whose rows are row(key, row of this getter)."""
-
-        def mapping(get: Getter) -> Getter:
-            def mapped(key: Any) -> ValueAndTimestamp | None:
-                found = get(key)
-                return None if found is None else row(key, found)
-
-            return mapped
-
-        if self.get_as_of is None:
-            return KTableValueGetter(mapping(self.get), get_forwarded=mapping(self.get_forwarded))
-        as_of = self.get_as_of
-
-        def mapped_as_of(key: Any, timestamp: int) -> ValueAndTimestamp | None:
-            found = as_of(key, timestamp)
-            return None if found is None else row(key, found)
-
-        return KTableValueGetter(mapping(self.get), mapped_as_of)
+    def map(self, row: Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]) -> KTableValueGetter:
+        """Return a getter whose rows are row(key, row of this getter or None)."""
+        get, as_of, forwarded = self.get, self.get_as_of, self.get_forwarded
+        if as_of is None:
+            return KTableValueGetter(lambda key: row(key, get(key)), get_forwarded=lambda key: row(key, forwarded(key)))
+        return KTableValueGetter(lambda key: row(key, get(key)), lambda key, timestamp: row(key, as_of(key, timestamp)))
 
 
-class KTableValueGetterSupplier(ABC):
-    """Declares how a table is read (Kafka Streams: KTableValueGetterSupplier)."""
+class KTableValueGetterSupplier(NamedTuple):
+    """Declares how a table is read (Kafka Streams: KTableValueGetterSupplier).
 
-    @property
-    @abstractmethod
-    def store_names(self) -> tuple[str, ...]:
-        """The stores that the getter needs: the reading node must be connected to them."""
+    store_names: the stores that the reading node must be connected to. compile(node): the getter for one task.
+    """
 
-    @abstractmethod
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        """Return the getter for one task."""
+    store_names: tuple[str, ...]
+    compile: Callable[[NodeContext], KTableValueGetter]
 
 
 class Table(Protocol):

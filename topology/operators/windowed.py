@@ -2,64 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
 from ..context.store_interfaces import Cells, StoreKind
 from ..context.task_context import Process
 from ..errors import TopologyError
-from ..records import Change, Headers, Window, Windowed
+from ..records import Change, Headers, Windowed
+from ..stores.windows import EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
 from .fused_cells import FusedCell, cached_store, exact_key
 from .operator import NodeContext
 from .table_operator import TableOperator
 from .table_store import as_read, forwards_itself
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
-from .window_close import CloseEmitter, EmitRange
+from .window_close import NEVER, CloseEmitter
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names
 
+W = TypeVar("W")
 
 #: The kernel reckons with numbers of 64 bits.
 LATE_MAX_MS = 1 << 61
 
 
-class EmitStrategy(Enum):
-    """When a windowed aggregation sends results (KIP-825)."""
-
-    ON_WINDOW_UPDATE = "window_update"
-    ON_WINDOW_CLOSE = "window_close"
-
-
-class EnumerableWindows(Protocol):
-    """TimeWindows, UnlimitedWindows, or a user's own: windows that a timestamp alone determines."""
-
-    @property
-    def grace_ms(self) -> int:
-        """How long after its end a window still takes records."""
-
-    @property
-    def size_ms(self) -> int:
-        """The length of a window."""
-
-    def windows_for(self, timestamp: int) -> Mapping[int, Window]:
-        """Return the windows that hold the timestamp, by their start, in the order of their updates."""
-
-
-class WindowedAggregator(TableOperator):
+@dataclass(eq=False)
+class WindowedAggregator(TableOperator, Generic[W]):
     """What aggregations over windows share: the window store, and when results are sent."""
 
-    def __init__(
-        self, store_name: str, emit_strategy: EmitStrategy, initializer: Initializer, aggregator: Aggregator
-    ) -> None:
-        self.store_name = store_name
-        self.emit_strategy = emit_strategy
-        self.initializer = initializer
-        self.aggregator = aggregator
+    windows: W
+    store_name: str
+    emit_strategy: EmitStrategy
+    initializer: Initializer
+    aggregator: Aggregator
 
     @property
     def on_close(self) -> bool:
@@ -68,27 +47,26 @@ class WindowedAggregator(TableOperator):
 
     @override
     def view(self) -> KTableValueGetterSupplier:
-        return WindowStoreGetterSupplier(self.store_name)
+        return KTableValueGetterSupplier((self.store_name,), self._getter)
+
+    def _getter(self, node: NodeContext) -> KTableValueGetter:
+        def getter(fetch: Callable[[Any, int], Any]) -> Getter:
+            return lambda windowed: fetch(windowed[0], windowed[1])
+
+        store = node.store(self.store_name)
+        return KTableValueGetter(getter(store.fetch), get_forwarded=getter(store.fetch_forwarded))
 
 
-class KStreamWindowAggregate(WindowedAggregator):
+@dataclass(eq=False)
+class KStreamWindowAggregate(WindowedAggregator[Windows]):
     """Aggregates values per key and window; a window takes records until stream time is grace after its end.
 
     initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate, in place or not. Records without key are
     dropped, those without value are aggregated. A result carries the highest timestamp of its window.
     """
 
-    def __init__(
-        self,
-        windows: EnumerableWindows,
-        store_name: str,
-        emit_strategy: EmitStrategy,
-        initializer: Initializer,
-        aggregator: Aggregator,
-    ) -> None:
-        super().__init__(store_name, emit_strategy, initializer, aggregator)
-        self.windows = windows
-        if self.on_close and not hasattr(windows, "advance_ms"):
+    def __post_init__(self) -> None:
+        if self.on_close and not hasattr(self.windows, "advance_ms"):
             raise TopologyError(
                 "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
             )
@@ -97,7 +75,7 @@ class KStreamWindowAggregate(WindowedAggregator):
     def compile(self, node: NodeContext) -> Process:
         update = self._compile_update(node)
         dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
-        emitter = CloseEmitter(node, self.store_name, _TimeWindowRange(windows)) if self.on_close else None
+        emitter = CloseEmitter(node, self.store_name, self._closing) if self.on_close else None
         windows_for = windows.windows_for
         observed = self.observed(node)
         node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
@@ -118,6 +96,14 @@ class KStreamWindowAggregate(WindowedAggregator):
                 emitter.emit(close_time, headers)
 
         return aggregate
+
+    def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        size, windows_for = self.windows.size_ms, self.windows.windows_for
+        upper = close_time - size
+        if last_close_time == NEVER:
+            return 0, upper
+        lower = max(0, last_close_time - size) + 1
+        return None if windows_for(upper) == windows_for(lower - 1) else (lower, upper)
 
     def observed(self, node: NodeContext) -> list[int]:
         """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
@@ -169,8 +155,6 @@ class KStreamWindowAggregate(WindowedAggregator):
     @property
     def advance_ms(self) -> int | None:
         """How far apart windows start; None for windows of a user's own, of which nothing else is known."""
-        from ..stores.windows import TimeWindows
-
         return self.windows.advance_ms if type(self.windows) is TimeWindows else None
 
     def _compile_update(self, node: NodeContext) -> Any:
@@ -215,41 +199,3 @@ def window_updater(
             forward(window, Change(None if held is None else read(held), old), newest, headers)
 
     return update, send_old_values and forwards
-
-
-class _TimeWindowRange(EmitRange):
-    """Which time windows close between two close times (Kafka Streams: KStreamWindowAggregate)."""
-
-    def __init__(self, windows: EnumerableWindows) -> None:
-        self.windows = windows
-
-    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
-        size, windows_for = self.windows.size_ms, self.windows.windows_for
-        upper = close_time - size
-        if last_close_time == -1:
-            return 0, upper
-        lower = max(0, last_close_time - size) + 1
-        if windows_for(upper) == windows_for(lower - 1):
-            return None
-        return lower, upper
-
-
-class WindowStoreGetterSupplier(KTableValueGetterSupplier):
-    """Reads a windowed table from its window store."""
-
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-
-    @property
-    @override
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store_name,)
-
-    @override
-    def compile(self, node: NodeContext) -> KTableValueGetter:
-        store = node.store(self.store_name)
-        return KTableValueGetter(_getter(store.fetch), get_forwarded=_getter(store.fetch_forwarded))
-
-
-def _getter(fetch: Callable[[Any, int], Any]) -> Getter:
-    return lambda windowed: fetch(windowed[0], windowed[1])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from typing_extensions import override
 
 from ..context.async_calls import AsyncCalls, Call, Lifespan
+from .timeouts import Timeouts
 
 
 class LoopCalls:
@@ -22,6 +24,7 @@ class LoopCalls:
         self._loop = loop
         self._on_done = on_done
         self._lifespans: dict[Lifespan, _Opened] = {}
+        self._timeouts: dict[float, Timeouts] = {}  # by their length
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: Counter[Hashable] = Counter()
 
@@ -33,9 +36,29 @@ class LoopCalls:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, call: Call) -> None:
+        """Make attempts until one is successful. All of it is one coroutine: each more costs every record time."""
+        function, arguments, clock = call.function, call.arguments, self._loop.time
+        pauses: Iterator[float] | None = None
         try:
-            opened = () if call.lifespan is None else (await self._open(call.lifespan),)
-            call.value = await call.attempt(*opened)
+            if function.lifespan is not None:
+                opened = self._opened(function.lifespan)
+                if not opened.resource.done():
+                    await asyncio.shield(opened.resource)
+                arguments = (*arguments, opened.resource.result())
+            while True:
+                began = clock()
+                try:
+                    with self._timeout(function.seconds, call):
+                        call.value = await function.function(*arguments)
+                    break
+                except function.retries.on:
+                    pauses = pauses or function.retries.pauses()
+                    if (pause := next(pauses, None)) is None:
+                        raise
+                finally:
+                    function.times.note(clock() - began)
+                await asyncio.sleep(pause)
+                function.times.retries += 1
         except asyncio.CancelledError as error:
             call.error = error
             raise
@@ -45,11 +68,20 @@ class LoopCalls:
             call.done = True
             self._on_done()
 
-    async def _open(self, lifespan: Lifespan) -> Any:
+    def _opened(self, lifespan: Lifespan) -> _Opened:
+        """Return what a lifespan opens; it may not be there yet."""
         opened = self._lifespans.get(lifespan)
         if opened is None or opened.failed:
             opened = self._lifespans[lifespan] = _Opened(lifespan)
-        return await asyncio.shield(opened.resource)
+        return opened
+
+    def _timeout(self, seconds: float | None, call: Call) -> AbstractContextManager[None]:
+        if seconds is None:
+            return nullcontext()
+        if (timeouts := self._timeouts.get(seconds)) is None:
+            timeouts = self._timeouts[seconds] = Timeouts(self._loop, seconds)
+        assert call.task is not None
+        return timeouts.begin(call.task)
 
     async def close(self) -> None:
         """Cancel what runs, then leave the lifespans."""

@@ -13,10 +13,9 @@ from ..config.config_keys import KEYS
 from ..config.streams_config import StreamsConfig
 from ..context.store_interfaces import StoreBackend, StoreBuilder
 from ..errors import TopologyError
-from ..operators.windowed import EmitStrategy
 from ..serdes.serdes import Serde, SerdeLike, as_serde, or_default
 from .stores import Stores, StoreSupplier, SupplierKind
-from .windows import SessionWindows, SlidingWindows, Windows
+from .windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
 
 _BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from typing_extensions import override
 
 from ..common.durations import Duration, non_negative_millis, to_millis
 from ..errors import TopologyError
-from ..operators.windowed import EmitStrategy
 from ..records import Window
 
 __all__ = [
@@ -26,6 +26,13 @@ __all__ = [
 
 #: The largest timestamp of Kafka (Java's Long.MAX_VALUE).
 TIMESTAMP_MAX = 2**63 - 1
+
+
+class EmitStrategy(Enum):
+    """When a windowed aggregation sends results (KIP-825)."""
+
+    ON_WINDOW_UPDATE = "window_update"
+    ON_WINDOW_CLOSE = "window_close"
 
 
 class Windows(ABC):

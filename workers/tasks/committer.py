@@ -24,8 +24,8 @@ the last own offset, skips them in the same way. And an end read too early is ha
 again.
 
 The ends are requested as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
-seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
-lies beside them: what is restored from there puts the same values again.
+seconds, because the question takes as long as the rest of a commit. In between, and as long as no leader answers, the
+rows are ahead of the offset that lies beside them: what is restored from there puts the same values again.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from contextlib import contextmanager
 from typing_extensions import override
 
 from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
+from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
@@ -59,6 +60,7 @@ class Commit(ABC):
         producer: StreamsProducer,
         membership: GroupMembership,
         end_offsets: EndOffsets,
+        log: PrefixedLogger,
         meanwhile: Meanwhile | None,
         enforce_checkpoint: bool,
         began: int = 0,
@@ -68,6 +70,7 @@ class Commit(ABC):
         self.tasks: list[StreamTask] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self._end_offsets = end_offsets
+        self._log = log
         self.meanwhile = meanwhile
         self._enforce_checkpoint = enforce_checkpoint
         self.began = began  # see Spans
@@ -118,7 +121,8 @@ class Commit(ABC):
     def changelog_ends(self) -> dict[TopicPartition, int]:
         """Wait until every record is acknowledged; return where the tasks' changelogs end then, {} if it is not time.
 
-        If it is for one task, it is for all: that is one request.
+        If it is for one task, it is for all: that is one request. {} also if no broker answers: the offsets do not need
+        the ends, and what leaves uncommitted is processed again by the next owner.
         """
         self.producer.flush()
         if not self.wants_ends:
@@ -126,9 +130,11 @@ class Commit(ABC):
         written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
         try:
             return self._end_offsets(written)
-        except BrokerUnavailableError:
+        except BrokerUnavailableError as error:
             self.producer.check_changelogs()  # a topic that is not there will not answer later either
-            raise
+            tasks = listed([task.task_id for task in self.tasks])
+            self._log.warning("Committing tasks %s without the ends of their changelogs: %s", tasks, error)
+            return {}
 
     @property
     def wants_ends(self) -> bool:
@@ -204,10 +210,11 @@ class Committer:
         membership: GroupMembership,
         end_offsets: EndOffsets,
         timeouts: TaskTimeouts,
+        log: PrefixedLogger,
         meanwhile: Meanwhile | None = None,
         spans: Spans | None = None,
     ) -> None:
-        self._arguments = (producer, membership, end_offsets, meanwhile)
+        self._arguments = (producer, membership, end_offsets, log, meanwhile)
         self._timeouts = timeouts
         self._spans = spans or Spans()
         #: Whether a commit has to take in all tasks, because they share a transaction.

@@ -158,7 +158,7 @@ class TaskManager:
     def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
         """Commit and suspend these tasks; with a cooperative assignment only what moves. Raises the first error."""
         first = FirstError()
-        if active and not self.commits.rebalance_in_progress:
+        if active:
             self._commit_before_suspending(active, first)
         for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
             try:

@@ -17,9 +17,9 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.run.event_loop import LoopCalls
 
 try:
-    from uvloop import new_event_loop  # type: ignore[import-not-found,unused-ignore]
+    from uvloop import new_event_loop
 except ImportError:
-    from asyncio import new_event_loop
+    from asyncio import new_event_loop  # type: ignore[assignment]
 
 #: Calls that end within so many seconds are reported together: each report costs the stream thread an iteration.
 WAKE_SECONDS = 0.001
@@ -33,11 +33,17 @@ MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
 class EventLoopThread(AsyncCalls):
     """The calls run on a separate thread.
 
-    on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
+    on_ended: is called, by this thread, when calls have ended; also when the loop itself has. new_loop: makes the loop.
     """
 
-    def __init__(self, name: str, on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_ended: Callable[[], None],
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+    ) -> None:
         self._name = name
+        self._new_loop = new_loop
         self._on_ended = on_ended
         self._told_at = -inf
         self._tells = False  # soon
@@ -97,7 +103,7 @@ class EventLoopThread(AsyncCalls):
         self._calls.count(of, by)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = new_event_loop()
+        loop = self._new_loop()
         self._loop = loop
         self._calls = LoopCalls(loop, self._call_ended)
         self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
@@ -105,12 +111,15 @@ class EventLoopThread(AsyncCalls):
         return loop
 
     def _call_ended(self) -> None:
-        self._ended.set()
+        if not self._ended.is_set():  # to set it once more takes a lock
+            self._ended.set()
+        if self._tells:
+            return
         loop = asyncio.get_running_loop()
         wait = self._told_at + WAKE_SECONDS - loop.time()
         if wait <= 0:
             self._tell(loop)
-        elif not self._tells:
+        else:
             self._tells = True
             loop.call_later(wait, self._tell, loop)
 

@@ -266,7 +266,8 @@ class _Assembly:
         async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
         environment = self._environment(changelog_reader, global_state, async_calls)
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
-        committer = Committer(producer, membership, ends, timeouts, consumer.read_ahead, self.spans)
+        log = self._log("committer")
+        committer = Committer(producer, membership, ends, timeouts, log, consumer.read_ahead, self.spans)
         active, log = AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts), self._log("task_manager")
         task_manager = TaskManager(
             active,

@@ -156,6 +156,17 @@ def started_before_acknowledgements(_: Any) -> Any:
     return start
 
 
+def ends_insisted_on(_: Any) -> Any:
+    """What leaves is not committed if no broker names the ends of its changelogs. This was found."""
+
+    def changelog_ends(commit: Commit) -> Any:
+        commit.producer.flush()
+        written = {partition for task in commit.tasks for partition in task.state_manager.written_changelogs}
+        return commit._end_offsets(written) if commit.wants_ends else {}
+
+    return changelog_ends
+
+
 def in_flight_committed(_: Any) -> Any:
     """Records whose function has not answered are committed as if they had come out."""
     return lambda waiting: {}
@@ -180,6 +191,7 @@ COMMIT_MUTANTS = (
         "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119
     ),
     Mutant("started before acknowledgements", AtLeastOnceCommit, "start", started_before_acknowledgements, 143),
+    Mutant("ends of changelogs insisted on", Commit, "changelog_ends", ends_insisted_on, 2908),
     Mutant("committed offset one too low", StreamTask, "_next_offsets", offset_of_the_record_itself, 0),
     Mutant("committed what was only read", StreamTask, "_next_offsets", offset_of_what_was_read, 2),
     Mutant(

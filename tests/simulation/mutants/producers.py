@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.clients.cluster.brokers import ProducerId
 from penstock.clients.served_clock import ServedClock
-from penstock.clients.writing import transaction_requests
+from penstock.clients.writing import sender, transaction_requests
 from tests.simulation.mutants.mutant import Mutant
 
 
@@ -29,6 +29,11 @@ def all_time_counts(_: Any) -> Any:
     return lambda clock: clock._clock.monotonic_ms()
 
 
+def long_waits(_: Any) -> Any:
+    """A wait counts whole, though the machine slept in it. This was found."""
+    return 10_000
+
+
 PRODUCER_MUTANTS = (
     Mutant("epoch not bumped", transaction_requests, "next_producer", epoch_of_the_transaction_before, 47, plain=False),
     Mutant(
@@ -40,4 +45,5 @@ PRODUCER_MUTANTS = (
         plain=False,
     ),
     Mutant("deadline while not served", ServedClock, "monotonic_ms", all_time_counts, 66, plain=False),
+    Mutant("deadline while asleep in a wait", sender, "WAIT_MAX_MS", long_waits, 242, plain=False),
 )
