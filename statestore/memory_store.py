@@ -21,6 +21,7 @@ class InMemoryStore(BytesStore):
         self._data: dict[bytes, bytes] = {}
         self._index: SortedKeys | None = None
         self._marks: dict[str, int] = {}
+        self._contexts: dict[bytes, bytes] = {}
         self._undo: dict[bytes, bytes | None] = {}  # what the rows changed since the last commit were then
 
     @override
@@ -55,6 +56,18 @@ class InMemoryStore(BytesStore):
         return found
 
     @override
+    def keep_context(self, key: bytes, context: bytes | None) -> None:
+        """Not rolled back: a context belongs to certain bytes of a row."""
+        if context is None:
+            self._contexts.pop(key, None)
+        else:
+            self._contexts[key] = context
+
+    @override
+    def context(self, key: bytes) -> bytes | None:
+        return self._contexts.get(key)
+
+    @override
     def approximate_num_entries(self) -> int:
         return len(self._data)
 
@@ -74,10 +87,6 @@ class InMemoryStore(BytesStore):
             self._set(key, value, self._data.get(key))
         self._undo.clear()
 
-    def committed_offset(self) -> int | None:
-        """Return None: see BytesStore.committed_offset."""
-        return None
-
     @override
     def committed_mark(self, name: str) -> int | None:
         return self._marks.get(name)
@@ -88,9 +97,6 @@ class InMemoryStore(BytesStore):
         for key, value in rows:
             set_row(key, value, get(key))
         self.commit(next_offset, marks)
-
-    def persist(self, beside_writes: bool = False) -> None:
-        """Do nothing: there is no disk behind it."""
 
     @override
     def close(self) -> None:

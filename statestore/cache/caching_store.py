@@ -29,6 +29,7 @@ from penstock.topology.context.store_interfaces import (
     StoreBuilder,
 )
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes.serdes import Inline, Serdes, inline
@@ -62,6 +63,8 @@ class CachingStore(StateStore):
 
     Cells have held values, and so do all entries here; see Values.
     """
+
+    caching = True
 
     serdes: StoreSerdes
     values: Values
@@ -100,11 +103,6 @@ class CachingStore(StateStore):
     def _entry_size(self, key: Any, held: Any) -> int:
         """Return the serialized size of an entry in bytes."""
         return len(self._log_key(key)) + len(self.values.to_row(held) or b"")
-
-    @property
-    def caching(self) -> bool:
-        """Return True: see StateStore.caching."""
-        return True
 
     @override
     def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
@@ -302,6 +300,14 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
             put_cached(encode_key(key), held)
 
         vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
+        if self.contexts is not None:
+            vars(self)["get"] = self.contexts.noting(get, self._context)
+            vars(self)["get_forwarded"] = self.contexts.noting(get_forwarded, super()._context)
+
+    @override
+    def _context(self, key: Any) -> Headers:
+        cell = self._cache.entries.get(self.serdes.encode_key(key))
+        return trace_context(cell[HEADERS]) if cell is not None and cell[STAMP] else super()._context(key)
 
     def _load(self, key: Any) -> Any:
         """Read an entry from the rows and keep it in the cache."""

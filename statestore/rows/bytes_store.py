@@ -47,6 +47,13 @@ class BytesStore(ABC):
         """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
         return iter(self.rows(start, end, reverse))
 
+    def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
+        """Keep something beside a row from the next commit on, None for nothing; see row_contexts.py."""
+
+    def context(self, key: bytes) -> bytes | None:
+        """Return what is kept beside a row, uncommitted updates included; None where nothing can be."""
+        return None
+
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete a range of keys that are no longer read; may happen with the next commit."""
         for key, _ in self.rows(start, end):
@@ -76,9 +83,9 @@ class BytesStore(ABC):
     def rollback(self) -> None:
         """Drop the uncommitted updates."""
 
-    @abstractmethod
     def committed_offset(self) -> int | None:
         """Return the offset of the last commit, None if there is none on disk."""
+        return None
 
     @abstractmethod
     def committed_mark(self, name: str) -> int | None:
@@ -88,8 +95,7 @@ class BytesStore(ABC):
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Write rows, the offset behind them and marks in one step; there are no uncommitted updates meanwhile."""
 
-    @abstractmethod
-    def persist(self, beside_writes: bool = False) -> None:
+    def persist(self, beside_writes: bool = False) -> None:  # noqa: B027  there is nothing to do without a disk
         """Make what was committed survive a SIGKILL; beside_writes: on another thread than the store's own.
 
         What is committed meanwhile may survive or not.

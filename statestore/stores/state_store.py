@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from penstock.kernel import codecs as compiled
 from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
@@ -27,19 +27,18 @@ class StateStore:
     builder: what the store is; task: the task it belongs to; rows: where its bytes are.
     """
 
+    #: Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream.
+    caching: ClassVar[bool] = False
+
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         self.builder = builder
         self.task = task
         self.name = builder.name
         self.rows = rows
-        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
+        #: Whether there is a disk behind it; asked for of a closed store too, whose rows are gone.
+        self.persistent = rows.persistent
         #: The topic that serdes get, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
-
-    @property
-    def caching(self) -> bool:
-        """Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream."""
-        return False
 
     def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
         """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
@@ -91,11 +90,6 @@ class StateStore:
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """Return the rows that changelog records stand for."""
         return plain_rows(messages)
-
-    @property
-    def persistent(self) -> bool:
-        """Whether the store keeps its rows and its offset on disk."""
-        return self._persistent
 
     def persist(self, beside_writes: bool = False) -> None:
         """Make what was committed survive a SIGKILL. See BytesStore.persist."""

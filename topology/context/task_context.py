@@ -34,6 +34,9 @@ class TaskContext:
     Tasks with a part of it, e.g. those that only open stores, override that part: all else raises StreamsError.
     """
 
+    #: What runs the calls of async functions; only a task whose operators are compiled has it.
+    async_calls: AsyncCalls
+
     def __init__(self, task_id: TaskId, config: Mapping[str, Any]) -> None:
         self.task_id = task_id
         #: Effective configuration by Kafka Streams' dotted names, typed values.
@@ -46,6 +49,8 @@ class TaskContext:
         self.timestamp = -1
         #: Headers of the record at the operator that runs now, kept like timestamp.
         self.headers: Headers = None
+        #: The trace contexts of rows that operators have read, while they are gathered; see WrappedProcessor.
+        self.row_contexts: list[Headers] | None = None
         #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
         self.stream_time_ms = -1
         #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
@@ -61,11 +66,6 @@ class TaskContext:
     def streams_metrics(self) -> StreamsMetrics:
         """The metrics that processors add."""
         raise self._refusal("streams_metrics")
-
-    @property
-    def async_calls(self) -> AsyncCalls:
-        """What runs the calls of async functions."""
-        raise self._refusal("async_calls")
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock in ms: cached per iteration in a stream thread, mocked in tests."""

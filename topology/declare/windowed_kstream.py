@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.arguments import check_type
 from ..common.naming import Named
 from ..errors import TopologyError
+from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
 from ..operators.table_operator import TableOperator
@@ -20,10 +21,6 @@ from .aggregate_builder import (
     AGGREGATE_NAME,
     REDUCE_NAME,
     AggregateBuilder,
-    ReducerAsAggregator,
-    count_aggregator,
-    count_initializer,
-    count_merger,
     merger_for_reducer,
     reduce_initializer,
 )

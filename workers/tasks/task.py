@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
+from ..metrics.spans import Spans
 from ..metrics.task_metrics import TaskMetrics
 from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .task_state import TASK_TRANSITIONS, TaskState
@@ -64,6 +65,7 @@ class TaskEnvironment:
     streams_metrics: CustomMetrics
     async_calls: AsyncCalls
     open_rows: OpenRows | None = None
+    spans: Spans = field(default_factory=Spans)
 
 
 class Task(TaskContext, ABC):
@@ -83,6 +85,7 @@ class Task(TaskContext, ABC):
         self.input_partitions = frozenset(input_partitions)
         self.topology = topology
         self.environment = environment
+        self.async_calls = environment.async_calls
         prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
         self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
         self.state_manager = ProcessorStateManager(
@@ -201,11 +204,6 @@ class Task(TaskContext, ABC):
     @override
     def streams_metrics(self) -> CustomMetrics:
         return self.environment.streams_metrics
-
-    @property
-    @override
-    def async_calls(self) -> AsyncCalls:
-        return self.environment.async_calls
 
     @override
     def wall_clock_ms(self) -> int:
