@@ -73,14 +73,17 @@ class KTableSource(TableOperator):
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse over a cached store, or one whose rows a loop can write itself."""
+        """Fuse without a store, over a cached one, or over one whose rows a loop can write itself."""
         update = None if self.queryable_name is None else self.fused_update(code, names, self.queryable_name)
-        if update is None or not update.replaces:
+        if self.queryable_name is not None and (update is None or not update.replaces):
             return False
         with code.block(f"if {names.held_key} is None:"):
             code.drop("null key")
         with code.block("else:"):
-            update.replace(names)
+            if update is None:
+                code.forward_change(names, "None")
+            else:
+                update.replace(names)
         return True
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:

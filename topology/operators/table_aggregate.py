@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from ..config.upgrade_from import has_members_before
+from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers
 from .aggregate import Aggregator, Initializer, Reducer
+from .fused_cells import cached_store
 from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_operator import StoredTable
@@ -85,6 +87,10 @@ class KTableAggregator(StoredTable):
         self.initializer = initializer
         self.add = add
         self.remove = remove
+
+    @override
+    def flushed_store(self, node: NodeContext) -> Any:
+        return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     @override
     def compile(self, node: NodeContext) -> Process:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -11,7 +11,7 @@ from ..context.store_interfaces import StoreKind
 from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
-from .operator import Operator
+from .operator import NodeContext, Operator
 from .table_store import materialized_view
 from .value_getters import KTableValueGetterSupplier, Table
 
@@ -71,6 +71,11 @@ class DerivedTable(TableOperator):
         if self.queryable_name is not None:
             return materialized_view(self.queryable_name)
         return self.computed_view()
+
+    @override
+    def flushed_store(self, node: NodeContext) -> Any:
+        name = self.queryable_name
+        return None if name is None else cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     @abstractmethod
     def computed_view(self) -> KTableValueGetterSupplier:

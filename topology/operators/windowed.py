@@ -50,6 +50,10 @@ class WindowedAggregator(TableOperator, Generic[W]):
     def view(self) -> KTableValueGetterSupplier:
         return KTableValueGetterSupplier((self.store_name,), self._getter)
 
+    @override
+    def flushed_store(self, node: NodeContext) -> Any:
+        return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
+
     def _getter(self, node: NodeContext) -> KTableValueGetter:
         def getter(fetch: Callable[[Any, int], Any]) -> Getter:
             return lambda windowed: fetch(windowed[0], windowed[1])
@@ -110,10 +114,6 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
         observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
         return observed
-
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
