@@ -463,3 +463,26 @@ def test_rows_and_outputs_have_the_bytes_that_the_serde_writes(
     expected = outputs(fused=False)
     assert expected["out"]
     assert outputs(fused=True) == expected
+
+
+@pytest.mark.usefixtures("with_and_without_kernel")
+@pytest.mark.parametrize(
+    ("serde", "good", "bad"),
+    [
+        (Serdes.long(), bytes(8), b"\1\2\3"),
+        (Serdes.uuid(), str(UUID(int=10)).encode(), b"g" * 36),
+        (Serdes.json(), b"1", b"{"),
+        (Serdes.time_windowed(Serdes.long(), 10), bytes(16), b"\1" * 11),
+    ],
+    ids=repr,
+)
+def test_a_key_that_cannot_be_read_is_the_handlers_though_nothing_reads_it(serde: Any, good: bytes, bad: bytes) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=serde, value_serde=Serdes.string()).group_by_key().count().to_stream().to("out")
+    skipping = {"deserialization.exception.handler": "log_and_continue"}
+    with TopologyTestDriver(builder.build(), skipping) as driver:
+        topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.string())
+        for key in (good, bad, good):
+            topic.pipe_input(key, "v", 1)
+        written = driver.create_output_topic("out", Serdes.bytes(), Serdes.long()).read_key_values_to_list()
+    assert written == [(good, 1), (good, 2)]
