@@ -207,6 +207,7 @@ INTERNAL = {
     ("GlobalKTable", "value_getter_supplier"),
     ("Suppressed", "resolve"),
     ("StoreSupplier", "require"),
+    ("Retries", "pauses"),
     ("Serde", "with_default"),
     ("Serde", "with_elements"),
     ("Serde", "open_part"),
