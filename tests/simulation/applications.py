@@ -144,14 +144,20 @@ def _counted(seen: Seen, config: Mapping[str, Any]) -> Any:
     return _histories(builder, _in(builder, seen))
 
 
-def _histories(builder: StreamsBuilder, stream: Any) -> Any:
+def _histories(builder: StreamsBuilder, stream: Any, partitioner: Any = None) -> Any:
     """Two stores in one task: the history of each key, and its length."""
     grouped = stream.group_by_key(key_serde=Serdes.string(), value_serde=Serdes.string())
     history = grouped.aggregate(str, _append, store="history", value_serde=Serdes.string())
-    history.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    history.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string(), partitioner=partitioner)
     counts = grouped.count(store="counts")
     counts.to_stream().to(COUNTS, key_serde=Serdes.string(), value_serde=Serdes.int64())
     return builder.build()
+
+
+def _chosen(seen: Seen, config: Mapping[str, Any]) -> Any:
+    """It chooses partitions itself, so that brokers are asked how many there are, in the middle of a record."""
+    builder = StreamsBuilder(config)
+    return _histories(builder, _in(builder, seen), lambda topic, key, value, partitions: partitions - 1)
 
 
 def _repartitioned(seen: Seen, config: Mapping[str, Any]) -> Any:
@@ -273,6 +279,8 @@ APPLICATIONS = (
     Application("joined", _joined, (IN, TABLE), store=None, each=True),
     Application("looked up", _looked_up, (IN, TABLE), store=None, each=True, global_table=True),
 )
+#: The one that asks for what brokers that are away do not answer.
+CHOOSING = Application("chosen", _chosen, counts=True)
 #: Those with functions that wait, in the schedules that have them.
 ASKING = (
     Application("asked", _asked, counts=True, asks=True),

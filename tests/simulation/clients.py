@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from penstock.clients.cluster.admin import NewTopic
 from penstock.clients.cluster.offsets import EARLIEST
+from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.errors import (
     BrokerError,
     DeliveryTimeoutError,
@@ -317,6 +319,22 @@ class SimulatedAdmin(MemoryAdmin):
     def __init__(self, broker: Broker, io: Any) -> None:
         super().__init__(broker)  # type: ignore[arg-type]
         self.io = io
+
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        """See Admin."""
+        self._ask_for_topics(timeout_ms)
+        return super().describe(topics, timeout_ms)
+
+    def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> dict[str, BrokerError | None]:
+        """See Admin."""
+        self._ask_for_topics(timeout_ms)
+        return super().create_topics(topics, timeout_ms)
+
+    def _ask_for_topics(self, timeout_ms: int) -> None:
+        if self.io.world.brokers_away:
+            self.io.world.happened("topics are asked for while brokers are away")
+            if not self.io.wait(lambda: not self.io.world.brokers_away, timeout_ms):
+                raise UnreachableError("the brokers are away")
 
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False

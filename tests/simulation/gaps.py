@@ -38,8 +38,37 @@ GAPS: dict[str, tuple[str, ...]] = {
         "record_collector.RecordCollector._leave_out: ",
         "stream_task.StreamTask.record_dropped: ",
     ),
-    "no producer fails for good": ("streams_producer.StreamsProducer._serve: ",),
-    "no application has a partitioner of its own": (),
+    "no producer fails for good": (
+        "streams_producer.StreamsProducer._serve: ",
+        "streams_producer.StreamsProducer.close: ",
+    ),
+    "no request is refused": ("changelog_bounds.ChangelogBounds._on_error: raise StreamsError",),
+    "global stores are in memory": (
+        "stream_thread.StreamThread.run_once_guarded: raise again",
+        "global_state.GlobalState._take_checkpoint: ",
+    ),
+    "damage is found when a store is opened, later in tests/workers/test_damaged_state.py": (
+        "processor_state_manager.ProcessorStateManager.restore: except Exception",
+        "processor_state_manager.ProcessorStateManager.raise_if_corrupted: raise error",
+    ),
+    "no code of an application fails, and disks fail in commits only: tests/workers/test_assigned_tasks.py": (
+        "task_manager.TaskManager.suspend_tasks_and_state: except Exception",
+        "assigned_tasks.AssignedTasks.suspend_tasks: except Exception",
+        "assigned_tasks.AssignedTasks.apply_to_running_tasks: except Exception",
+        "assigned_tasks.AssignedTasks._act: except Exception",
+        "assigned_tasks.AssignedTasks._act: exception ",
+        "assigned_tasks.AssignedTasks._act: raise again",
+    ),
+    "a close that is not clean raises nothing": (
+        "assigned_tasks.AssignedTasks.close_non_running_tasks: ",
+        "assigned_tasks.AssignedTasks.close_zombie_task: ",
+        "assigned_tasks.AssignedTasks.remove_zombie: raise failure",
+    ),
+    "standby tasks ask no broker before they are opened": ("assigned_tasks.AssignedTasks.on_unavailable: ",),
+    "what is suspended is closed in the same rebalance": (
+        "assigned_tasks.AssignedTasks.maybe_resume_suspended_task: ",
+    ),
+    "between a close and the next call nobody else runs here": ("task_manager.TaskManager._start_anew: ",),
     "the settings are right": (
         "streams_producer.StreamsProducer._judge_initialization: raise ConfigError",
         "streams_producer.StreamsProducer._judge_initialization: raise StreamsError",

@@ -198,6 +198,9 @@ class Group:
     def _complete_join(self) -> None:
         if self.state is not GroupState.PREPARING:
             return
+        if self.world.brokers_away:
+            self._set_timer(GROUP_DELAY_MS, self._complete_join)
+            return
         for member in list(self.members.values()):
             if member.joining is None and member.instance_id is None:
                 self._remove(member)
@@ -268,7 +271,7 @@ class Group:
     def _expire(self, member: Member) -> None:
         if self.members.get(member.member_id) is not member:
             return
-        if member.joining is not None:  # it waits for us
+        if member.joining is not None or self.world.brokers_away:  # it waits for us; the next coordinator starts again
             self._alive(member)
             return
         self.world.note("group", f"the session of {member.member_id} has expired")

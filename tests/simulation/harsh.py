@@ -23,8 +23,8 @@ DISK_SHARE = 0.15
 class Harsh:
     """Decides as long as things go wrong. enabled: else nothing happens."""
 
-    #: What threads may die of.
-    expected_errors = (DISK_ERROR,)
+    #: What threads may die of: disks, and brokers that are away for longer than a start may take.
+    expected_errors = (DISK_ERROR, "Topics could not be made ready within", "The partitions of table could not be read")
 
     def __init__(self, world: World, enabled: bool) -> None:
         self._world = world

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import kernel
 from penstock.clients.writing.transaction_requests import NEW_PROTOCOL_LEVEL
-from tests.simulation.applications import ASKING, Application
+from tests.simulation.applications import ASKING, CHOOSING, Application
 from tests.simulation.broker import Broker
 from tests.simulation.coordinators import Coordinators
 
@@ -26,26 +26,40 @@ ASKING_TRANSACTION_MS = 30_000
 class Kind:
     """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has functions that wait.
 
-    own: the producers are those of clients/writing; see Producers.
+    own: the producers are those of clients/writing; see Producers. rare: processes are hit more often where few are.
+    choosing: the application asks for the partitions of its output.
     """
 
     harsh: bool = False
     mixed: bool = False
     asking: bool = False
     own: bool = False
+    rare: bool = False
+    choosing: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Kind:
         """Return the kind of a seed's schedule.
 
         A fourth is harsh, a fourth mixed, in an eighth functions wait. Producers are Penstock's own in an eighth, and
-        in a fourth of the harsh ones.
+        in a fourth of the harsh ones. Rare are a quarter of the plain ones, and of those with own producers. In another
+        fourth of the harsh ones the application chooses partitions.
         """
         own = kernel.record_accumulator is not None and (seed % 8 == 2 or seed % 16 == 15)
-        return cls(harsh=seed % 4 == 3, mixed=seed % 4 == 1, asking=seed % 8 == 6, own=own)
+        rare = seed % 16 == 12 or seed % 32 == 26
+        return cls(
+            harsh=seed % 4 == 3,
+            mixed=seed % 4 == 1,
+            asking=seed % 8 == 6,
+            own=own,
+            rare=rare,
+            choosing=seed % 16 == 7,
+        )
 
     def application(self, seed: int, planned: Application) -> Application:
         """Return the application that replaces the planned one, if one does."""
+        if self.choosing:
+            return CHOOSING
         return random.Random(f"asking {seed}").choice(ASKING) if self.asking else planned
 
     def settings(self, seed: int, planned: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,11 @@ OWN_AIMS = (
     "ask InitProducerId", "ask AddPartitionsToTxn", "ask AddOffsetsToTxn", "ask TxnOffsetCommit", "ask EndTxn",
     "ask for leaders", "ask for an id", "connect",
 )  # fmt: skip
+#: Points that few processes come to, and how much more often than at others they are hit there in some schedules.
+RARE_AIMS = ("abort transaction", "init transactions", "delete records")
+RARE_WEIGHT = 6
+#: What else is so in these schedules.
+RARE_ROUNDS, RARE_FAULT_SHARE, RARE_FAILED_SENDS = 160, 0.4, 0.03
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
 LONG_PAUSES_MS = (12_000,)
@@ -114,6 +119,19 @@ class Plan:
         )
 
 
+def rarely(plan: Plan) -> Plan:
+    """Return a plan in which processes come more often to where they are rarely: aborts, deletions, and hits there."""
+    return replace(
+        plan,
+        application=next(application for application in APPLICATIONS if application.repartitioned),
+        exactly_once=True,
+        settings={**plan.settings, "processing.guarantee": "exactly_once_v2", "commit.interval.ms": 50},
+        rounds=RARE_ROUNDS,
+        fault_share=RARE_FAULT_SHARE,
+        roughness=replace(plan.roughness, failed_sends=RARE_FAILED_SENDS),
+    )
+
+
 class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
@@ -128,6 +146,8 @@ class Simulation:
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
         plan = Plan.of(self.world, APPLICATIONS[:-1] if aims else APPLICATIONS)
+        if kind.rare:
+            plan = rarely(plan)
         self.plan = replace(
             plan,
             application=kind.application(seed, plan.application),
@@ -138,7 +158,9 @@ class Simulation:
         self.auditor.watch(self.broker)
         self._coordinators = kind.coordinators(seed, self.broker)
         self._rest_ms = OWN_REST_MS if kind.own else REST_MS
-        self._kinds_of_points = (*AIMS, *OWN_AIMS) if kind.own else AIMS
+        self._kinds_of_points: tuple[str, ...] = (*AIMS, *OWN_AIMS) if kind.own else AIMS
+        if kind.rare:
+            self._kinds_of_points += (OWN_AIMS if kind.own else RARE_AIMS) * RARE_WEIGHT
         self.directory = directory / f"seed-{seed}"
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
         self.processes: dict[tuple[str, int], Process] = {}

@@ -111,7 +111,6 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                     task.task_id,
                 )
             self.remove_zombie(requested[0], error)
-            raise
         except (RetriableCommitError, BrokerUnavailableError):
             raise  # tried again
         except Exception:

@@ -94,15 +94,6 @@ def unanswered_end_is_an_end(_: Any) -> Any:
     return lambda first, end: Bounds(offset(first), offset(end))
 
 
-def left_uncommitted_in_the_transaction(original: Any) -> Any:
-    """What leaves uncommitted becomes permanent with the other tasks' next commit, without offsets. This was found."""
-
-    def _commit_before_suspending(manager: TaskManager, active: Any, first: Any) -> None:
-        original(manager, active, type(first)())
-
-    return _commit_before_suspending
-
-
 def all_global_tables_noted(_: Any) -> Any:
     """A global table in memory is not read again, as if it had outlived its process. This was found."""
     return property(lambda _store: True)
@@ -226,13 +217,6 @@ OWNERSHIP_MUTANTS = (
     Mutant("unanswered end taken for the end", changelog_bounds, "_bounds", unanswered_end_is_an_end, 83),
     Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 1812),
     Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 164),
-    Mutant(
-        "left uncommitted in the transaction",
-        TaskManager,
-        "_commit_before_suspending",
-        left_uncommitted_in_the_transaction,
-        203,
-    ),
     Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 41),
     Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 17),
     Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),
