@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.driver import CACHE_BYTES
-from benchmarks.instructions import made_task
+from benchmarks.instructions import counted, made_task
 from penstock import (
     BufferConfig,
     JoinWindows,
@@ -251,6 +251,16 @@ class Running:
                     if record.topic == topic
                 ]
                 self._process(again)
+
+
+def instructions(operator: str, keys: Kind, values: Kind, records: int = 100) -> float:
+    """Return the bytecode instructions of a record, once caches are warm; see benchmarks/instructions.py."""
+    with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as directory:
+        running = Running(operator, keys, values, Path(directory))
+        running.run(records)
+        number = counted(lambda: running.run(records))
+        running.task.close()
+    return number / records
 
 
 def measured(operator: str, keys: Kind, values: Kind, records: int, rounds: int) -> float:

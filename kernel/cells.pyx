@@ -101,16 +101,11 @@ cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
 
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush.
+    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush."""
 
-    key_type, exact_key: keys of this type are cache keys, exact_key(key) is that of any other one, or raises.
-    """
-
-    cdef dict entries
+    cdef readonly dict entries
     cdef list dirty
     cdef long long last_stamp
-    cdef public object key_type
-    cdef public object exact_key
     NOT_CACHED = NOT_CACHED
 
     def __init__(self, dict entries, list dirty):
@@ -123,9 +118,7 @@ cdef class CellTable:
         return self.last_stamp
 
     def read(self, key):
-        """Return the row of a key, None if there is none, NOT_CACHED if it has no cell."""
-        if type(key) is not self.key_type:
-            key = self.exact_key(key)
+        """Return the row of a cache key, None if there is none, NOT_CACHED if it has no cell."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is NULL:
             return NOT_CACHED
@@ -137,9 +130,9 @@ cdef class CellTable:
         """Return what changes the cells; see CellUpdates."""
         return CellUpdates(self, load, hold, read, native)
 
-    def windows(self, observed, size_ms, advance_ms, late_ms, key_type, exact_key):
+    def windows(self, observed, size_ms, advance_ms, late_ms):
         """Return what finds the keys of windows' cells; see TimeWindows."""
-        return TimeWindows(observed, size_ms, advance_ms, late_ms, key_type, exact_key)
+        return TimeWindows(observed, size_ms, advance_ms, late_ms)
 
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
@@ -230,8 +223,6 @@ cdef class CellUpdates:
         self.native = native
 
     cdef Cell find(self, object key):
-        if type(key) is not self.table.key_type:
-            key = self.table.exact_key(key)
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
         if found is not NULL:
             return <Cell?>found
@@ -299,6 +290,19 @@ cdef class CellUpdates:
             new = reducer(old, value)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
+    def replace(self, cache_key, value, timestamp, headers, message):
+        """Put the value, None to delete, whatever there was."""
+        held = self.held(value)
+        cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
+        cdef Cell cell
+        if found is not NULL:
+            return self.put_held(<Cell?>found, held, timestamp, timestamp, headers, message)
+        cell = Cell(None, 0, 0, None, None, False, cache_key)
+        self.table.entries[cache_key] = cell
+        self.put_held(cell, held, timestamp, timestamp, headers, message)
+        cell.used = False
+        return True
+
     cdef object own(self, held):
         """Return what read() returns."""
         if self.native is dict and type(held) is dict:
@@ -306,12 +310,17 @@ cdef class CellUpdates:
         return held if self.read is None else self.read(held)
 
     cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
-        if new is None or self.is_held(new):
-            held = new
-        elif self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
+        if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
             held = new  # no other object has it: the function created it or was given it
         else:
-            held = self.hold(new)
+            held = self.held(new)
+        return self.put_held(cell, held, newest, timestamp, headers, message)
+
+    cdef object held(self, new):
+        """Return what hold() returns."""
+        return new if new is None or self.is_held(new) else self.hold(new)
+
+    cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1:
         cell.row = None if held is None else (held, newest)
         cell.is_count = False
         return self.put(cell, timestamp, headers, message)
@@ -334,7 +343,6 @@ cdef class TimeWindows:
     """The windows of KStreamWindowAggregate.aggregate for a fused loop; arguments in ms.
 
     observed: a list of the highest timestamp seen; late_ms: a window has closed that starts so much before it.
-    key_type, exact_key: as of CellTable, for the keys inside the cache keys.
     """
 
     cdef list observed
@@ -346,14 +354,8 @@ cdef class TimeWindows:
     cdef tuple starts  # of all of them
     cdef object newest  # observed[0], when it was looked at last
     cdef long long newest_ms  # the same
-    cdef object key_type
-    cdef object exact_key
 
-    def __init__(
-        self, list observed not None, long long size_ms, long long advance_ms, long long late_ms, key_type, exact_key
-    ):
-        self.key_type = key_type
-        self.exact_key = exact_key
+    def __init__(self, list observed not None, long long size_ms, long long advance_ms, long long late_ms):
         self.observed = observed
         self.size_ms = size_ms
         self.advance_ms = advance_ms
@@ -361,14 +363,12 @@ cdef class TimeWindows:
         self.last_ms = -advance_ms
 
     def cache_keys(self, key, timestamp):
-        """Return (key, start) of each window that holds the timestamp, None for one that has closed.
+        """Return (key, start), the key as it is, of each window that holds the timestamp, None for one that has closed.
 
         What was observed advances.
         """
         cdef long long at = timestamp
         cdef Py_ssize_t i
-        if type(key) is not self.key_type:
-            key = self.exact_key(key)
         if self.observed[0] is not self.newest:
             self.newest = self.observed[0]
             self.newest_ms = self.newest

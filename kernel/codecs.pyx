@@ -1,5 +1,6 @@
 """Serializers that look at what they are given, before or after they write it; topology/serdes/codecs.py has them in Python."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject_GenericSetAttr
@@ -11,7 +12,9 @@ from libc.string cimport memcpy
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
+from penstock.kernel.sinks cimport find_bytes, is_ascii
 
+cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
 cdef const char *HEX = b"0123456789abcdef"
 
@@ -20,6 +23,7 @@ cdef enum:
     BLOCK = 256  # bytes that are looked through at once, by vector instructions
     LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
     # Of a part of a buffered value: buffer_value.py.
+    TIME_BYTES = 8  # of a time behind the key of a window
     NULL_SIZE = -1
     SAME_AS_PRIOR = -2
 
@@ -111,6 +115,156 @@ def uuid_decoder(decode):
         return made
 
     return decode_uuid
+
+
+cdef enum:  # of bytes that a serializer may have written
+    ASCII
+    SIZED
+    UUIDS
+    WINDOWED
+
+
+@cython.final
+cdef class Written:
+    """See Serde.is_written. size: of SIZED bytes, -1 for any; of the times behind a key in WINDOWED ones."""
+
+    def __init__(self, int kind, Py_ssize_t size=-1, Written inside=None):
+        self.kind = kind
+        self.size = size
+        self.inside = inside
+
+    def __call__(self, bytes data not None):
+        return self.holds(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef bint holds(self, const char *data, Py_ssize_t size) noexcept:
+        if self.kind == SIZED:
+            return self.size < 0 or size == self.size
+        if self.kind == ASCII:
+            return all_ascii(data, size)
+        if self.kind == UUIDS:
+            return is_uuid(data, size)
+        return size > self.size and self.inside.holds(data, size - self.size)
+
+
+def windowed_encoder(encode, to_key, tuple times not None):
+    """See topology/serdes/windowed_serdes.py. encode: for what is not windowed. to_key: None where keys are bytes."""
+    cdef bint has_texts = to_key is str.encode
+
+    def encode_windowed(windowed):
+        cdef const char *data = NULL
+        cdef Py_ssize_t size = 0
+        if not isinstance(windowed, tuple) or len(<tuple>windowed) != 3 or (<tuple>windowed)[0] is None:
+            return encode(windowed)
+        key = (<tuple>windowed)[0]
+        if to_key is not None and not (has_texts and is_ascii(key)):
+            key = to_key(key)
+        if not find_bytes(key, &data, &size):
+            return encode(windowed)
+        made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(times))
+        cdef char *to = PyBytes_AS_STRING(made)
+        memcpy(to, data, size)
+        to += size
+        for field in times:
+            time = (<tuple>windowed)[field]
+            if type(time) is not int:
+                return encode(windowed)
+            to = put_number(to, <int64_t>time, TIME_BYTES)
+        return made
+
+    return encode_windowed
+
+
+def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, windowed):
+    """See topology/serdes/windowed_serdes.py. decode: for what is too short. size_ms: where only the start is written."""
+    new_tuple = tuple.__new__
+
+    def decode_windowed(bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data) - times_size
+        cdef const char *at = PyBytes_AS_STRING(data) + size
+        cdef int64_t start, end
+        if size < 0:
+            return decode(data)
+        if times_size == TIME_BYTES:
+            start = read_time(at)
+            end = TIME_MAX if start > TIME_MAX - size_ms else start + size_ms
+        else:
+            end, start = read_time(at), read_time(at + TIME_BYTES)
+        key = from_key(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size))
+        return new_tuple(windowed, (key, start, end))
+
+    return decode_windowed
+
+
+cdef inline int64_t read_time(const char *data) noexcept:
+    cdef uint64_t time = 0
+    cdef int i
+    for i in range(TIME_BYTES):
+        time = time << 8 | <unsigned char>data[i]
+    return <int64_t>time
+
+
+def ascii_written():
+    """See topology/serdes/codecs.py."""
+    return Written(ASCII)
+
+
+def sized_written(size):
+    """See topology/serdes/codecs.py."""
+    return Written(SIZED, -1 if size is None else size)
+
+
+def uuid_written():
+    """See topology/serdes/codecs.py."""
+    return Written(UUIDS)
+
+
+def windowed_written(inside, times_size):
+    """See topology/serdes/windowed_serdes.py."""
+    return Written(WINDOWED, times_size, inside)
+
+
+@cython.final
+cdef class Rewriter:
+    """See topology/serdes/codecs.py. known: a dict whose keys are such bytes; what is there need not be read again."""
+
+    def __init__(self, encode, decode, Written written):
+        self.encode = encode
+        self.decode = decode
+        self.written = written
+
+    def __call__(self, bytes data not None):
+        return self.rewrite(data)
+
+    def copy(self):
+        """Return one that knows nothing."""
+        return Rewriter(self.encode, self.decode, self.written)
+
+    cdef object rewrite(self, bytes data):
+        if self.written is not None and self.written.holds(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)):
+            return data
+        if self.known is not None and data in self.known:
+            return data
+        value = self.decode(data)
+        return None if value is None else self.encode(value)
+
+
+cdef inline bint all_ascii(const char *data, Py_ssize_t size) noexcept:
+    cdef unsigned char seen = 0
+    cdef Py_ssize_t i
+    for i in range(size):
+        seen |= <unsigned char>data[i]
+    return seen < 128
+
+
+cdef bint is_uuid(const char *at, Py_ssize_t size) noexcept:
+    """Return whether a text is a UUID as Kafka writes it."""
+    cdef int i
+    if size != UUID_SIZE:
+        return False
+    for i in range(UUID_SIZE):
+        if (at[i] != c'-') if is_dash(i) else not (c'0' <= at[i] <= c'9' or c'a' <= at[i] <= c'f'):
+            return False
+    return True
 
 
 cdef inline bint is_dash(int position) noexcept:

@@ -5,6 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
+from penstock.kernel.codecs cimport Rewriter
+
 cdef extern from *:
     """
     static inline void row_put(PyObject *row, Py_ssize_t index, PyObject *item) {
@@ -33,6 +35,9 @@ cdef extern from *:
 cpdef str decode_text(bytes data):
     """Return a text as Java reads it; see topology/serdes/serdes.py, which knows the error handler."""
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "penstock.java")
+
+
+DECODE_TEXT = decode_text
 
 
 @cython.final
@@ -101,22 +106,26 @@ def timestamps(messages):
 cdef class Unpacked:
     """Iterates over messages as (message, key, value, timestamp, stream time, headers), key and value serialized.
 
-    reads_keys: keys are texts, and read here. read_value: what values that are not None are read with, a function that
-    is compiled itself. stream_time: in ms, before the first message; each one advances it, unless its timestamp is
+    read_key, read_value: what keys and values that are not None are read with, functions that are compiled themselves;
+    keys may stay bytes: a Rewriter's. stream_time: in ms, before the first message; each one advances it, unless its timestamp is
     negative, which comes as None. message: the one that was looked at last, whose key or value may be unreadable.
     """
 
     cdef object messages
-    cdef bint reads_keys
+    cdef object read_key
+    cdef bint reads_texts
+    cdef Rewriter rewriter
     cdef object read_value
     cdef readonly object message
     cdef object stream_time, time_before
     cdef int64_t newest
     cdef tuple row
 
-    def __init__(self, messages, bint reads_keys=False, stream_time=-1, read_value=None):
+    def __init__(self, messages, read_key=None, stream_time=-1, read_value=None):
         self.messages = iter(messages)
-        self.reads_keys = reads_keys
+        self.read_key = read_key
+        self.reads_texts = read_key is DECODE_TEXT
+        self.rewriter = read_key if type(read_key) is Rewriter else None
         self.read_value = read_value
         self.stream_time = self.time_before = stream_time
         self.newest = stream_time
@@ -138,8 +147,8 @@ cdef class Unpacked:
             headers = ours._headers
         else:
             key = message.key()
-            if self.reads_keys and key is not None:
-                key = decode_text(key)
+            if self.read_key is not None and key is not None:
+                key = self.read_key(key)
             value = self.value_of(message.value())
             at = self.timestamp(message.timestamp()[1])
             headers = message.headers()
@@ -166,8 +175,11 @@ cdef class Unpacked:
         return value if value is None or self.read_value is None else self.read_value(value)
 
     cdef object key_of(self, Message message):
-        if not self.reads_keys:
-            return serialized(message._key)
+        if not self.reads_texts:
+            key = serialized(message._key)
+            if self.rewriter is not None and key is not None:
+                return self.rewriter.rewrite(<bytes>key)
+            return key if key is None or self.read_key is None else self.read_key(key)
         if type(message._key) is not bytes:
             return message._key
         message._origin.has_texts = True

@@ -1,16 +1,10 @@
 """From a sink's objects to the records that a producer takes: what topology/ and workers/tasks/record_sends.py do too."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t
 
 from penstock.kernel.murmur2 cimport partition_of
-
-cdef enum:
-    TIME_BYTES = 8  # of a time in a windowed key
-
 
 cdef class RecordTaker:
     """What has records after a sink: record_accumulator.pyx."""
@@ -70,7 +64,7 @@ cdef class RecordWriter:
 cdef class RecordSink:
     """A sink's way from objects to the producer. to_key, to_value: what serializes them, unless they are None.
 
-    Keys that are texts are not made bytes first where they are ASCII.
+    to_key is None where keys are bytes already. Keys that are texts are not made bytes first where they are ASCII.
     """
 
     cdef RecordWriter writer
@@ -88,7 +82,7 @@ cdef class RecordSink:
     def send(self, key, value, timestamp, headers):
         """Send a record and return None, or return why it cannot be serialized: an Exception."""
         try:
-            if key is not None and not (self.has_texts and is_ascii(key)):
+            if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
                 key = self.to_key(key)
             if value is not None:
                 value = self.to_value(value)
@@ -101,32 +95,26 @@ cdef class RecordSink:
 
 @cython.final
 cdef class WindowedSink:
-    """A sink's way for windowed keys: the key inside, by to_key, then times of the window; the partition is the key's.
-
-    times: where in a Windowed they are.
-    """
+    """A sink's way for windowed keys: as RecordSink's, and the partition is that of the key before times_size bytes."""
 
     cdef RecordWriter writer
     cdef str topic
     cdef object to_key, to_value
-    cdef tuple times
-    cdef bint has_texts
+    cdef Py_ssize_t times_size
 
-    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value, tuple times not None):
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value, Py_ssize_t times_size):
         self.writer = writer
         self.topic = topic
         self.to_key = to_key
         self.to_value = to_value
-        self.times = times
-        self.has_texts = to_key is str.encode
+        self.times_size = times_size
 
     def send(self, windowed, value, timestamp, headers, int32_t partitions):
         """Send a record and return None, or return why its value cannot be serialized: an Exception."""
-        if not PyTuple_Check(windowed) or PyTuple_GET_SIZE(windowed) != 3:
+        cdef bytes key = windowed if self.to_key is None else self.to_key(windowed)
+        if key is None or PyBytes_GET_SIZE(key) < self.times_size:
             raise TypeError(f"a windowed key is needed, not {windowed!r}")
-        cdef bytes key = self.key_bytes(windowed)
-        cdef size_t size = PyBytes_GET_SIZE(key) - TIME_BYTES * len(self.times)
-        cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), size, partitions)
+        cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key) - self.times_size, partitions)
         if value is not None:
             try:
                 value = self.to_value(value)
@@ -136,35 +124,12 @@ cdef class WindowedSink:
             self.writer.plain(self.topic, key, value, timestamp, headers, partition)
         return None
 
-    cdef bytes key_bytes(self, windowed):
-        cdef object key = <object>PyTuple_GET_ITEM(windowed, 0)
-        cdef const char *data = NULL
-        cdef Py_ssize_t size = 0
-        cdef uint64_t time
-        cdef int i
-        if key is None:
-            raise TypeError("a windowed key is needed, not one whose key is None")
-        if not (self.has_texts and is_ascii(key)):
-            key = <bytes?>self.to_key(key)
-        find_bytes(key, &data, &size)
-        made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))
-        cdef char *to = PyBytes_AS_STRING(made)
-        if size:
-            memcpy(to, data, size)
-        to += size
-        for field in self.times:
-            time = <uint64_t><int64_t><object>PyTuple_GET_ITEM(windowed, field)
-            for i in range(TIME_BYTES):  # big endian
-                to[i] = <char>(time >> 8 * (TIME_BYTES - 1 - i))
-            to += TIME_BYTES
-        return made
 
-
-def sink_for(send, str topic, to_key, to_value, tuple times=None):
+def sink_for(send, str topic, to_key, to_value, Py_ssize_t times_size=0):
     """Return the send of a RecordSink in place of a RecordWriter's, with times of a WindowedSink; None in place of others."""
     writer = getattr(send, "__self__", None)
     if type(writer) is not RecordWriter:
         return None
-    if times is None:
-        return RecordSink(writer, topic, to_key, to_value).send
-    return WindowedSink(writer, topic, to_key, to_value, times).send
+    if times_size:
+        return WindowedSink(writer, topic, to_key, to_value, times_size).send
+    return RecordSink(writer, topic, to_key, to_value).send

@@ -74,10 +74,6 @@ class InMemoryStore(BytesStore):
             self._set(key, value, self._data.get(key))
         self._undo.clear()
 
-    def committed_offset(self) -> int | None:
-        """Return None: see BytesStore.committed_offset."""
-        return None
-
     @override
     def committed_mark(self, name: str) -> int | None:
         return self._marks.get(name)
@@ -88,9 +84,6 @@ class InMemoryStore(BytesStore):
         for key, value in rows:
             set_row(key, value, get(key))
         self.commit(next_offset, marks)
-
-    def persist(self, beside_writes: bool = False) -> None:
-        """Do nothing: there is no disk behind it."""
 
     @override
     def close(self) -> None:

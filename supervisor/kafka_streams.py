@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.statestore.directory.state_directory import StateDirectory
@@ -339,9 +338,7 @@ class KafkaStreams:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import penstock
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.topology.config.streams_config import KEYS
+from penstock.topology.config.config_keys import KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = """\

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.topology.config.streams_config import KEYS, StreamsConfig, verify_topology_optimization_configs
+from penstock.topology.config.config_keys import KEYS
+from penstock.topology.config.streams_config import StreamsConfig, verify_topology_optimization_configs
 from penstock.topology.errors import ConfigError
 
 

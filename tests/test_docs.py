@@ -29,7 +29,7 @@ from penstock.statestore.stores.window_store import WindowStore
 from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
 from penstock.topology.config.config_def import DerivedDefault
-from penstock.topology.config.streams_config import KEYS
+from penstock.topology.config.config_keys import KEYS
 from penstock.topology.declare.options import StreamJoinOptions, TableJoinOptions, TableOptions
 from tests.markdown import Page, blocks, prose
 from tests.test_structure import FOLDERS, ROOMS

@@ -13,7 +13,7 @@ import yaml
 
 from penstock.supervisor.http import endpoints
 from penstock.supervisor.source.config_loader import load_config
-from penstock.topology.config.streams_config import KEYS
+from penstock.topology.config.config_keys import KEYS
 from tests.operator_tools import tool
 from tests.walls import PROMETHEUS_NAME, shown_metrics
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from typing_extensions import override
+
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -73,7 +75,7 @@ class Admin(Protocol):
         """Ask nothing any more."""
 
 
-class KafkaAdmin:
+class KafkaAdmin(Admin):
     """See Admin. Any thread may use it."""
 
     def __init__(self, settings: NetworkSettings) -> None:
@@ -81,8 +83,8 @@ class KafkaAdmin:
         self._pause_ms = settings.retry_backoff_ms
         self._leaders = LeaderQuestions(self._cluster, settings.retry_backoff_ms)
 
+    @override
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
-        """See Admin."""
 
         async def attempt(deadline: float) -> ClusterDescription:
             return described(await self._cluster.metadata(topics, timeout_ms=try_ms(deadline)), topics)
@@ -93,14 +95,14 @@ class KafkaAdmin:
         asked: Future[T] = self._cluster.submit(retried, attempt, timeout_ms, self._pause_ms)
         return result(asked, timeout_ms)
 
+    @override
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> Mapping[TopicPartition, Future[int]]:
-        """See Admin."""
         return self._ask_leaders(offsets_at(timestamps, committed_only), timestamps, timeout_ms)
 
+    @override
     def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
-        """See Admin."""
         resources = [
             {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": [key]} for topic in sorted(topics)
         ]
@@ -116,8 +118,8 @@ class KafkaAdmin:
 
         return self._retried(attempt, timeout_ms)
 
+    @override
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
-        """See Admin."""
         asked = [
             {
                 "name": topic.name,
@@ -142,10 +144,10 @@ class KafkaAdmin:
 
         return self._retried(attempt, timeout_ms)
 
+    @override
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_ms: int
     ) -> Mapping[TopicPartition, Future[int]]:
-        """See Admin."""
         return self._ask_leaders(deletions(before, ADMINISTRATION), before, timeout_ms)
 
     def _ask_leaders(
@@ -166,8 +168,8 @@ class KafkaAdmin:
             self._cluster.submit(self._leaders.ask, question, asked, timeout_ms).add_done_callback(end)
         return asked
 
+    @override
     def close(self) -> None:
-        """See Admin."""
         self._cluster.close()
 
 

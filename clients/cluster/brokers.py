@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from typing_extensions import override
+
 from penstock.topology.records import TopicPartition
 
 from ..connection.opening import Opened
@@ -71,7 +73,7 @@ class Brokers(Coordinators, Protocol):
         """Ask nothing any more; futures that are not done are cancelled."""
 
 
-class KafkaBrokers:
+class KafkaBrokers(Brokers):
     """The brokers of a real cluster.
 
     creates_topics: let the brokers make a topic that is requested, if they are configured so. The cluster is not known
@@ -90,12 +92,12 @@ class KafkaBrokers:
         return self._opened
 
     @property
+    @override
     def failure(self) -> BaseException | None:
-        """See Brokers."""
         return None if self._opened is None else self._opened.failure
 
+    @override
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
-        """See Brokers."""
         return _told(self._cluster.submit(self._leaders, topics), on_done)
 
     async def _leaders(self, topics: Collection[str]) -> Leaders:
@@ -107,29 +109,29 @@ class KafkaBrokers:
             {t.name: t.topic_id for t in response.topics if any(t.topic_id)},
         )
 
+    @override
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
-        """See Brokers."""
         return _told(self._cluster.submit(self._producer_id), on_done)
 
     async def _producer_id(self) -> ProducerId:
         return ProducerId(*await self._cluster.producer_id())
 
+    @override
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[Any]:
-        """See Coordinators."""
         return _told(self._cluster.submit(self._cluster.ask_coordinator, kind, key, request), on_done)
 
+    @override
     def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
-        """See Brokers."""
         return _told(self._cluster.submit(self._cluster.open, node), on_done)
 
+    @override
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
-        """See Brokers."""
         return _told(self._cluster.submit(self._cluster.authenticate, opened), on_done)
 
+    @override
     def close(self) -> None:
-        """See Brokers."""
         if self._opened is not None:
             self._opened.close()
 

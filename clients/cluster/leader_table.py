@@ -34,7 +34,8 @@ class LeaderTable:
         self._settings = settings
         self._on_done = on_done
         self._leaders: dict[TopicPartition, Leader] = {}
-        self._counts: dict[str, int] = {}  # of partitions by topic
+        #: How many partitions there are, by topic.
+        self.partition_counts: Mapping[str, int] = {}
         self._errors: dict[str, int] = {}  # code by topic
         self._ids: dict[str, bytes] = {}  # by topic
         self._unknown_since: dict[TopicPartition, int] = {}  # what does not exist, by what brokers said, in ms
@@ -55,11 +56,6 @@ class LeaderTable:
     def id_of(self, topic: str) -> bytes | None:
         """Return a topic's id, None if none is known: of brokers before Kafka 2.8."""
         return self._ids.get(topic)
-
-    @property
-    def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each requested and existing topic has."""
-        return self._counts
 
     def refresh(self, now_ms: int) -> None:
         """Ask again after ``retry.backoff.ms``, unless a request is in flight."""
@@ -119,12 +115,12 @@ class LeaderTable:
         self._leaders, self._errors = dict(leaders.by_partition), dict(leaders.errors)
         self._ids = dict(leaders.ids)
         # A topic that was not asked for yet is neither among the leaders nor among the errors.
-        self._counts = dict(Counter(partition.topic for partition in self._leaders))
+        self.partition_counts = dict(Counter(partition.topic for partition in self._leaders))
         self._unknown_since = {
             partition: self._unknown_since.get(partition, now_ms)
             for partition in partitions
             if self._errors.get(partition.topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            or (partition.topic in self._counts and partition not in self._leaders)
+            or (partition.topic in self.partition_counts and partition not in self._leaders)
         }
         return True
 

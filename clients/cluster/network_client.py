@@ -30,31 +30,26 @@ class Answered(Generic[A]):
     answer: A | None
 
 
+@dataclass(eq=False)
 class NetworkClient(Generic[A]):
     """Links to brokers that are made as they are requested, and one place to wait for all of them.
 
     One thread may use it; it owns brokers. on_failure: called with what cannot be done and why, once for each failure.
     """
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        settings: NetworkSettings,
-        api: Api[A],
-        on_failure: Callable[[str, str], None],
-        log: PrefixedLogger,
-    ) -> None:
-        self._brokers = brokers
-        self._settings = settings
-        self._api = api
-        self._on_failure = on_failure
-        self._log = log
+    brokers: Brokers
+    settings: NetworkSettings
+    api: Api[A]
+    on_failure: Callable[[str, str], None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self.leaders = LeaderTable(brokers, settings, self.wake)
+        self.leaders = LeaderTable(self.brokers, self.settings, self.wake)
         self._links: dict[int, BrokerLink[A]] = {}
         self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
         #: Whether something has happened since this was set to False: what could not be sent before may be now.
@@ -73,7 +68,7 @@ class NetworkClient(Generic[A]):
         """Return the link to a broker."""
         found = self._links.get(node)
         if found is None:
-            found = BrokerLink(node, self._brokers, self._settings, self._api, self._selector, self.wake, self._log)
+            found = BrokerLink(node, self.brokers, self.settings, self.api, self._selector, self.wake, self.log)
             self._links[node] = found
         return found
 
@@ -82,8 +77,8 @@ class NetworkClient(Generic[A]):
 
         Raises StreamsError if nothing can be asked any more, or a broker knows no version of the requests.
         """
-        if self._brokers.failure is not None:
-            raise StreamsError(f"The brokers cannot be asked any more: {self._brokers.failure!r}")
+        if self.brokers.failure is not None:
+            raise StreamsError(f"The brokers cannot be asked any more: {self.brokers.failure!r}")
         if self.leaders.advance(partitions, now_ms):
             self.has_changed = True
         over: list[Answered[A]] = []
@@ -107,7 +102,7 @@ class NetworkClient(Generic[A]):
             if link.state is LinkState.CLOSED:
                 self.lost_nodes.add(node)
                 self.leaders.refresh(now_ms)  # it may no longer lead its partitions
-        self._note(f"Broker {node} cannot be {self._api.verb}", node, link.failure)
+        self._note(f"Broker {node} cannot be {self.api.verb}", node, link.failure)
         return over
 
     def _note(self, what: str, node: int | None, failure: str | None) -> None:
@@ -118,7 +113,7 @@ class NetworkClient(Generic[A]):
             del self._told[node]
             return
         self._told[node] = failure
-        self._on_failure(what, failure)
+        self.on_failure(what, failure)
 
     def wait(self, now_ms: int, until_ms: int) -> None:
         """Wait until something comes, there is something to do, or until_ms."""
@@ -142,7 +137,7 @@ class NetworkClient(Generic[A]):
         """Close all connections."""
         for link in self._links.values():
             link.close()
-        self._brokers.close()
+        self.brokers.close()
         self._selector.close()
         self._woken.close()
         self._waker.close()

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from types import TracebackType
 from typing import TypeVar
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -101,7 +100,5 @@ class GroupOffsetsReader:
     def __enter__(self) -> GroupOffsetsReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -49,7 +49,7 @@ class ProtocolMember:
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._last_poll_ms = clock.monotonic_ms()
         self._losses_seen = 0
-        self._join_pending = False
+        self.join_pending = False
         self._dead = False
         self._closed = False
         self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
@@ -77,10 +77,10 @@ class ProtocolMember:
         events: list[Event] = []
         while not self._events.empty():
             event = self._events.get()
-            if not (self._join_pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
+            if not (self.join_pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
                 events.append(event)
             if isinstance(event, Assigned | Lost | Fatal):
-                self._join_pending = False
+                self.join_pending = False
                 self._questions.clear()  # others may have committed since: what comes now is old
             self._losses_seen += isinstance(event, Lost)
             self._dead |= isinstance(event, Fatal)
@@ -92,11 +92,6 @@ class ProtocolMember:
             return []
         self._dead = True
         return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} died of {failure!r}."))]
-
-    @property
-    def join_pending(self) -> bool:
-        """True from join until poll has returned how it ended."""
-        return self._join_pending
 
     @property
     def in_doubt(self) -> bool:
@@ -112,9 +107,9 @@ class ProtocolMember:
         """Join, or make the group rebalance."""
         if self._dead:
             raise StreamsError(f"The membership in group {self._config.group_id} has failed for good; make a new one.")
-        if self._join_pending:
+        if self.join_pending:
             raise StreamsError(f"A join of group {self._config.group_id} is pending already; wait for its event.")
-        self._join_pending = True
+        self.join_pending = True
         self._connection.submit(self._protocol.join, subscription, reason, self._losses_seen)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:

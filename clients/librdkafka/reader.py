@@ -13,17 +13,18 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
+from typing_extensions import override
 
 from penstock.topology.records import TopicPartition
 
-from ..reading.reader import ReaderEvent, Records
+from ..reading.reader import Reader, ReaderEvent, Records
 from .errors import client_error
 
 #: How long one poll of a reader waits that is woken now and then, in seconds: nothing ends librdkafka's own poll.
 WAKE_CHECK_SECONDS = 0.005
 
 
-class LibrdkafkaReader:
+class LibrdkafkaReader(Reader):
     """A Reader over a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
 
     What librdkafka has fetched ahead of a partition is dropped when it is paused.
@@ -35,8 +36,8 @@ class LibrdkafkaReader:
         self._woken = threading.Event()
         self._poll_seconds = math.inf  # of one poll
 
+    @override
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See Reader."""
         self._consumer.incremental_assign([_one(partition, offset) for partition, offset in offsets.items()])
         self._hear_of({partition.topic for partition in offsets})
 
@@ -52,22 +53,22 @@ class LibrdkafkaReader:
         """See Reader; records of librdkafka do not say."""
         return -1
 
+    @override
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.
         self._consumer.resume(_plain(partitions))
         self._consumer.incremental_unassign(_plain(partitions))
 
+    @override
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         self._consumer.pause(_plain(partitions))
 
+    @override
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         self._consumer.resume(_plain(partitions))
 
+    @override
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
-        """See Reader."""
         messages = self._consume(max_records, timeout_seconds)
         if not messages:
             return {}, []
@@ -100,8 +101,8 @@ class LibrdkafkaReader:
     def read_ahead(self, until: Future[Any]) -> None:
         """See Reader; librdkafka's own threads read."""
 
+    @override
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """See Reader."""
         high = int(self._consumer.get_watermark_offsets(_one(partition), cached=True)[1])
         return high if high >= 0 else None
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
+from typing_extensions import override
 
 from penstock.topology.records import TopicPartition
 
 from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
-from ..writing.writer import Lost
+from ..writing.writer import Lost, TransactionalWriter
 from .errors import PURGED, client_error
 from .group_metadata import encode_group_metadata
 
@@ -28,7 +29,7 @@ NOW, EARLIEST = 0, 1
 _FOREVER = -1
 
 
-class LibrdkafkaWriter:
+class LibrdkafkaWriter(TransactionalWriter):
     """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
 
     Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
@@ -42,10 +43,10 @@ class LibrdkafkaWriter:
         self._lost: list[Lost] = []
         self.records = None
 
+    @override
     def produce(
         self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
-        """See Writer."""
         at = NOW if timestamp is None else timestamp or EARLIEST
         while True:
             try:
@@ -65,16 +66,16 @@ class LibrdkafkaWriter:
     def send_due(self) -> None:
         """See Writer; librdkafka's thread sends."""
 
+    @override
     def wait_ms(self) -> float:
-        """See Writer."""
         return math.inf
 
+    @override
     def poll(self) -> None:
-        """See Writer."""
         self._serve(self._producer.poll, 0)
 
+    @override
     def flush(self, seconds: float = math.inf) -> None:
-        """See Writer."""
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
@@ -84,33 +85,33 @@ class LibrdkafkaWriter:
         except KafkaException as error:
             raise UnusableClientError(error.args[0].str()) from error
 
+    @override
     def take_lost(self) -> list[Lost]:
-        """See Writer."""
         lost, self._lost = self._lost, []
         return lost
 
     def drop(self) -> None:
         """See Writer: librdkafka cannot tell what is in flight from what is not."""
 
+    @override
     def close(self) -> None:
-        """See Writer."""
         self._producer.purge()
 
+    @override
     def init_transactions(self, seconds: float) -> None:
-        """See Writer."""
         _bounded(self._producer.init_transactions, seconds)
 
+    @override
     def begin_transaction(self) -> None:
-        """See Writer."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
             raise _transaction_error(error.args[0]) from error
 
+    @override
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
-        """See Writer."""
         positions = [
             confluent_kafka.TopicPartition(p.topic, p.partition, at.offset, at.metadata, at.leader_epoch)
             for p, at in offsets.items()
@@ -118,12 +119,12 @@ class LibrdkafkaWriter:
         call = self._producer.send_offsets_to_transaction
         _bounded(call, positions, encode_group_metadata(group_metadata), seconds)
 
+    @override
     def commit_transaction(self, seconds: float) -> None:
-        """See Writer."""
         _bounded(self._producer.commit_transaction, seconds)
 
+    @override
     def abort_transaction(self, seconds: float) -> None:
-        """See Writer."""
         _bounded(self._producer.abort_transaction, seconds)
 
 

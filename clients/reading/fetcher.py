@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+from typing_extensions import override
+
 from penstock.kernel import record_batches
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
@@ -29,7 +31,7 @@ from ..served_clock import ServedClock
 from .fetch_session import Asked, FetchSession, PartitionAsked
 from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionFetch, unreadable
-from .reader import ReaderEvent, Records
+from .reader import Reader, ReaderEvent, Records
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
 ANSWERS_AHEAD = 2
@@ -50,7 +52,7 @@ _SESSION_ERRORS = frozenset(
 _AGAIN = frozenset((ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
 
 
-class Fetcher:
+class Fetcher(Reader):
     """A Reader; see there. One thread may use it. It owns brokers."""
 
     def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
@@ -68,46 +70,46 @@ class Fetcher:
         self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
         self._woken = False
 
+    @override
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See Reader."""
         for partition, offset in offsets.items():
             self._fetches[partition] = PartitionFetch(partition, offset)
         self._leaders.hear_of(offsets)
         self._ask_at = 0
 
+    @override
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """See Reader."""
         for partition, epoch in epochs.items():
             self._fetches[partition].last_epoch = epoch
             self._fetches[partition].epochs.extend([(-1, epoch)])
 
+    @override
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """See Reader."""
         return self._fetches[partition].epochs.before(offset)
 
+    @override
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         for partition in partitions:
             self._fetches.pop(partition).is_assigned = False
 
+    @override
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         for partition in partitions:
             self._fetches[partition].paused = True
 
+    @override
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """See Reader."""
         for partition in partitions:
             self._fetches[partition].paused = False
             self._buffer.resume(self._fetches[partition])
         self._ask_at = 0
 
+    @override
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """See Reader."""
         return self._fetches[partition].high_watermark
 
+    @override
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
-        """See Reader."""
         now = self._clock.monotonic_ms()
         deadline = now + int(timeout_seconds * 1000)
         while True:
@@ -120,8 +122,8 @@ class Fetcher:
             self._wait(now, deadline)
             now = self._clock.monotonic_ms()
 
+    @override
     def wake(self) -> None:
-        """See Reader."""
         if not self._woken:  # once for all that happens until fetch() returns
             self._woken = True
             self._network.wake()

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.kernel import record_accumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
@@ -26,10 +28,10 @@ from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity, ProducerIdentity
 from .sender import BEHIND_WAIT_MS, Sender
-from .writer import Lost
+from .writer import Lost, Writer
 
 
-class KafkaProducer:
+class KafkaProducer(Writer):
     """A Writer; see there. One thread may use it. It owns brokers. seed: where records without keys begin."""
 
     def __init__(
@@ -135,12 +137,12 @@ class KafkaProducer:
             for records in self.records.know(topic, count):
                 records.queue = PartitionQueue(records)
 
+    @override
     def poll(self) -> None:
-        """See Writer."""
         self.send_due()
 
+    @override
     def send_due(self) -> None:
-        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         if not self._sender.is_idle:
@@ -166,8 +168,8 @@ class KafkaProducer:
         if self._failure is not None:
             raise self._failure
 
+    @override
     def wait_ms(self) -> float:
-        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         wait_ms = self._sender.wait_ms
@@ -178,8 +180,8 @@ class KafkaProducer:
             shortest = min(shortest, max(due - now, BEHIND_WAIT_MS if records.queue.batches else 0))
         return shortest
 
+    @override
     def flush(self, seconds: float = math.inf) -> None:
-        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in tuple(self._growing):
             self._close(records)
@@ -196,21 +198,21 @@ class KafkaProducer:
             self._advance(now)
         return is_done()
 
+    @override
     def drop(self) -> None:
-        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in self._growing:
             records.close()
         self._growing.clear()
         self._sender.drop()
 
+    @override
     def take_lost(self) -> list[Lost]:
-        """See Writer."""
         lost, self._sender.lost = self._sender.lost, []
         return lost
 
+    @override
     def close(self) -> None:
-        """See Writer."""
         self._sender.close()
 
 

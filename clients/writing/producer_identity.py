@@ -66,7 +66,7 @@ class ProducerIdentity:
         self._brokers = brokers
         self._retry_backoff_ms = retry_backoff_ms
         self._on_done = on_done
-        self._id: ProducerId | None = None
+        self.producer: ProducerId | None = None
         self._asked: Future[ProducerId] | None = None
         self._ask_at = 0
         self.transactional_id = None
@@ -82,19 +82,14 @@ class ProducerIdentity:
     @property
     def next_at(self) -> float:
         """See Identity."""
-        return math.inf if self._id is not None or self._asked is not None else self._ask_at
+        return math.inf if self.producer is not None or self._asked is not None else self._ask_at
 
     def advance(self, now_ms: int) -> None:
         """See Identity."""
         if self._asked is not None and self._asked.done():
             self._take(self._asked, now_ms)
-        if self._id is None and self._asked is None and now_ms >= self._ask_at:
+        if self.producer is None and self._asked is None and now_ms >= self._ask_at:
             self._asked = self._brokers.producer_id(self._on_done)
-
-    @property
-    def producer(self) -> ProducerId | None:
-        """See Identity."""
-        return self._id
 
     def may_write(self, partition: TopicPartition) -> bool:
         """See Identity."""
@@ -107,7 +102,7 @@ class ProducerIdentity:
         self._asked = None
         error: Any = answer.exception()
         if error is None:
-            self._id = answer.result()
+            self.producer = answer.result()
             return
         self._ask_at = now_ms + self._retry_backoff_ms
         if isinstance(error, BrokerError) and not error.code.retriable:
@@ -118,6 +113,6 @@ class ProducerIdentity:
 
         Each partition then counts from 0 again. No broker is asked: only one with transactions would have to be.
         """
-        if self._id is not None:
-            last = self._id.epoch == _LAST_EPOCH
-            self._id = None if last else ProducerId(self._id.id, self._id.epoch + 1)
+        if self.producer is not None:
+            last = self.producer.epoch == _LAST_EPOCH
+            self.producer = None if last else ProducerId(self.producer.id, self.producer.epoch + 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from typing_extensions import override
+
 from penstock.topology.records import TopicPartition
 
 from ..errors import TransactionError, UnreachableError, UnusableClientError
@@ -12,12 +14,13 @@ from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .kafka_producer import KafkaProducer
 from .producer_identity import Identity
 from .transactions import TransactionManager, TransactionState
+from .writer import TransactionalWriter
 
 #: Default timeout of a call, in seconds.
 _DEFAULT_SECONDS = 60.0
 
 
-class TransactionalKafkaProducer(KafkaProducer):
+class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
     """A Writer with a transactional id."""
 
     def _new_identity(self, on_done: Callable[[], None]) -> Identity:
@@ -31,34 +34,34 @@ class TransactionalKafkaProducer(KafkaProducer):
         )
         return self._transactions
 
+    @override
     def init_transactions(self, seconds: float = _DEFAULT_SECONDS) -> None:
-        """See Writer."""
         self._transactions.initialize()
         self._await_state(TransactionState.READY, seconds)
 
+    @override
     def begin_transaction(self) -> None:
-        """See Writer."""
         self._transactions.begin()
 
+    @override
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: GroupMetadata,
         seconds: float = _DEFAULT_SECONDS,
     ) -> None:
-        """See Writer."""
         self._transactions.send_offsets(offsets, group_metadata)
         self._await(lambda: self._transactions.has_sent_offsets, seconds)
 
+    @override
     def commit_transaction(self, seconds: float = _DEFAULT_SECONDS) -> None:
-        """See Writer."""
         self.flush(seconds)
         self._await(lambda: self._sender.is_idle, 0)
         self._transactions.commit()
         self._await_state(TransactionState.READY, seconds)
 
+    @override
     def abort_transaction(self, seconds: float = _DEFAULT_SECONDS) -> None:
-        """See Writer."""
         self._transactions.drain()
         self.drop()
         self._await(lambda: not self._sender.drop(), seconds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -93,6 +94,7 @@ TRANSACTION_TRANSITIONS = {
 }
 
 
+@dataclass(eq=False)
 class TransactionManager:
     """One transaction after the other, of one transactional id. Nothing here waits: see advance().
 
@@ -100,29 +102,22 @@ class TransactionManager:
     answer to take. To a Sender it is what a ProducerIdentity is.
     """
 
-    def __init__(
-        self,
-        coordinators: Coordinators,
-        transactional_id: str,
-        timeout_ms: int,
-        retry_backoff_ms: int,
-        on_done: Callable[[], None],
-        log: PrefixedLogger,
-    ) -> None:
-        self._coordinators = coordinators
-        #: By which brokers know the transactions of a producer and of those before it.
-        self.transactional_id = transactional_id
-        self._timeout_ms = timeout_ms
-        self._retry_backoff_ms = retry_backoff_ms
-        self._on_done = on_done
-        self._log = log
-        self._states = StateMachine(_S.UNINITIALIZED, TRANSACTION_TRANSITIONS, log, level=10)
+    coordinators: Coordinators
+    #: By which brokers know the transactions of a producer and of those before it.
+    transactional_id: str
+    timeout_ms: int
+    retry_backoff_ms: int
+    on_done: Callable[[], None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
+        self._states = StateMachine(_S.UNINITIALIZED, TRANSACTION_TRANSITIONS, self.log, level=10)
         self._producer = _NOBODY
         self._level = 0  # of transaction.version, as far as known
         self._level_is_due = True  # to be asked for again
         self._level_due_ms = 0  # when it is
         self._numbers_used_up = False  # by batches that may or may not have been written
-        self._open = OpenTransaction(transactional_id, _NOBODY, is_new=False)  # the current one, or the last
+        self._open = OpenTransaction(self.transactional_id, _NOBODY, is_new=False)  # the current one, or the last
         self._asked: tuple[Future[Any], Question, TransactionState] | None = None
         self._ask_at: float = 0  # in ms
         #: Why the last question was not answered, None since it was.
@@ -244,7 +239,7 @@ class TransactionManager:
         question = self._next_question()
         if question is not None:
             self._open.has_begun |= question.begins
-            asked = self._coordinators.ask_coordinator(question.kind, question.key, question.request, self._on_done)
+            asked = self.coordinators.ask_coordinator(question.kind, question.key, question.request, self.on_done)
             self._asked = asked, question, self.state
         elif self.state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION):
             self._complete()
@@ -259,11 +254,11 @@ class TransactionManager:
             return
         failure = str(error) or type(error).__name__
         if failure != self.failure:
-            self._log.warning(
+            self.log.warning(
                 "The %s coordinator cannot be asked: %s; trying again", question.kind.name.lower(), failure
             )
         self.failure = failure
-        self._ask_at = now_ms + self._retry_backoff_ms
+        self._ask_at = now_ms + self.retry_backoff_ms
 
     def _take_answer(self, answer: Any, question: Question, now_ms: int) -> None:
         """Take what a coordinator has done, or ask again, or fail."""
@@ -277,7 +272,7 @@ class TransactionManager:
         self.failure = str(error)
         if code.retriable:
             is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
-            self._ask_at = now_ms + (CONCURRENT_BACKOFF_MS if is_short else self._retry_backoff_ms)
+            self._ask_at = now_ms + (CONCURRENT_BACKOFF_MS if is_short else self.retry_backoff_ms)
         else:
             can_abort = code in _ABORTABLE and self.state in (_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION)
             self._fail(error, fatal=not can_abort)
@@ -287,7 +282,7 @@ class TransactionManager:
         ask = partial(Question, CoordinatorKind.TRANSACTION, self.transactional_id)
         state = self.state
         if state is _S.INITIALIZING and not self._level_is_due:
-            request = requests.init_producer_id(self.transactional_id, self._timeout_ms, self._producer)
+            request = requests.init_producer_id(self.transactional_id, self.timeout_ms, self._producer)
             return ask(request, code_of, self._take_producer)
         if state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION) and self._open.has_begun:
             is_commit = state is _S.COMMITTING_TRANSACTION

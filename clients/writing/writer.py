@@ -25,9 +25,8 @@ class Lost(NamedTuple):
 class Writer(Protocol):
     """Writes records, each partition's in order. One thread may use it."""
 
-    @property
-    def records(self) -> Any | None:
-        """What takes the usual record without a call of produce(): the kernel's RecordTaker, None without one."""
+    #: What takes the usual record without a call of produce(): the kernel's RecordTaker, None without one.
+    records: Any | None
 
     def produce(
         self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None

@@ -25,7 +25,8 @@ from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, s
 from penstock.supervisor.logs.output_stream import open_standard_streams
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
-from penstock.topology.config.streams_config import KEYS, StreamsConfig
+from penstock.topology.config.config_keys import KEYS
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_graph import html, mermaid
@@ -44,45 +45,27 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
 #: Commands in separate modules: some import a Kafka client or RocksDB, which the supervisor must not hold. Each has its
 #: summary in `penstock --help`, which need not load them all.
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
-    "backfill": (
-        "penstock.cli.backfill:backfill",
-        "Build an application's state from the history in its topics, on Spark.",
-    ),
-    "bench": ("penstock.cli.bench:bench", "Measure Penstock against Kafka Streams; only from the source tree."),
-    "broker": ("penstock.cli.broker:broker", "Run a real Kafka broker for development, in the background."),
-    "completion": (
-        "penstock.cli.completion:completion",
-        "Print the shell script that completes commands and options of penstock.",
-    ),
-    "dlq": ("penstock.cli.dlq:dlq", "Look at dead letters, and replay them once the code is fixed."),
-    "handover": (
-        "penstock.cli.handover:handover",
-        "Move an application's state and offsets from the local engine to Spark, or back.",
-    ),
-    "lag": ("penstock.cli.status:lag", "Show the lag of input partitions, the largest first."),
+    "backfill": ("backfill", "Build an application's state from the history in its topics, on Spark."),
+    "bench": ("bench", "Measure Penstock against Kafka Streams; only from the source tree."),
+    "broker": ("broker", "Run a real Kafka broker for development, in the background."),
+    "completion": ("completion", "Print the shell script that completes commands and options of penstock."),
+    "dlq": ("dlq", "Look at dead letters, and replay them once the code is fixed."),
+    "handover": ("handover", "Move an application's state and offsets from the local engine to Spark, or back."),
+    "lag": ("status", "Show the lag of input partitions, the largest first."),
     "pause": (
-        "penstock.cli.threads:pause",
+        "threads",
         "Stop processing until resume or the next start; the application stays in its group (KIP-834).",
     ),
-    "plan": (
-        "penstock.cli.plan:plan",
-        "Compare a topology with the running one and the one that created the state; changes nothing.",
-    ),
-    "reset": (
-        "penstock.cli.reset:reset",
-        "Reset an application: input offsets, internal topics, the state on this host.",
-    ),
-    "resume": ("penstock.cli.threads:resume", "Continue after a pause."),
-    "service": ("penstock.cli.service:service", "Run an application as a systemd service."),
-    "snapshot": ("penstock.cli.snapshot:snapshot", "Copy the state stores, and start another machine from them."),
-    "state": (
-        "penstock.cli.state:state",
-        "Read the state stores of a running or a stopped application.",
-    ),
-    "status": ("penstock.cli.status:status", "Show what a running application does, and its last errors."),
-    "threads": ("penstock.cli.threads:threads", "Add, remove and restart stream threads."),
-    "topic": ("penstock.cli.topic:topic", "Create topics, list them, write and read their records."),
-    "top": ("penstock.cli.status:top", "Show the status every second, until Ctrl-C."),
+    "plan": ("plan", "Compare a topology with the running one and the one that created the state; changes nothing."),
+    "reset": ("reset", "Reset an application: input offsets, internal topics, the state on this host."),
+    "resume": ("threads", "Continue after a pause."),
+    "service": ("service", "Run an application as a systemd service."),
+    "snapshot": ("snapshot", "Copy the state stores, and start another machine from them."),
+    "state": ("state", "Read the state stores of a running or a stopped application."),
+    "status": ("status", "Show what a running application does, and its last errors."),
+    "threads": ("threads", "Add, remove and restart stream threads."),
+    "topic": ("topic", "Create topics, list them, write and read their records."),
+    "top": ("status", "Show the status every second, until Ctrl-C."),
 }
 
 
@@ -96,8 +79,8 @@ class PenstockGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; imports it if it is one of LAZY_COMMANDS."""
         if cmd_name in LAZY_COMMANDS:
-            module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
-            command: click.Command = getattr(importlib.import_module(module), name)
+            module = importlib.import_module(f".{LAZY_COMMANDS[cmd_name][0]}", __name__)
+            command: click.Command = getattr(module, cmd_name)
             return command
         return super().get_command(ctx, cmd_name)
 

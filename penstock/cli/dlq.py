@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -17,6 +19,13 @@ from penstock.topology.errors import StreamsError
 
 def _chooses(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select dead letters."""
+
+    @functools.wraps(command)
+    def chosen(*args: Any, exception: str, message: str, source: str, since: int | None, **kwargs: Any) -> None:
+        since_ms = None if since is None else time.time_ns() // 1_000_000 - since
+        command(*args, choice=Choice(frozenset(), exception, message, source, since_ms), **kwargs)
+
+    decorated: Callable[..., None] = chosen
     for option in (
         as_json,
         configuration,
@@ -26,13 +35,8 @@ def _chooses(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--message", default="", metavar="TEXT", help="Only errors with this in their message."),
         click.option("--exception", default="", metavar="TEXT", help="Only exceptions with this in their name."),
     ):
-        command = option(command)
-    return command
-
-
-def _choice(names: tuple[str, ...], exception: str, message: str, source: str, since: int | None) -> Choice:
-    since_ms = None if since is None else time.time_ns() // 1_000_000 - since
-    return Choice(check_names(names), exception, message, source, since_ms)
+        decorated = option(decorated)
+    return decorated
 
 
 def _letters(settings: Settings, topic: str | None) -> DeadLetters:
@@ -56,16 +60,12 @@ def dlq() -> None:
 def list_letters(
     settings: Settings,
     topic: str | None,
-    exception: str,
-    message: str,
-    source: str,
-    since: int | None,
+    choice: Choice,
     json_output: bool,
     limit: int,
 ) -> None:
     """List dead letters, the newest last."""
     letters = _letters(settings, topic)
-    choice = _choice((), exception, message, source, since)
     found = sorted(filter(choice.fits, letters.letters()), key=lambda letter: letter.timestamp)
     rows = shown(found[-limit:], letters.replayed())
     if json_output:
@@ -86,7 +86,7 @@ def list_letters(
 def show_letter(letter: str, topic: str | None, settings: Settings, json_output: bool) -> None:
     """Show a dead letter: the reason, the source, the record, the traceback."""
     letters = _letters(settings, topic)
-    found = next(filter(_choice((letter,), "", "", "", None).fits, letters.letters()), None)
+    found = next(filter(Choice(check_names((letter,))).fits, letters.letters()), None)
     if found is None:
         raise StreamsError(f"There is no letter {letter} in {letters.topic}; its retention may be over.")
     (row,) = shown([found], letters.replayed())
@@ -120,16 +120,13 @@ def replay(
     names: tuple[str, ...],
     settings: Settings,
     topic: str | None,
-    exception: str,
-    message: str,
-    source: str,
-    since: int | None,
+    choice: Choice,
     json_output: bool,
     every: bool,
     execute: bool,
 ) -> None:
     """Write the records of dead letters back to their source topics, each once. Dry run by default."""
-    choice = _choice(names, exception, message, source, since)
+    choice = replace(choice, names=check_names(names))
     if (choice == Choice()) is not every:
         raise click.UsageError("Select dead letters: by name, by --exception, --message, --source, --since; or --all.")
     letters = _letters(settings, topic)

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from penstock.cli.options import Settings
@@ -97,9 +96,7 @@ class RunningApplication:
     def __enter__(self) -> RunningApplication:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

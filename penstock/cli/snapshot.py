@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,12 @@ def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> 
     )
     if not path.is_dir():
         raise nothing
-    state = _locked(config)
-    try:
-        with new_snapshot(directory, name) as path:
-            tasks = checkpoint_closed(state, path)
-            if not tasks:
-                raise nothing
-            taken = Snapshot(config["application.id"], now_ms, version(), tasks)
-            complete(path, taken, state.path / FACTS_FILE_NAME)
-    finally:
-        state.close()
+    with closing(_locked(config)) as state, new_snapshot(directory, name) as path:
+        tasks = checkpoint_closed(state, path)
+        if not tasks:
+            raise nothing
+        taken = Snapshot(config["application.id"], now_ms, version(), tasks)
+        complete(path, taken, state.path / FACTS_FILE_NAME)
     return {"path": str(directory / name), "tasks": tasks}
 
 
@@ -178,11 +175,8 @@ def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, j
             "so deleted keys would reappear. Give --max-age-hours if nothing is deleted from the stores, or if the "
             "changelogs' delete.retention.ms is longer."
         )
-    state = _locked(config)
-    try:
+    with closing(_locked(config)) as state:
         restore_snapshot(path, state, force, lambda task: click.echo(f"Restoring task {task}", err=json_output))
-    finally:
-        state.close()
     if json_output:
         print_json({"path": str(path), "state": str(state.path), "tasks": taken.tasks})
         return

@@ -6,7 +6,6 @@ import tempfile
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from penstock.statestore.cache.thread_cache import ThreadCache
@@ -91,9 +90,7 @@ class TopologyTestDriver:
     def __enter__(self) -> TopologyTestDriver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def create_input_topic(

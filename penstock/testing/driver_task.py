@@ -68,7 +68,7 @@ class DriverTask(TaskContext):
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
         self._streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
-        self._async_calls = TurnedCalls(VirtualTimeLoop)
+        self.async_calls = TurnedCalls(VirtualTimeLoop)
         self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
@@ -94,11 +94,6 @@ class DriverTask(TaskContext):
     @override
     def streams_metrics(self) -> CustomMetrics:
         return self._streams_metrics
-
-    @property
-    @override
-    def async_calls(self) -> TurnedCalls:
-        return self._async_calls
 
     @override
     def wall_clock_ms(self) -> int:

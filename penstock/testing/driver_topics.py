@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -148,32 +149,26 @@ def _millis(timestamp: int | datetime) -> int:
     return as_timestamp(timestamp)
 
 
+@dataclass(eq=False)
 class TestOutputTopic:
     """Reads the records written to one topic, oldest first, each once (Kafka Streams: TestOutputTopic)."""
 
     __test__ = False  # not a test class for pytest
 
-    def __init__(
-        self,
-        outputs: Mapping[str, deque[ProducedRecord]],
-        topic: str,
-        key_serde: Serde[Any],
-        value_serde: Serde[Any],
-    ) -> None:
-        self.topic = topic
-        self._outputs = outputs
-        self._key_serde = key_serde
-        self._value_serde = value_serde
+    outputs: Mapping[str, deque[ProducedRecord]]
+    topic: str
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
 
     def read_record(self) -> Record[Any, Any]:
         """Return the next record; raises NoSuchElementError if there is none."""
-        if self.topic not in self._outputs:
+        if self.topic not in self.outputs:
             raise NoSuchElementError(f"Uninitialized topic: {self.topic} (nothing was written to it yet)")
         if self.is_empty():
             raise NoSuchElementError(f"Empty topic: {self.topic}")
-        record = self._outputs[self.topic].popleft()
-        key = self._key_serde.deserialize(self.topic, record.key)
-        value = self._value_serde.deserialize(self.topic, record.value)
+        record = self.outputs[self.topic].popleft()
+        key = self.key_serde.deserialize(self.topic, record.key)
+        value = self.value_serde.deserialize(self.topic, record.value)
         return Record(key, value, -1 if record.timestamp is None else record.timestamp, record.headers)
 
     def read_value(self) -> Any:
@@ -210,7 +205,7 @@ class TestOutputTopic:
 
     def queue_size(self) -> int:
         """Return the number of unread records."""
-        return len(self._outputs.get(self.topic, ()))
+        return len(self.outputs.get(self.topic, ()))
 
     def __repr__(self) -> str:
         return f"TestOutputTopic({self.topic!r}, {self.queue_size()} records)"

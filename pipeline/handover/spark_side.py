@@ -54,24 +54,19 @@ class SparkSide:
         self._built = built
         self._config = config
         self._spark = spark
-        self._checkpoint = checkpoint.rstrip("/")
+        self.checkpoint = checkpoint.rstrip("/")
         self._topics = topics
         self._counts = counts = topics.counts
         self._application_id: str = config["application.id"]
         self._files = HadoopFiles(spark)
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB_PROVIDER)
         spark.conf.set("spark.sql.shuffle.partitions", str(max(counts.values())))
-        self._file = f"{self._checkpoint}/{OWNERSHIP_FILE}"
+        self._file = f"{self.checkpoint}/{OWNERSHIP_FILE}"
         found = self._files.read(self._file)
         #: The owner of the state; None if the checkpoint is empty.
         self.owner: Ownership | None = None
-        if found is not None or self._files.read(f"{self._checkpoint}/{IDENTITY_FILE}") is not None:
-            self.owner = unpack_ownership(found, self._checkpoint)
-
-    @property
-    def checkpoint(self) -> str:
-        """The checkpoint's directory."""
-        return self._checkpoint
+        if found is not None or self._files.read(f"{self.checkpoint}/{IDENTITY_FILE}") is not None:
+            self.owner = unpack_ownership(found, self.checkpoint)
 
     def source_topics(self, topology: ProcessorTopology) -> list[str]:
         """Return the full names of the topics that a sub-topology reads."""
@@ -99,12 +94,12 @@ class SparkSide:
         number = 1 if self.owner is None else self.owner.generation + 1
         seeded = tuple(topology.subtopology for topology in self.stateful)
         following = Ownership(SPARK, number, offsets, seeded, mark=mark)
-        self._files.delete(following.directory(self._checkpoint))  # leftovers of an earlier attempt
+        self._files.delete(following.directory(self.checkpoint))  # leftovers of an earlier attempt
         moved: dict[str, Moved] = {}
         for topology in self.stateful:
             moved |= self._seed(topology, following, own[topology.subtopology])
             progress(topology.subtopology)
-        self._files.delete(f"{self._checkpoint}/{IDENTITY_FILE}")  # the topology may have changed; Spark rewrites it
+        self._files.delete(f"{self.checkpoint}/{IDENTITY_FILE}")  # the topology may have changed; Spark rewrites it
         self._files.replace(self._file, following.packed())
         previous, self.owner = self.owner, following
         if previous is not None:
@@ -115,7 +110,7 @@ class SparkSide:
         changelogs = changelogs_of(topology, self._application_id)
         plan = SeedPlan(topology.subtopology, self._config, changelogs, owner.offsets, own)
         tasks = self.tasks(topology)
-        directory = owner.seed_directory(self._checkpoint, topology.subtopology)
+        directory = owner.seed_directory(self.checkpoint, topology.subtopology)
         numbers = self._spark.range(0, tasks, numPartitions=tasks).selectExpr("int(id) AS task")
         numbers.mapInArrow(make_seeds(plan), SEED_DDL).write.parquet(directory)
         seeds = self._spark.read.schema(SEED_DDL).parquet(directory).where(f"store != '{OWN_STORE}'")
@@ -127,10 +122,10 @@ class SparkSide:
     def _forget(self, generation: Ownership) -> None:
         """Delete the queries and state of an outdated generation."""
         if generation.generation:
-            self._files.delete(generation.directory(self._checkpoint))
+            self._files.delete(generation.directory(self.checkpoint))
         else:
             for topology in self._built:
-                self._files.delete(generation.query_directory(self._checkpoint, topology.subtopology))
+                self._files.delete(generation.query_directory(self.checkpoint, topology.subtopology))
 
     def keep(self, owner: Ownership) -> None:
         """Save the owner of the checkpoint's state."""
@@ -141,9 +136,9 @@ class SparkSide:
 
     def check_identity(self, topology: Topology) -> None:
         """Raise CheckpointError if the checkpoint belongs to another topology."""
-        found = self._files.read(f"{self._checkpoint}/{IDENTITY_FILE}")
+        found = self._files.read(f"{self.checkpoint}/{IDENTITY_FILE}")
         if found is not None:
-            check(found, identity(topology, self._built, self._config, self._topics), self._checkpoint)
+            check(found, identity(topology, self._built, self._config, self._topics), self.checkpoint)
 
     def last_batches(self) -> dict[int, int | None]:
         """Return the last finished micro-batch of each sub-topology's query, None where there is none."""
@@ -155,7 +150,7 @@ class SparkSide:
 
     def _query(self, number: int) -> str:
         assert self.owner is not None
-        return self.owner.query_directory(self._checkpoint, number)
+        return self.owner.query_directory(self.checkpoint, number)
 
     def offsets(self) -> dict[str, dict[int, int]]:
         """Return the positions of the queries after their last finished micro-batches: the next offsets to read."""
@@ -185,7 +180,7 @@ class SparkSide:
             state: DataFrame = blobs(self._spark, self._query(number))
             return state
         if number in self.owner.seeded:
-            seeds = self._spark.read.schema(SEED_DDL).parquet(self.owner.seed_directory(self._checkpoint, number))
+            seeds = self._spark.read.schema(SEED_DDL).parquet(self.owner.seed_directory(self.checkpoint, number))
             return seeds.select("task", "store", "number", "data")
         return None
 

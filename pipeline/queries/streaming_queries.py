@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pickle import PicklingError
 from typing import Any
@@ -66,6 +67,7 @@ Admit = Callable[[Ownership], None]
 ForeachBatch = Callable[[DataFrame, int, int], None]
 
 
+@dataclass(eq=False)
 class StreamingQueries:
     """Runs a topology on Spark.
 
@@ -76,31 +78,22 @@ class StreamingQueries:
     Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        config: StreamsConfig,
-        spark: SparkSession,
-        lease: CheckpointLease,
-        make_ready: MakeReady,
-        foreach_batch: ForeachBatch | None = None,
-        backfill: bool = False,
-        admit: Admit = lambda _: None,
-    ) -> None:
-        config.require("application.id", "bootstrap.servers")
-        self.report = report_capabilities(topology, config)
+    topology: Topology
+    config: StreamsConfig
+    spark: SparkSession
+    lease: CheckpointLease
+    make_ready: MakeReady
+    foreach_batch: ForeachBatch | None = None
+    backfill: bool = False
+    admit: Admit = lambda _: None
+
+    def __post_init__(self) -> None:
+        self.config.require("application.id", "bootstrap.servers")
+        self.report = report_capabilities(self.topology, self.config)
         self.report.check()
-        self._topology = topology
-        self._config = config
-        self._spark = spark
-        self._lease = lease
-        self._checkpoint = lease.directory
-        self._make_ready = make_ready
-        self._foreach_batch = foreach_batch
-        self._backfill = backfill
-        self._admit = admit
-        self._application_id: str = config["application.id"]
-        self._built = topology.internal_builder.build_subtopologies(config, frozenset())
+        self._checkpoint = self.lease.directory
+        self._application_id: str = self.config["application.id"]
+        self._built = self.topology.internal_builder.build_subtopologies(self.config, frozenset())
         self._topics = Topics({}, {})
         self._identity: Mapping[str, Any] = {}
         self._owner = Ownership()
@@ -154,7 +147,7 @@ class StreamingQueries:
 
     def _admit_again(self) -> None:
         try:
-            self._admit(self._owner)
+            self.admit(self._owner)
             self._check_topics()
         except CheckpointError:
             self.stop()
@@ -164,8 +157,8 @@ class StreamingQueries:
 
     def _check_topics(self) -> None:
         """Raise CheckpointError if a topic was recreated, which Spark does not notice; warn of added partitions."""
-        self._topics = self._make_ready(self._built)
-        found = identity(self._topology, self._built, self._config, self._topics)
+        self._topics = self.make_ready(self._built)
+        found = identity(self.topology, self._built, self.config, self._topics)
         check(orjson.dumps(self._identity), found, self._checkpoint, accept=True)
         added = added_partitions(self._identity[PARTITIONS], found[PARTITIONS])
         if added:
@@ -195,12 +188,12 @@ class StreamingQueries:
     @property
     def stateful(self) -> list[int]:
         """The numbers of the sub-topologies that have state."""
-        return [each.subtopology for each in self._built if not is_stateless(each, self._config)]
+        return [each.subtopology for each in self._built if not is_stateless(each, self.config)]
 
     def _wait(self, query: StreamingQuery, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
         """Wait a while for a query's end; return it, or the one started in its place because Python was late."""
         try:
-            self._lease.check()
+            self.lease.check()
             query.awaitTermination(POLL_SECONDS)
         except LockError:
             self.stop()
@@ -227,25 +220,25 @@ class StreamingQueries:
     def _prepare(self) -> None:
         self._stopping.clear()
         self._queries.clear()
-        require_connector(self._spark)
-        self._topics = self._make_ready(self._built)
+        require_connector(self.spark)
+        self._topics = self.make_ready(self._built)
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
-            self._spark.conf.set(f"spark.sql.streaming.{key}", value)
+            self.spark.conf.set(f"spark.sql.streaming.{key}", value)
         self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:
-        wanted = identity(self._topology, self._built, self._config, self._topics)
-        files = HadoopFiles(self._spark)
+        wanted = identity(self.topology, self._built, self.config, self._topics)
+        files = HadoopFiles(self.spark)
         self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
-        require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
-        self._admit(self._owner)
+        require_engine(self._owner, BACKFILL if self.backfill else SPARK, self._checkpoint)
+        self.admit(self._owner)
         path = f"{self._checkpoint}/{IDENTITY_FILE}"
         found = files.read(path)
         if found is None:
             files.write(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
             self._identity = wanted
             return
-        check(found, wanted, self._checkpoint, self._config["penstock.topology.changes"] == "accept")
+        check(found, wanted, self._checkpoint, self.config["penstock.topology.changes"] == "accept")
         earlier = orjson.loads(found)
         self._identity = with_known_ids(wanted, earlier)
         if self._identity != earlier:
@@ -274,11 +267,11 @@ class StreamingQueries:
             ) from error
 
     def _query(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
-        config, number = self._config, topology.subtopology
+        config, number = self.config, topology.subtopology
         topics = full_source_topics(topology, self._application_id)
         buckets = buckets_of(topology, config)
         tasks = max(self._topics.counts[topic] for topic in topics) * buckets
-        self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
+        self.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
         directory = self._owner.query_directory(self._checkpoint, number)
         from_files = self._owner.from_files(topics)
         records = self._records(topology, topics, from_files)
@@ -286,7 +279,7 @@ class StreamingQueries:
         # Records of files can only be ordered with all records of a partition.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
-        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
+        self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
         settings = producer_settings(config)
         if stateless:
             to_kafka, to_frame = run_stateless_to_kafka(plan, settings), run_stateless(plan)
@@ -303,7 +296,7 @@ class StreamingQueries:
                     self._seed(number, directory),
                 )
             )
-        if self._foreach_batch is None:  # the query itself writes, and leaves nothing for Spark to write
+        if self.foreach_batch is None:  # the query itself writes, and leaves nothing for Spark to write
             writer = records.mapInArrow(to_kafka, WRITTEN_DDL).writeStream.format("noop")
         else:
             writer = records.mapInArrow(to_frame, RECORD_DDL).writeStream.foreachBatch(self._divide(number))
@@ -319,12 +312,12 @@ class StreamingQueries:
         """Return the records of topics as a stream, in the columns of TO_PYTHON."""
         frames = []
         if from_files:
-            frames.append(stream_of(self._spark, self._owner.files, from_files))
+            frames.append(stream_of(self.spark, self._owner.files, from_files))
         from_kafka = [topic for topic in topics if topic not in from_files]
         if from_kafka:
-            options = source_options(topology, self._config, self._topics.counts, from_kafka)
+            options = source_options(topology, self.config, self._topics.counts, from_kafka)
             options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
-            found = self._spark.readStream.format("kafka").options(**options).load()
+            found = self.spark.readStream.format("kafka").options(**options).load()
             frames.append(
                 found.selectExpr(
                     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
@@ -334,17 +327,17 @@ class StreamingQueries:
 
     def _seed(self, number: int, query_directory: str) -> GroupedData | None:
         """Return a query's initial state after a handover; None once its first micro-batch is finished."""
-        if number not in self._owner.seeded or HadoopFiles(self._spark).names(f"{query_directory}/commits"):
+        if number not in self._owner.seeded or HadoopFiles(self.spark).names(f"{query_directory}/commits"):
             return None
         seeds = self._owner.seed_directory(self._checkpoint, number)
-        return self._spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
+        return self.spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
 
     def _divide(self, number: int) -> Callable[[DataFrame, int], None]:
         """Return what writes a micro-batch's records for internal topics, and hands the others to foreach_batch.
 
         It runs in the driver, and again if a micro-batch is repeated.
         """
-        to_kafka, foreach_batch = write_to_kafka(producer_settings(self._config)), self._foreach_batch
+        to_kafka, foreach_batch = write_to_kafka(producer_settings(self.config)), self.foreach_batch
         internal = sorted(f"{self._application_id}-{name}" for each in self._built for name in each.repartition_topics)
         assert foreach_batch is not None
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from penstock.topology.config.streams_config import KEYS, StreamsConfig
+from penstock.topology.config.config_keys import KEYS
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.graph.processor_topology import AutoOffsetReset, ProcessorTopology, SourceNode
 

@@ -82,7 +82,10 @@ class _Page:
 
 
 class PagedRows(BytesStore):
-    """An ordered map in pages. Updates wait in their pages until commit() writes the changed ones."""
+    """An ordered map in pages. Updates wait in their pages until commit() writes the changed ones.
+
+    It has no offset and persists nothing: Spark's checkpoint does, with all else of the micro-batch.
+    """
 
     persistent = True
 
@@ -210,10 +213,6 @@ class PagedRows(BytesStore):
         for page in self._pages:
             page.changed = False
 
-    def committed_offset(self) -> int | None:
-        """Return None: Spark's checkpoint has the offsets."""
-        return None
-
     @override
     def committed_mark(self, name: str) -> int | None:
         return self._marks.get(name)
@@ -223,9 +222,6 @@ class PagedRows(BytesStore):
         for key, value in rows:
             self.put(key, value)
         self.commit(next_offset, marks)
-
-    def persist(self, beside_writes: bool = False) -> None:
-        """Do nothing: Spark persists committed rows when the micro-batch ends."""
 
     @override
     def close(self) -> None:

@@ -66,7 +66,7 @@ class SparkTask(TaskContext):
     ) -> None:
         super().__init__(TaskId(plan.topology.subtopology, partition), plan.config)
         self.send = send or self._keep  # type: ignore[method-assign]
-        self._async_calls = TurnedCalls(asyncio.new_event_loop)
+        self.async_calls = TurnedCalls(asyncio.new_event_loop)
         self._sent: list[SentRecord] = []
         self._plan = plan
         self._state = state
@@ -202,7 +202,7 @@ class SparkTask(TaskContext):
         try:
             self.compiled.close()
         finally:
-            self._async_calls.close()
+            self.async_calls.close()
             if self._stores is not None:
                 self._stores.close()
 
@@ -224,11 +224,6 @@ class SparkTask(TaskContext):
             "A processor cannot add metrics on Spark, where tasks live for one micro-batch. Use Spark's own metrics, "
             "or run it with --engine local"
         )
-
-    @property
-    @override
-    def async_calls(self) -> TurnedCalls:
-        return self._async_calls
 
     @override
     def wall_clock_ms(self) -> int:

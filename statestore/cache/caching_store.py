@@ -31,7 +31,7 @@ from penstock.topology.context.store_interfaces import (
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import ITSELF, Inline, Serdes
+from penstock.topology.serdes.serdes import Inline, Serdes, inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import KeyValueStore
@@ -62,6 +62,8 @@ class CachingStore(StateStore):
 
     Cells have held values, and so do all entries here; see Values.
     """
+
+    caching = True
 
     serdes: StoreSerdes
     values: Values
@@ -101,11 +103,6 @@ class CachingStore(StateStore):
         """Return the serialized size of an entry in bytes."""
         return len(self._log_key(key)) + len(self.values.to_row(held) or b"")
 
-    @property
-    def caching(self) -> bool:
-        """Return True: see StateStore.caching."""
-        return True
-
     @override
     def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
         self._listener = listener
@@ -139,7 +136,7 @@ class CachingStore(StateStore):
 
     def _putter(self) -> Callable[[Any, Any], None]:
         """Return the function that puts an entry under a cache key."""
-        task, cache, log_key = self.task, self._cache, self._log_key
+        task, cache = self.task, self._cache
         entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
         make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
 
@@ -155,7 +152,6 @@ class CachingStore(StateStore):
                 cell[MESSAGE] = task.message
                 cell[USED] = True
             else:
-                log_key(key)  # fails here, and not at the flush, if the key cannot be written
                 stamp = next_stamp()
                 cell = entries[key] = new_cell(held, stamp, task.timestamp, task.headers, task.message, False, key)
                 make_dirty(cell)
@@ -164,23 +160,19 @@ class CachingStore(StateStore):
         return put
 
     def _cells(
-        self,
-        load: Callable[[Any], Cell],
-        cache_key_type: type | None,
-        object_key: Inline,
-        timestamped: bool = True,
+        self, load: Callable[[Any], Cell], record_key: Callable[[Inline], Inline], timestamped: bool = True
     ) -> Cells:
-        """Return the cells for a fused source."""
+        """Return the cells for a fused source; see Cells."""
         serdes, values = self.serdes, self.values
         return self._cache.cells(
             load,
-            cache_key_type,
-            exact_key=serdes.cache_key,
-            exact_key_type=serdes.cache_key_type,
+            key_serde=serdes.key_serde,
+            encode_key=serdes.inline_key,
+            decode_key=inline(serdes.decode_key),
             hold=values.hold_plain,
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
-            object_key=object_key,
+            record_key=record_key,
             timestamped=timestamped,
         )
 
@@ -289,23 +281,22 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
-        self._row_key = self.serdes.row_key
         self._evicts = builder.backend is StoreBackend.LRU
         get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
         get_sent = self._forwarded_getter()
-        cache_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+        encode_key = self.serdes.encode_key
 
         def get(key: Any) -> Any:
-            return get_cached(key if type(key) is key_type else cache_key(key))
+            return get_cached(encode_key(key))
 
         def get_forwarded(key: Any) -> Any:
-            return get_sent(key if type(key) is key_type else cache_key(key))
+            return get_sent(encode_key(key))
 
         def put(key: Any, value: Any) -> None:
-            put_cached(key if type(key) is key_type else cache_key(key), hold(value))
+            put_cached(encode_key(key), hold(value))
 
         def put_held(key: Any, held: Any) -> None:
-            put_cached(key if type(key) is key_type else cache_key(key), held)
+            put_cached(encode_key(key), held)
 
         vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
 
@@ -322,19 +313,17 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         return self._cache.add_clean(key, None if key in self._deleting else held)
 
     @override
-    def cells(self) -> Cells | None:
-        key_type = self.serdes.cache_key_type
-        return None if key_type is None else self._cells(self._load_cell, key_type, ITSELF)
+    def cells(self) -> Cells:
+        return self._cells(self._load_cell, lambda read: read)
 
-    def _log_key(self, key: Any) -> bytes:
-        return self._row_key(key)
+    def _log_key(self, key: bytes) -> bytes:
+        return key
 
-    def _read_entry(self, key: Any) -> Any:
-        return self.values.from_row(self.rows.get(self._row_key(key)))
+    def _read_entry(self, key: bytes) -> Any:
+        return self.values.from_row(self.rows.get(key))
 
-    def _write_entry(self, key: Any, held: Any) -> None:
-        row_key = self._row_key(key)
-        self.rows.put(row_key, self.values.log_held(row_key, held))
+    def _write_entry(self, key: bytes, held: Any) -> None:
+        self.rows.put(key, self.values.log_held(key, held))
 
     @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
@@ -342,27 +331,26 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         if not self.values.logs_value_and_timestamp:
             super()._write_entries(changes)
             return
-        task, write, put, name, serdes = self.task, self._write_entry, self.rows.put, self.name, self.serdes
-        row_key = self._row_key if serdes.cache_key_type is None else serdes.key_of
+        task, write, put, name = self.task, self._write_entry, self.rows.put, self.name
         bytes_of, log_change, pack = self.values.bytes_of, self.task.log_change, LONG.pack
         for key, held, timestamp, headers, message in changes:
             if held is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
                 write(key, None)
             else:
-                row, data, newest = row_key(key), bytes_of(held[0]), held[1]
-                log_change(name, row, data, newest)
-                put(row, pack(newest) + data)  # type: ignore[operator]  # what is held has bytes
+                data, newest = bytes_of(held[0]), held[1]
+                log_change(name, key, data, newest)
+                put(key, pack(newest) + data)  # type: ignore[operator]  # what is held has bytes
 
-    def _object_key(self, key: Any) -> Any:
-        return self.serdes.object_key(key)
+    def _object_key(self, key: bytes) -> Any:
+        return self.serdes.decode_key(key)
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decoded = super()._decoded(rows)
         if not self.builder.plain_values:
             return decoded
         # The rows have no timestamps, but the cache has them.
-        get_cell, key_of, read = self._cache.entries.get, self.serdes.cache_key, self.values.read
+        get_cell, key_of, read = self._cache.entries.get, self.serdes.encode_key, self.values.read
         cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
         return ((key, value if held is None else read(held)) for key, held, value in cached)
 
@@ -371,11 +359,11 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
         """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
-        row_key, to_row, cache = self._row_key, self.values.to_row, self._cache
-        deleting = ((row_key(key), None) for key in self._deleting)
+        to_row, cache = self.values.to_row, self._cache
+        deleting = ((key, None) for key in self._deleting)
         # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
         looked_at = cache.entries.values() if self._evicts else cache.dirty
-        cached = ((row_key(cell[KEY]), cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
+        cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
         found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
         return [(key, to_row(found[key])) for key in sorted(found, reverse=reverse)]

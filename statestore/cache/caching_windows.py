@@ -1,8 +1,7 @@
 """Window and session stores behind the record cache (Kafka Streams: CachingWindowStore, CachingSessionStore).
 
-Cache keys are (key, window start) and (key, session end, session start), where key is the object if equal keys have
-equal bytes, else its bytes. As in Kafka Streams, the cache hides nothing: what the store below hides because it has
-expired can still be seen while it is cached.
+Cache keys are (key's bytes, window start) and (key's bytes, session end, session start). As in Kafka Streams, the cache
+hides nothing: what the store below hides because it has expired can still be seen while it is cached.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -42,7 +41,6 @@ class CachingSegments(CachingStore):
 
     def __init__(self, cache: ThreadCache) -> None:
         super().__init__(cache)
-        self._row_key = self.serdes.row_key
         self._cached = CachedRows(self._cache, self._deleting)
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
@@ -70,7 +68,7 @@ class CachingSegments(CachingStore):
 
     def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
         """Return the entries of low's record key from low on as the store below has them."""
-        return self._entries(low[0], self.segments.fetch(self._row_key(low[0]), low[1], LONG_MAX))
+        return self._entries(low[0], self.segments.fetch(low[0], low[1], LONG_MAX))
 
     @abstractmethod
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
@@ -82,13 +80,12 @@ class CachingSegments(CachingStore):
 
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
         """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
-        segments, deleting, row_key, read = self.segments, self._deleting, self._row_key, self._read_entry
+        segments, deleting, read = self.segments, self._deleting, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
 
         def load(key: CacheKey) -> Cell:
             # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
             if NOTHING_OBSERVED < segments.observed_ms < key[1] or key in deleting:
-                row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
                 held = None
             else:
                 held = read(key)
@@ -100,7 +97,7 @@ class CachingSegments(CachingStore):
     def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
         """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
         visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
-        latest = self.segments.fetch_latest(self._row_key(low[0]), visible[1], LONG_MAX)
+        latest = self.segments.fetch_latest(low[0], visible[1], LONG_MAX)
         if latest is None:
             below = [] if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
         else:
@@ -154,10 +151,10 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
         segments, hidden = self.segments, self._cached.hidden
-        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+        encode_key = self.serdes.encode_key
 
         def fetch(key: Any, time: int) -> Any:
-            cache_key = (key if type(key) is key_type else record_key(key), time)
+            cache_key = (encode_key(key), time)
             if time < segments.visible_from and hidden(cache_key):
                 return None
             return get(cache_key)
@@ -165,48 +162,49 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return fetch
 
     def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
-        cached, record_key, key_type = self._cached, self.serdes.cache_key, self.serdes.cache_key_type
+        cached, encode_key = self._cached, self.serdes.encode_key
 
         def put_held(key: Any, held: Any, window_start: int) -> None:
-            cache_key = (key if type(key) is key_type else record_key(key), window_start)
+            cache_key = (encode_key(key), window_start)
             cached.put(cache_key)
             put(cache_key, held)
 
         return put_held
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key[0]) + _pack_start(key[1], 0)
+        return cast("bytes", key[0]) + _pack_start(key[1], 0)
 
     def _object_key(self, key: CacheKey) -> Any:
-        return self._windowed(self.serdes.object_key(key[0]), key[1])
+        return self._windowed(self.serdes.decode_key(key[0]), key[1])
 
     def _write_entry(self, key: CacheKey, held: Any) -> None:
-        self.put_row(self._row_key(key[0]), held, key[1])
+        self.put_row(key[0], held, key[1])
 
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row
         return [((record_key, start), from_row(data)) for start, _, data in rows]
 
     @override
-    def cells(self) -> Cells | None:
+    def cells(self) -> Cells:
         """Only for windows that are still open: it does not look whether a row has expired."""
-        if self.serdes.cache_key_type is None:
-            return None
+        return self._cells(self._cell_loader(), self._inline_key)
+
+    def _inline_key(self, read: Inline) -> Inline:
+        inside = read.of("{0}[0]")
         if self._size_ms > SIZE_MAX_MS:
-            object_key = Inline("{windowed}({0}[0], {0}[1])", {"windowed": self._windowed})
-        else:
-            names = {"new_tuple": _new, "windowed": Windowed}
-            object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
-        return self._cells(self._cell_loader(), tuple, object_key)
+            return Inline(f"{{windowed}}({inside.template}, {{0}}[1])", {"windowed": self._windowed, **inside.names})
+        names = {"new_tuple": _new, "windowed": Windowed, **inside.names}
+        times = f"{{0}}[1], {{0}}[1] + {self._size_ms}"
+        return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {times}))", names)
 
     @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """In line for the store of most tables: it runs for each changed window."""
-        if not self.values.logs_value_and_timestamp or self.serdes.cache_key_type is None:
+        if not self.values.logs_value_and_timestamp:
             super()._write_entries(changes)
             return
         task, write, name, segments = self.task, self._write_entry, self.name, self.segments
-        encode_key, bytes_of, log_change = self.serdes.key_of, self.values.bytes_of, self.task.log_change
+        bytes_of, log_change = self.values.bytes_of, self.task.log_change
         put, put_live, pack = segments.put, segments.put_live, LONG.pack
         window = None  # of the change before: most changes are of the same one
         for key, held, timestamp, headers, message in changes:
@@ -220,7 +218,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
                 window, times = start, pack(start) + b"\0\0\0\0"
                 segment = segments.segment_for(start)
             data, newest = bytes_of(held[0]), held[1]
-            log_key = encode_key(record_key) + times
+            log_key = record_key + times
             log_change(name, log_key, data, newest)
             row = pack(newest) + data  # type: ignore[operator]  # what is held has bytes
             if segment is None:
@@ -230,7 +228,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     @override
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
-        record_key = self.serdes.cache_key(key)
+        record_key = self.serdes.encode_key(key)
         rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
         return Rows((cache_key[1], value) for cache_key, value in rows)
 
@@ -247,11 +245,11 @@ class CachingSessionStore(CachingSegments, SessionStore):
         CachingSegments.__init__(self, cache)
         self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
         put_cached, cached = self._putter(), self._cached
-        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+        encode_key = self.serdes.encode_key
 
         def put_held(session: Windowed, held: Any) -> None:
             key, start, end = session
-            cache_key = (key if type(key) is key_type else record_key(key), end, start)
+            cache_key = (encode_key(key), end, start)
             cached.put(cache_key)
             put_cached(cache_key, held)
 
@@ -266,49 +264,50 @@ class CachingSessionStore(CachingSegments, SessionStore):
         return self._fetch(self._get_forwarded, key, start, end)
 
     def _fetch(self, get: Callable[[Any], Any], key: Any, start: int, end: int) -> Any:
-        cache_key = (self.serdes.cache_key(key), end, start)
+        cache_key = (self.serdes.encode_key(key), end, start)
         if end < self.segments.visible_from and self._cached.hidden(cache_key):
             return None
         return get(cache_key)
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key[0]) + PAIR.pack(key[1], key[2])
+        return cast("bytes", key[0]) + PAIR.pack(key[1], key[2])
 
     def _object_key(self, key: CacheKey) -> Any:
-        return Windowed(self.serdes.object_key(key[0]), key[2], key[1])
+        return Windowed(self.serdes.decode_key(key[0]), key[2], key[1])
 
     def _write_entry(self, key: CacheKey, held: Any) -> None:
-        self.put_row(self._row_key(key[0]), key[2], key[1], held)
+        self.put_row(key[0], key[2], key[1], held)
 
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row
         return [((record_key, end, start), from_row(data)) for end, start, data in rows]
 
     @override
-    def cells(self) -> Cells | None:
-        if self.serdes.cache_key_type is None:
-            return None
-        names = {"new_tuple": _new, "windowed": Windowed}
-        object_key = Inline("{new_tuple}({windowed}, ({0}[0], {0}[2], {0}[1]))", names)
-        return self._cells(self._cell_loader(), tuple, object_key, timestamped=False)
+    def cells(self) -> Cells:
+        return self._cells(self._cell_loader(), self._inline_key, timestamped=False)
+
+    def _inline_key(self, read: Inline) -> Inline:
+        inside = read.of("{0}[0]")
+        names = {"new_tuple": _new, "windowed": Windowed, **inside.names}
+        return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {{0}}[2], {{0}}[1]))", names)
 
     @override
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """In line for the store of most tables: it runs for each changed session."""
-        if not self.values.logs_value or self.serdes.cache_key_type is None:
+        if not self.values.logs_value:
             super()._write_entries(changes)
             return
         name, put, log_change = self.name, self.segments.put, self.task.log_change
-        encode_key, bytes_of, pack = self.serdes.key_of, self.values.bytes_of, PAIR.pack
+        bytes_of, pack = self.values.bytes_of, PAIR.pack
         for (record_key, end, start), held, timestamp, _headers, _message in changes:
-            log_key = encode_key(record_key) + pack(end, start)
+            log_key = record_key + pack(end, start)
             data = None if held is None else bytes_of(held)
             log_change(name, log_key, data, timestamp)
             put(log_key, end, data)
 
     @override
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
-        record_key = key if type(key) is self.serdes.cache_key_type else self.serdes.cache_key(key)
+        record_key = self.serdes.encode_key(key)
         rows = self._key_values((record_key, earliest_end), None)
         return Rows([(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start])
 

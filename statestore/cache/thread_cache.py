@@ -86,14 +86,8 @@ class NamedCache:
         """Estimated size of all entries."""
         return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
 
-    def cells(self, load: Callable[[Any], Cell], cache_key_type: type | None, **of_the_store: Any) -> Cells:
-        """Return what a fused source uses of this cache.
-
-        cache_key_type: a cache key of another type is the exact_key of the record's key. of_the_store: the fields of
-        Cells that the store knows.
-        """
-        if self._table is not None:
-            self._table.key_type, self._table.exact_key = cache_key_type, of_the_store["exact_key"]
+    def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
+        """Return what a fused source uses of this cache; of_the_store: the fields of Cells that the store knows."""
         dirty = self.dirty.append
         return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self._table, **of_the_store)
 

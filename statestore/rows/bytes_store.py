@@ -76,9 +76,9 @@ class BytesStore(ABC):
     def rollback(self) -> None:
         """Drop the uncommitted updates."""
 
-    @abstractmethod
     def committed_offset(self) -> int | None:
         """Return the offset of the last commit, None if there is none on disk."""
+        return None
 
     @abstractmethod
     def committed_mark(self, name: str) -> int | None:
@@ -88,8 +88,7 @@ class BytesStore(ABC):
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Write rows, the offset behind them and marks in one step; there are no uncommitted updates meanwhile."""
 
-    @abstractmethod
-    def persist(self, beside_writes: bool = False) -> None:
+    def persist(self, beside_writes: bool = False) -> None:  # noqa: B027  there is nothing to do without a disk
         """Make what was committed survive a SIGKILL; beside_writes: on another thread than the store's own.
 
         What is committed meanwhile may survive or not.

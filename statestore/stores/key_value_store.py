@@ -11,7 +11,7 @@ from typing_extensions import override
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import inline
+from penstock.topology.serdes.serdes import ITSELF, inline
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
@@ -135,11 +135,20 @@ class KeyValueStore(StateStore):
         if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_value_and_timestamp:
             return None
         serdes = self.serdes
-        key, encode, decode = inline(serdes.key_to_bytes), inline(serdes.encode_value), inline(serdes.decode_value)
-        if key.takes_none or encode.takes_none or decode.takes_none:  # nothing is known about them
+        encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
+        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # nothing is known about them
             return None
-        exact = serdes.exact_value, serdes.exact_value_type
-        return TimestampedRows(key, encode, decode, *exact, self.rows.get, self.rows.put, self.rows.compiled_rows)
+        return TimestampedRows(
+            key_serde=serdes.key_serde,
+            encode_key=serdes.inline_key,
+            encode_value=encode,
+            decode_value=decode,
+            exact_value=serdes.exact_value,
+            exact_value_type=serdes.exact_value_type,
+            get=self.rows.get,
+            put=self.rows.put,
+            table=self.rows.compiled_rows,
+        )
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from penstock.kernel import codecs as compiled
 from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
-from penstock.topology.serdes.serdes import as_serde, deserializer_for, inline, same, serializer_for
+from penstock.topology.serdes.serdes import Inline, as_serde, deserializer_for, inline, serializer_for
 
 from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
 from .store_iterator import ClosedStore
@@ -27,19 +27,18 @@ class StateStore:
     builder: what the store is; task: the task it belongs to; rows: where its bytes are.
     """
 
+    #: Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream.
+    caching: ClassVar[bool] = False
+
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         self.builder = builder
         self.task = task
         self.name = builder.name
         self.rows = rows
-        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
+        #: Whether there is a disk behind it; asked for of a closed store too, whose rows are gone.
+        self.persistent = rows.persistent
         #: The topic that serdes get, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
-
-    @property
-    def caching(self) -> bool:
-        """Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream."""
-        return False
 
     def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
         """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
@@ -92,11 +91,6 @@ class StateStore:
         """Return the rows that changelog records stand for."""
         return plain_rows(messages)
 
-    @property
-    def persistent(self) -> bool:
-        """Whether the store keeps its rows and its offset on disk."""
-        return self._persistent
-
     def persist(self, beside_writes: bool = False) -> None:
         """Make what was committed survive a SIGKILL. See BytesStore.persist."""
         self.rows.persist(beside_writes)
@@ -115,63 +109,41 @@ class StateStore:
 class StoreSerdes:
     """The four functions between objects and bytes of one store, and what is known about its objects.
 
-    key_of: encode_key for what is not None, without a call in between where it is compiled. exact_value and its type,
+    encode_key raises for None, which key_to_bytes leaves as it is. key_serde: whose they are. exact_value and its type,
     private_value: Serde.exact and Serde.private of the value serde.
-    cache_key: from a key to what stands for it in a cache: the key itself where its serde is exact, else its bytes;
-    raises for what is no key of this store. Keys of cache_key_type are their own cache keys, if they can be written.
-    row_key, object_key: from a cache key to the bytes, and to the key that is read back from them.
     """
 
     __slots__ = (
-        "cache_key",
-        "cache_key_type",
         "decode_key",
         "decode_value",
         "encode_key",
         "encode_value",
         "exact_value",
         "exact_value_type",
-        "key_of",
+        "key_serde",
         "key_to_bytes",
-        "object_key",
         "private_value",
-        "row_key",
     )
 
     def __init__(self, builder: StoreBuilder, topic: str) -> None:
         key_serde, value_serde = as_serde(builder.key_serde), as_serde(builder.value_serde)
         if key_serde is None or value_serde is None:
             raise StreamsError(f"The store {builder.name} was declared without a key or value serde; set both")
-        to_bytes = serializer_for(key_serde, topic)
-        name = builder.name
-        encode_key = required(to_bytes, partial(null_key, name))
-        self.key_to_bytes = to_bytes
-        self.cache_key: Callable[[Any], Any]
-        self.cache_key_type: type | None
-        self.row_key: Callable[[Any], bytes]
-        self.object_key: Callable[[Any], Any]
-        self.encode_key: Callable[[Any], bytes] = encode_key
+        self.key_serde = key_serde
+        self.key_to_bytes = serializer_for(key_serde, topic)
+        self.encode_key: Callable[[Any], bytes] = required(self.key_to_bytes, partial(null_key, builder.name))
         self.decode_key = deserializer_for(key_serde, topic)
         self.encode_value = serializer_for(value_serde, topic)
         self.decode_value = deserializer_for(value_serde, topic)
-        self.key_of = inline(to_bytes).compiled or encode_key
-        exact_key = key_serde.exact if key_serde.cacheable_keys else None
-
-        def exact_cache_key(key: Any) -> Any:
-            found = None if key is None or exact_key is None else exact_key(key)
-            if found is None:
-                raise null_key(name)
-            return found
-
-        if exact_key is None:
-            self.cache_key, self.cache_key_type = encode_key, None
-            self.row_key, self.object_key = same, self.decode_key
-        else:
-            self.cache_key, self.cache_key_type = exact_cache_key, key_serde.exact_type
-            self.row_key, self.object_key = encode_key, same
         self.exact_value = value_serde.exact
         self.exact_value_type = value_serde.exact_type
         self.private_value = value_serde.private
+
+    @property
+    def inline_key(self) -> Inline:
+        """What encode_key does, for keys that are not None."""
+        code = inline(self.key_to_bytes)
+        return Inline("{encode}({})", {"encode": self.encode_key}) if code.takes_none else code
 
 
 def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:

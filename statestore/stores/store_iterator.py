@@ -7,7 +7,6 @@ of one key, have their rows in memory: a list, that has the same two methods.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from penstock.topology.errors import InvalidStateStoreError
@@ -24,9 +23,7 @@ class _Closeable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from types import TracebackType
 from typing import Any
 
 from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, STORES_DIRECTORY, StateDirectory
@@ -54,9 +53,7 @@ class ClosedState:
     def __enter__(self) -> ClosedState:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def stores(self) -> list[dict[str, Any]]:

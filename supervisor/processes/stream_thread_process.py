@@ -16,22 +16,26 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
         from penstock.statestore.rows.rocksdb_resources import set_process_config
         from penstock.workers.metrics.host_memory import host_bytes
         from penstock.workers.metrics.memory_budget import stores_config
-        from penstock.workers.restore.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
+        from penstock.workers.restore.reporting_listeners import reporting
+        from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
+        from penstock.workers.restore.state_restore_listener import StateRestoreListener
         from penstock.workers.thread.stream_thread import StreamThread
 
     topology = spec.topology.load(spec.config, adopt_libraries)
     adopt_libraries()  # the function that builds it may have configured them
     admit(topology, spec.config)
     set_process_config(stores_config(spec.config, spec.num_threads, host_bytes()))
-    restore = ReportingRestoreListener(control) if "restore" in spec.listeners else None
-    standby = ReportingStandbyListener(control) if "standby" in spec.listeners else None
+    restore = reporting(StateRestoreListener(), "restore", control) if "restore" in spec.listeners else None
+    standby = reporting(StandbyUpdateListener(), "standby", control) if "standby" in spec.listeners else None
     StreamThread.create(topology, spec, control, state_restore_listener=restore, standby_update_listener=standby).run()
 
 
 def prepare_stream_thread(spec: WorkerSpec) -> None:
     """Import the dependencies of run_stream_thread, including the user's module, without calling anything yet."""
     with NamingShadows():
-        from penstock.workers.restore import reporting_listeners  # noqa: F401  as above
+        from penstock.workers.metrics import memory_budget  # noqa: F401  as above
+        from penstock.workers.restore import reporting_listeners  # noqa: F401
+        from penstock.workers.thread import stream_thread  # noqa: F401
 
     spec.topology.prepare()
     adopt_libraries()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control.messages import Shutdown
@@ -18,37 +19,29 @@ Stop = Callable[[Slot, Shutdown], None]
 Answer = Future[str | None] | None
 
 
+@dataclass(eq=False)
 class StreamThreads:
     """Requests to the running application. slots: by number, shared with the supervisor."""
 
-    def __init__(
-        self,
-        slots: dict[int, Slot],
-        client_id: str,
-        states: ApplicationStates,
-        stop: Stop,
-        now: Callable[[], int],
-        log: PrefixedLogger,
-    ) -> None:
-        self._slots = slots
-        self._client_id = client_id
-        self._states = states
-        self._stop = stop
-        self._now = now
-        self._log = log
+    slots: dict[int, Slot]
+    client_id: str
+    states: ApplicationStates
+    stop: Stop
+    now: Callable[[], int]
+    log: PrefixedLogger
 
     def name(self, slot: Slot) -> str:
         """Return the name of the stream thread in a slot."""
-        return f"{self._client_id}-StreamThread-{slot.number}"
+        return f"{self.client_id}-StreamThread-{slot.number}"
 
     def add(self) -> str | None:
         """Add one and return its name, None if the application does not run (KafkaStreams.addStreamThread)."""
-        if not self._states.state.is_running_or_rebalancing:
-            self._log.warning("Cannot add a stream thread when the client is in state %s", self._states.state.name)
+        if not self.states.state.is_running_or_rebalancing:
+            self.log.warning("Cannot add a stream thread when the client is in state %s", self.states.state.name)
             return None
-        number = next(n for n in range(1, len(self._slots) + 2) if n not in self._slots)
-        slot = self._slots[number] = Slot(number, start_at=self._now())
-        self._log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self._slots))
+        number = next(n for n in range(1, len(self.slots) + 2) if n not in self.slots)
+        slot = self.slots[number] = Slot(number, start_at=self.now())
+        self.log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self.slots))
         return self.name(slot)
 
     def remove(self, name: str | None = None) -> Answer:
@@ -59,11 +52,11 @@ class StreamThreads:
         """
         slot = self._find(name)
         if slot is None:
-            self._log.warning("Cannot remove a stream thread: there is none, or the client does not run")
+            self.log.warning("Cannot remove a stream thread: there is none, or the client does not run")
             return None
-        self._log.info("Removing StreamThread-%d", slot.number)
+        self.log.info("Removing StreamThread-%d", slot.number)
         slot.give_up_restart()
-        self._stop(slot, Shutdown(leave_group=True))
+        self.stop(slot, Shutdown(leave_group=True))
         return slot.gone
 
     def restart(self, name: str) -> Answer:
@@ -75,21 +68,21 @@ class StreamThreads:
         """
         slot = self._find(name)
         if slot is None:
-            self._log.warning("Cannot restart %s: there is no such stream thread, or the client does not run", name)
+            self.log.warning("Cannot restart %s: there is no such stream thread, or the client does not run", name)
             return None
-        self._log.info("Restarting StreamThread-%d", slot.number)
+        self.log.info("Restarting StreamThread-%d", slot.number)
         if slot.worker is None:
-            slot.start_at = self._now()
+            slot.start_at = self.now()
             slot.again = Future()
             slot.again.set_result(name)
         elif not slot.is_restarting:
             slot.again = Future()
-            self._stop(slot, Shutdown())
+            self.stop(slot, Shutdown())
         return slot.again
 
     def _find(self, name: str | None) -> Slot | None:
         """Return a slot whose stream thread was not requested to leave; the last one without a name."""
-        if not self._states.state.is_running_or_rebalancing:
+        if not self.states.state.is_running_or_rebalancing:
             return None
         slots = self._staying()
         if name is None:
@@ -98,7 +91,7 @@ class StreamThreads:
         return next((slot for slot in slots if name in (self.name(slot), str(slot.number))), None)
 
     def _staying(self) -> list[Slot]:
-        return [slot for slot in self._slots.values() if slot.stopped_at is None or slot.is_restarting]
+        return [slot for slot in self.slots.values() if slot.stopped_at is None or slot.is_restarting]
 
     def down(self) -> list[str]:
         """Return the names of the stream threads that should run but do not: without a process, starting, or failed."""
@@ -106,6 +99,6 @@ class StreamThreads:
 
     def status(self) -> list[ThreadStatus]:
         """Return the status of each stream thread that has a process, by number."""
-        now = self._now()
-        slots = sorted(self._slots.values(), key=lambda slot: slot.number)
+        now = self.now()
+        slots = sorted(self.slots.values(), key=lambda slot: slot.number)
         return [slot.worker.thread_status(now, slot.restarts) for slot in slots if slot.worker is not None]

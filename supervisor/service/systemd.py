@@ -24,7 +24,8 @@ class SystemdNotifier:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
         self._address = environment.get("NOTIFY_SOCKET", "")
-        self._watchdog_interval_ms = _watchdog_interval_ms(environment)
+        #: Maximum interval between calls of ``watchdog``; None if systemd does not expect them.
+        self.watchdog_interval_ms = _watchdog_interval_ms(environment)
         self._next_watchdog_ms = 0
         self._status = ""
 
@@ -44,14 +45,9 @@ class SystemdNotifier:
 
     def watchdog(self, now_ms: int) -> None:
         """Report that the loop is alive, twice per WatchdogSec; must be called often. now_ms: a monotonic clock."""
-        if self._watchdog_interval_ms is not None and now_ms >= self._next_watchdog_ms:
-            self._next_watchdog_ms = now_ms + self._watchdog_interval_ms
+        if self.watchdog_interval_ms is not None and now_ms >= self._next_watchdog_ms:
+            self._next_watchdog_ms = now_ms + self.watchdog_interval_ms
             self._send("WATCHDOG=1")
-
-    @property
-    def watchdog_interval_ms(self) -> int | None:
-        """Maximum interval between calls of ``watchdog``; None if systemd does not expect them."""
-        return self._watchdog_interval_ms
 
     def _send(self, message: str) -> None:
         if not self._address:

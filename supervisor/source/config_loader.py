@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.topology.config.config_def import is_secret
+from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import (
     COMMON_CLIENT_PREFIXES,
-    KEYS,
     PREFIXES,
     StreamsConfig,
     check_key,

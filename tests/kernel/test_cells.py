@@ -148,7 +148,6 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
     def load(key: str) -> Any:
         return entries.setdefault(key, kernel.cells.Cell(None, 0, 0, None, None, False, key))
 
-    table.key_type = str
     updates = table.updates(load, int, None, int)
 
     def fail(*_: Any) -> Any:
@@ -174,7 +173,7 @@ def test_windows_are_those_of_the_lines_without_the_kernel(
     """Tumbling ones too, and such as overlap, whether the size is a multiple of the advance or not."""
     observed, expected = [-1], [-1]
     declared = TimeWindows(size, grace, max(1, size // parts))
-    windows = kernel.cells.TimeWindows(observed, size, declared.advance_ms, size + grace, str, str)
+    windows = kernel.cells.TimeWindows(observed, size, declared.advance_ms, size + grace)
     for timestamp, is_told in steps:
         if is_told:  # as when the operator's state is told to it
             observed[0] = expected[0] = timestamp

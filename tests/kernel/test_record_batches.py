@@ -73,7 +73,7 @@ def read_as_texts(origin: Any) -> None:
     log = encoded(GivenBatch([Given(b"x")]), 0)
     run: list[Any] = []
     batches.RecordBatches(origin, log, 0, len(log), 0, None, True).take(run, 1)
-    assert [row[1] for row in kernel.messages.Unpacked(run, True)] == ["x"]
+    assert [row[1] for row in kernel.messages.Unpacked(run, kernel.messages.decode_text)] == ["x"]
 
 
 def fields(message: Any) -> tuple[Any, ...]:

@@ -491,7 +491,7 @@ class Simulation:
 
     def _has_global_table(self, process: Process) -> bool:
         assert process.thread is not None
-        consumer = process.thread.global_state._consumer
+        consumer = process.thread.global_state.consumer
         ends = {partition: self.broker.logs[partition].end for partition in self.broker.partitions(TABLE)}
         return all(consumer.position(partition) == end or not end for partition, end in ends.items())
 

@@ -382,7 +382,7 @@ def test_windows_later_than_all_that_were_written_are_not_sought(
         with monkeypatch.context() as patch:
             patch.setattr(open_store.store.segments, "get", lambda _key, time: sought.append(time))
             for start in starts:
-                assert open_store.store.cells().load(("k", start))[VALUE] is None
+                assert open_store.store.cells().load((b"k", start))[VALUE] is None
         return sought
 
     assert seek(10_000) == [10_000], "nothing is known of a store to which nothing was written"

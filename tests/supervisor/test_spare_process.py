@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -205,3 +206,17 @@ def door(path: Path) -> Iterator[Callable[[], tuple[str, int, socket.socket]]]:
             return name, int(pid), line
 
         yield wait
+
+
+def test_the_spare_process_has_imported_what_a_stream_thread_needs(tmp_path: Path) -> None:
+    """Only then does it replace another one at once. Asked in another process: this one has imported everything."""
+    (tmp_path / "empty_app.py").write_text("from penstock import StreamsBuilder\ntopology = StreamsBuilder()\n")
+    code = (
+        "import sys; from types import SimpleNamespace\n"
+        "from penstock.supervisor.processes.stream_thread_process import prepare_stream_thread\n"
+        "from penstock.supervisor.source.topology_source import TopologySource\n"
+        "prepare_stream_thread(SimpleNamespace(topology=TopologySource.of('empty_app:topology')))\n"
+        "print('penstock.workers.thread.stream_thread' in sys.modules, 'rocksdict' in sys.modules)"
+    )
+    done = subprocess.run((sys.executable, "-c", code), cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock import (
     Processor,
     Record,
     Serdes,
+    SessionWindows,
     Stores,
     StreamsBuilder,
     StreamsError,
@@ -24,11 +26,9 @@ from penstock import (
 )
 from penstock.testing import TopologyTestDriver, driver_task
 from penstock.testing.driver_task import DriverTask
-from penstock.topology.context import partitioners
 from penstock.topology.context.exception_handlers import ErrorHandlerContext, Response
-from penstock.topology.context.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
+from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.run.compiled import compile_topology
-from penstock.topology.serdes.windowed_serdes import TimeWindowedSerde
 from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
 
@@ -114,12 +114,11 @@ def test_with_the_kernel_rows_are_taken_apart_and_put_together_by_it() -> None:
     [
         lambda stream: stream.group_by_key().count(store=Materialized("counts").with_logging_disabled()),
         lambda stream: stream.group_by_key().count(store=Stores.in_memory_key_value_store("counts")),
-        lambda stream: stream.group_by_key().count(store=Materialized("counts", key_serde=Reversed())),
         lambda stream: (
             stream.group_by_key().count().group_by(lambda k, v: (k, v), **TEXT).count()
         ),  # asks for old values
     ],
-    ids=["no changelog", "in memory", "a serde of the user's", "old values"],
+    ids=["no changelog", "in memory", "old values"],
 )
 def test_where_an_update_is_more_than_a_row_the_aggregation_is_called(aggregate: Callable[[Any], Any]) -> None:
     text = loop_of(lambda builder: aggregate(builder.stream("in", **TEXT)), **UNCACHED)
@@ -362,15 +361,6 @@ def test_windowed_results_go_where_the_partitioner_says(monkeypatch: pytest.Monk
     assert windowed_counts(monkeypatch) == written
 
 
-def test_hashes_are_kept_for_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioners, "HASHES_MAX", 2)
-    hashes = WindowedHashes(WindowedStreamPartitioner(TimeWindowedSerde(Serdes.string(), 10)), "out")
-    for _ in range(2):
-        for key in ("a", "b", "c"):
-            assert hashes.find(key) % 5 == partition_for_key(key.encode(), 5)
-    assert len(hashes.known) <= 2
-
-
 def test_a_chain_deeper_than_python_can_nest_runs() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", **TEXT)
@@ -399,3 +389,77 @@ def test_a_tiny_cache_loses_no_update() -> None:
         counted = {row.key: value[0] for row, value in driver.get_state_store("windows").all()}
         assert counted == {f"k{n}": 9 if n < 4 else 8 for n in range(7)}
         assert driver.get_state_store("lists").get("k3")[0] == [str(n) for n in range(60) if n % 7 == 3]
+
+
+#: A serde, and two forms of bytes that it reads as one key, of which it writes the first.
+FORMS = {
+    "string": (Serdes.string(), [b"a", "\ufffd".encode(), b"\xff"]),
+    "int64": (Serdes.long(), [b"\0" * 8, b"\1" * 8]),
+    "float64": (
+        Serdes.float64(),
+        [bytes(8), b"\x80" + bytes(7), b"\x7f\xf8" + bytes(6), b"\x7f\xf8" + bytes(5) + b"\1"],
+    ),
+    "float32": (Serdes.float32(), [bytes(4), b"\x7f\xe0\0\0", b"\x7f\xa0\0\0"]),
+    "uuid": (Serdes.uuid(), [str(UUID(int=10)).encode(), str(UUID(int=10)).upper().encode(), b"a" * 32]),
+    "json": (Serdes.json(), [b'{"a":1,"b":2}', b'{ "a":1, "b":2}', b'{"b":2,"a":1}', b"null"]),
+    "json of a type": (Serdes.json(dict[str, int]), [b'{"a":1}', b'{ "a":1}']),
+    "windowed": (
+        Serdes.time_windowed(Serdes.string(), 10),
+        [b"a" + bytes(8), "\ufffd".encode() + bytes(8), b"\xff" + bytes(8)],
+    ),
+    "a user's": (Reversed(), [b"ab", b"ba"]),
+}
+
+
+HOPPING = TimeWindows.of_size_with_no_grace(10).advance_by(5)
+SESSIONS = SessionWindows.of_inactivity_gap_with_no_grace(3)
+
+
+def reduced_after_a_look(stream: Any, serde: Any) -> Any:
+    looked_at = stream.filter(lambda key, value: repr(key) != "b")
+    return looked_at.group_by_key().reduce(lambda old, new: old + new).to_stream()
+
+
+def joined(stream: Any, serde: Any) -> Any:
+    table = stream.map_values(lambda value: value * 2).to_table(store=Materialized("table", key_serde=serde))
+    return stream.join(table, lambda left, right: left + right)
+
+
+WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "count": lambda stream, serde: stream.group_by_key().count().to_stream(),
+    "reduce": reduced_after_a_look,
+    "windows": lambda stream, serde: stream.group_by_key().windowed_by(HOPPING).count().to_stream(),
+    "sessions": lambda stream, serde: stream.group_by_key().windowed_by(SESSIONS).count().to_stream(),
+    "join": joined,
+    "values": lambda stream, serde: stream.map_values(str.upper),
+}
+
+
+@pytest.mark.usefixtures("with_and_without_kernel")
+@pytest.mark.parametrize("config", [{}, UNCACHED], ids=["cache", "no cache"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("serde", "keys"), FORMS.values(), ids=FORMS.keys())
+def test_rows_and_outputs_have_the_bytes_that_the_serde_writes(
+    monkeypatch: pytest.MonkeyPatch, serde: Any, keys: list[bytes], way: str, config: dict[str, Any]
+) -> None:
+    """A loop that leaves a key unread must not take the bytes of the record where the serde writes others."""
+
+    nulls = [] if way == "values" else [None]  # a sink of windowed keys refuses them
+
+    def outputs(fused: bool) -> Any:
+        monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
+        builder = StreamsBuilder()
+        WAYS[way](builder.stream("in", key_serde=serde, value_serde=Serdes.string()), serde).to("out")
+        with TopologyTestDriver(builder.build(), config) as driver:
+            topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.string())
+            for at, key in enumerate([*keys, *keys, *nulls]):
+                topic.pipe_input(key, "v", at)
+            read = {
+                name: driver.create_output_topic(name, Serdes.bytes(), Serdes.bytes()).read_records_to_list()
+                for name in sorted(driver.produced_topic_names())
+            }
+        return {name: [(record.key, record.value, record.timestamp) for record in read[name]] for name in read}
+
+    expected = outputs(fused=False)
+    assert expected["out"]
+    assert outputs(fused=True) == expected

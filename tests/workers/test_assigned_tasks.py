@@ -36,7 +36,7 @@ class Bench:
         self.registry = AssignedStreamsTasks(log, TaskTimeouts(0, ManualClock(), log))
 
     def add(self, *task_ids: TaskId) -> list[StreamTask]:
-        tasks: list[StreamTask] = self.thread.task_manager._task_creator.create_tasks({i: INPUT[i] for i in task_ids})
+        tasks: list[StreamTask] = self.thread.task_manager.task_creator.create_tasks({i: INPUT[i] for i in task_ids})
         for task in tasks:
             self.registry.add_new_task(task)
         return tasks

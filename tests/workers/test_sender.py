@@ -75,7 +75,7 @@ def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
 
 
 def test_what_comes_while_a_batch_is_on_its_way_is_one_batch(stage: ProduceStage) -> None:
-    """Else batches would queue up where brokers take longer than linger.ms, each to wait for its own answer."""
+    """Else batches would queue up where brokers take longer than linger.ms, and each would wait for its answer."""
     first = sent(stage, b"a")
     for key in (b"b", b"c", b"d"):
         stage.send(key)

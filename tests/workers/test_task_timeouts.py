@@ -237,7 +237,7 @@ def test_a_source_topic_that_serves_as_changelog_is_restored_when_its_offsets_ar
     topology = builder.build({"topology.optimization": "all"})
     made = application(topology, task_timeout_ms=TIMEOUT_MS, topology_optimization="all")
     thread = made.thread()
-    outage = Outage(thread.thread.changelog_reader, "_committed", LONG_AGO)
+    outage = Outage(thread.thread.changelog_reader, "committed", LONG_AGO)
     thread.step(20)
     assert thread.is_running
     assert thread.task_manager.active.restoring.keys() == {ZERO}

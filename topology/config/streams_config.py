@@ -14,20 +14,9 @@ from typing import Any
 
 from ..errors import ConfigError
 from .config_def import ConfigKey, ConfigType, DerivedDefault
-from .config_keys import AT_LEAST_ONCE, EXACTLY_ONCE_V2, KEYS, OPTIMIZATIONS
+from .config_keys import KEYS, OPTIMIZATIONS
 
 logger = logging.getLogger(__name__)
-
-__all__ = [
-    "AT_LEAST_ONCE",
-    "EXACTLY_ONCE_V2",
-    "KEYS",
-    "StreamsConfig",
-    "check_key",
-    "environment_name",
-    "import_reference",
-    "verify_topology_optimization_configs",
-]
 
 #: Settings behind these belong to one client (or, ``topic.``, to internal topics) and are handed on as they are.
 CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")

@@ -42,10 +42,6 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
-#: Keys whose hashes are kept for one sink; then the count restarts.
-HASHES_MAX = 200_000
-
-
 class WindowedStreamPartitioner:
     """A partitioner (topic, windowed key, value, partition count) that looks at the key inside (Kafka's class)."""
 
@@ -55,19 +51,3 @@ class WindowedStreamPartitioner:
     def __call__(self, topic: str, windowed: Windowed, value: Any, partition_count: int) -> int:
         """Return the partition of a windowed key."""
         return partition_for_key(self.serde.serialize_base_key(topic, windowed.key) or b"", partition_count)
-
-
-class WindowedHashes:
-    """The hashes of the keys inside of windowed keys, by key, for one topic. known: those found already."""
-
-    def __init__(self, partitioner: WindowedStreamPartitioner, topic: str) -> None:
-        self.known: dict[Any, int] = {}
-        self._serde = partitioner.serde
-        self._topic = topic
-
-    def find(self, key: Any) -> int:
-        """Return a hash, of which the partition is the rest by the number of partitions, and keep it."""
-        if len(self.known) >= HASHES_MAX:
-            self.known.clear()
-        found = self.known[key] = _positive_hash(self._serde.serialize_base_key(self._topic, key) or b"")
-        return found

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ..serdes.serdes import Inline
+    from ..serdes.serdes import Inline, Serde
 
 
 class StoreKind(Enum):
@@ -103,11 +103,11 @@ class Cells(NamedTuple):
     get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
     for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the stamp of a put;
     grown(): makes room, once a cell that was loaded is in use.
-    exact_key(key): the key that stands in a cache key for it; raises for what is no key; that is the key itself if it
-    is of exact_key_type. hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
+    key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
+    record_key(read): from a cache key to the key that goes downstream, with read of the bytes: decode_key, or nothing.
+    hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
     they are dicts of their own or bytes; else None.
-    object_key: from a cache key to what a flush listener gets.
     table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
     """
 
@@ -116,12 +116,13 @@ class Cells(NamedTuple):
     make_dirty: Callable[[Cell], None]
     next_stamp: Callable[[], int]
     grown: Callable[[], None]
-    exact_key: Callable[[Any], Any]
-    exact_key_type: type | None
+    key_serde: Serde[Any]
+    encode_key: Inline
+    decode_key: Inline
+    record_key: Callable[[Inline], Inline]
     hold: Callable[[Any], Any]
     read: Callable[[Any], Any]
     native: type | None
-    object_key: Inline
     timestamped: bool = True
     table: Any = None
 
@@ -129,12 +130,13 @@ class Cells(NamedTuple):
 class TimestampedRows(NamedTuple):
     """A store's rows, 8 bytes of timestamp and the value, for code that does in line what its get and put do.
 
-    encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value, exact_value_type:
-    as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None). Each change has to
-    be written to the changelog first.
+    key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value,
+    exact_value_type: as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None).
+    Each change has to be written to the changelog first.
     table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
     """
 
+    key_serde: Serde[Any]
     encode_key: Inline
     encode_value: Inline
     decode_value: Inline

@@ -34,6 +34,9 @@ class TaskContext:
     Tasks with a part of it, e.g. those that only open stores, override that part: all else raises StreamsError.
     """
 
+    #: What runs the calls of async functions; only a task whose operators are compiled has it.
+    async_calls: AsyncCalls
+
     def __init__(self, task_id: TaskId, config: Mapping[str, Any]) -> None:
         self.task_id = task_id
         #: Effective configuration by Kafka Streams' dotted names, typed values.
@@ -61,11 +64,6 @@ class TaskContext:
     def streams_metrics(self) -> StreamsMetrics:
         """The metrics that processors add."""
         raise self._refusal("streams_metrics")
-
-    @property
-    def async_calls(self) -> AsyncCalls:
-        """What runs the calls of async functions."""
-        raise self._refusal("async_calls")
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock in ms: cached per iteration in a stream thread, mocked in tests."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
-from ..operators.counting import count_aggregator, count_initializer, count_merger
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory
@@ -15,18 +14,6 @@ from .abstract_stream import AbstractStream
 
 if TYPE_CHECKING:
     from .ktable import KTable
-
-__all__ = [
-    "AGGREGATE_NAME",
-    "REDUCE_NAME",
-    "AggregateBuilder",
-    "aggregator_for_reducer",
-    "count_aggregator",
-    "count_initializer",
-    "count_merger",
-    "merger_for_reducer",
-    "reduce_initializer",
-]
 
 AGGREGATE_NAME = "KSTREAM-AGGREGATE-"
 REDUCE_NAME = "KSTREAM-REDUCE-"
@@ -89,13 +76,13 @@ class AggregateBuilder(AbstractStream):
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, Any]:
         """Put an aggregation behind this stream, and return its table; key_serde: of the table's keys."""
-        from .ktable import KTable
+        from .ktable import kept_table
 
         parent: AbstractStream = self.repartitioned(store) if self.repartition_required else self
         node = ProcessorGraphNode(function_name, operator, stores=[store])
         node.output_versioned = kept.versioned
         self.builder.add_graph_node(parent.graph_node, node)
-        return KTable.kept(kept, self.builder, node, parent.source_nodes, operator, key_serde)
+        return kept_table(kept, self.builder, node, parent.source_nodes, operator, key_serde)
 
     def repartitioned(self, store: StoreFactory) -> AbstractStream:
         """Return this stream behind a repartition topic, which is called by the store if the user gave no name."""

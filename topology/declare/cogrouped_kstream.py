@@ -100,7 +100,7 @@ class CogroupedKStream(Generic[K, VR]):
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, VR]:
         """Put an aggregation behind each stream and merge them; for the DSL itself."""
-        from .ktable import KTable
+        from .ktable import kept_table
 
         named = Named(name)
         self._repartition(store)
@@ -121,7 +121,7 @@ class CogroupedKStream(Generic[K, VR]):
         self.builder.add_graph_node(nodes, merge_node)
         sources = self._sources(self._parents.values())
         listed = self.builder.topology.listed_as(merge_node.node_name, sources)
-        return KTable.kept(kept, self.builder, merge_node, listed, merge, key_serde)
+        return kept_table(kept, self.builder, merge_node, listed, merge, key_serde)
 
     def _repartition(self, store: StoreFactory) -> None:
         """Repartition the streams whose keys have changed; all must have the same number of partitions."""

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from ..common.naming import Named
 from ..errors import TopologyError
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
+from ..operators.counting import count_aggregator, count_initializer
 from ..operators.table_operator import TableOperator
 from ..stores.materialized import MaterializedInternal, key_value_store
 from ..stores.windows import SessionWindows, SlidingWindows, Windows
-from .aggregate_builder import (
-    AGGREGATE_NAME,
-    REDUCE_NAME,
-    AggregateBuilder,
-    count_aggregator,
-    count_initializer,
-)
+from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder
 from .options import TableOptions, table_options
 from .windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
 

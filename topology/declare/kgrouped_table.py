@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
+from ..operators.counting import count_aggregator, count_initializer
 from ..operators.table_aggregate import KTableAggregate, KTableReduce
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import Materialized, MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
-from .aggregate_builder import count_aggregator, count_initializer
 from .options import TableOptions, table_options
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
     def _aggregate(
         self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
-        from .ktable import KTable
+        from .ktable import kept_table
 
         repartition, function_name = self._repartitioned(Named(name), prefix, kept)
         node = ProcessorGraphNode(function_name, operator, stores=[key_value_store(kept)])
         node.output_versioned = kept.versioned
         self.builder.add_graph_node(repartition, node)
-        return KTable.kept(kept, self.builder, node, frozenset([repartition.node_name]), operator)
+        return kept_table(kept, self.builder, node, frozenset([repartition.node_name]), operator)
 
     def _repartitioned(
         self, named: Named, prefix: str, kept: MaterializedInternal

@@ -248,7 +248,7 @@ class KStream(AsyncStream[K, V]):
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
         """Read the stream as updates of a table: a null value deletes the row of its key."""
-        from .ktable import KTable
+        from .ktable import kept_table
 
         prefix = "KSTREAM-TOTABLE-"
         node_name = Named(name).or_generate(self.builder, prefix)
@@ -263,7 +263,7 @@ class KStream(AsyncStream[K, V]):
             parent = AbstractStream(self.builder, repartition, None, None, frozenset([repartition.node_name]))
         source = KTableSource(kept.store_name, kept.queryable_store_name)
         node = parent.attach_named(node_name, source, stores=[key_value_store(kept)], output_versioned=kept.versioned)
-        return KTable.kept(kept, self.builder, node, parent.source_nodes, source)
+        return kept_table(kept, self.builder, node, parent.source_nodes, source)
 
     def group_by_key(
         self, *, name: str | None = None, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None

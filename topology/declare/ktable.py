@@ -59,27 +59,6 @@ class KTable(AbstractStream, Generic[K, V]):
         self.queryable_store_name = queryable_store_name
         self._sends_old_values = False
 
-    @classmethod
-    def kept(
-        cls,
-        kept: MaterializedInternal,
-        builder: InternalStreamsBuilder,
-        node: GraphNode,
-        sources: frozenset[str],
-        operator: TableOperator,
-        key_serde: Serde[Any] | None = None,
-    ) -> KTable[Any, Any]:
-        """Return the table of an operator whose results are kept so; key_serde: where the keys are windowed."""
-        return cls(
-            builder,
-            node,
-            key_serde or kept.key_serde,
-            kept.value_serde,
-            sources,
-            operator=operator,
-            queryable_store_name=kept.queryable_store_name,
-        )
-
     def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Keep the rows for which predicate(key, value) holds; the others are deleted."""
         return self._filter(predicate, False, *table_options(**options))
@@ -155,7 +134,7 @@ class KTable(AbstractStream, Generic[K, V]):
         stores += [StoreFactory(builder) for builder in own]
         versioned = None if given is None else kept.versioned
         node = self.attach(name, prefix, operator, store_names=used, stores=stores, output_versioned=versioned)
-        return KTable.kept(kept, self.builder, node, self.source_nodes, operator)
+        return kept_table(kept, self.builder, node, self.source_nodes, operator)
 
     @overload
     def to_stream(self, key_selector: None = None, *, name: str | None = None) -> KStream[K, V]: ...
@@ -278,3 +257,23 @@ class KTable(AbstractStream, Generic[K, V]):
             force_materialization
         )
         return self._sends_old_values
+
+
+def kept_table(
+    kept: MaterializedInternal,
+    builder: InternalStreamsBuilder,
+    node: GraphNode,
+    sources: frozenset[str],
+    operator: TableOperator,
+    key_serde: Serde[Any] | None = None,
+) -> KTable[Any, Any]:
+    """Return the table of an operator whose results are kept so; key_serde: where the keys are windowed."""
+    return KTable(
+        builder,
+        node,
+        key_serde or kept.key_serde,
+        kept.value_serde,
+        sources,
+        operator=operator,
+        queryable_store_name=kept.queryable_store_name,
+    )

@@ -145,7 +145,7 @@ def _resolve(
     join: _Join, answers: list[GraphNode], partitioner: Partitioner | None, given: Materialized | None
 ) -> KTable[Any, Any]:
     """Send answers back to the left side, and join them there."""
-    from .ktable import KTable
+    from .ktable import kept_table
 
     this, builder = join.this, join.this.builder
     topic = join.name("-subscription-response", _RESPONSE) + "-topic"
@@ -167,7 +167,7 @@ def _resolve(
     result = ProcessorGraphNode(result_name, operator, stores=[key_value_store(kept)])
     result.output_versioned = kept.versioned
     join.attach(resolved, result)
-    return KTable.kept(kept, builder, result, sources, operator)
+    return kept_table(kept, builder, result, sources, operator)
 
 
 def _to_primary_partition(topic: str, key: Any, value: SubscriptionResponseWrapper, count: int) -> int | None:

@@ -31,7 +31,7 @@ from ..stores.materialized import (
 )
 from .global_ktable import GlobalKTable
 from .kstream import KStream
-from .ktable import KTable
+from .ktable import KTable, kept_table
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -148,7 +148,7 @@ class StreamsBuilder:
         node = TableSourceNode(table_name, source_name, topic, consumed, operator, key_value_store(kept))
         node.output_versioned = kept.versioned
         self._builder.add_graph_node(self._builder.root, node)
-        return KTable.kept(kept, self._builder, node, frozenset([source_name]), operator)
+        return kept_table(kept, self._builder, node, frozenset([source_name]), operator)
 
     @overload
     def global_table(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.arguments import check_type
 from ..common.naming import Named
 from ..errors import TopologyError
+from ..operators.counting import count_aggregator, count_initializer, count_merger
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
 from ..operators.table_operator import TableOperator
@@ -21,9 +22,6 @@ from .aggregate_builder import (
     REDUCE_NAME,
     AggregateBuilder,
     aggregator_for_reducer,
-    count_aggregator,
-    count_initializer,
-    count_merger,
     merger_for_reducer,
     reduce_initializer,
 )

@@ -11,8 +11,7 @@ from typing_extensions import override
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Headers
-from .fused_cells import FusedCell, cached_store
-from .fused_rows import FusedRow
+from .fused_cells import cached_store
 from .fused_update import FusedUpdate
 from .operator import NodeContext
 from .table_operator import StoredTable
@@ -36,22 +35,14 @@ class KStreamAggregator(StoredTable):
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """Fuse over a cached store, or one whose rows a loop can write itself."""
-        update = self._update(code, names.key)
+        update = self.fused_update(code, names, self.store_name)
         if update is None:
             return False
-        with code.block(f"if {names.key} is None or {names.value} is None:"):
+        with code.block(f"if {names.held_key} is None or {names.value} is None:"):
             code.drop("null key or value")
         with code.block("else:"):
             self.write_update(update, names)
         return True
-
-    def _update(self, code: LoopCode, key: str) -> FusedUpdate | None:
-        """Return what writes an update of the store, None if the closure has to be called."""
-        cached = self.flushed_store(code.context)
-        if cached is not None:
-            return FusedCell(code, cached.cells(), key)
-        rows = None if self.send_old_values else code.context.store(self.store_name).timestamped_rows()
-        return None if rows is None else FusedRow(code, rows, self.store_name, key)
 
     @abstractmethod
     def write_update(self, update: FusedUpdate, names: Names) -> None:

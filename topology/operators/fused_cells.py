@@ -23,25 +23,26 @@ def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
     return store if store.builder.kind is kind and store.cells() is not None else None
 
 
-def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, value: str) -> None:
+def write_lookup(code: LoopCode, getter: KTableValueGetter, names: Names, row: str, value: str) -> None:
     """Write how a table's row for a key, and a value of the reader's own, get into variables; None without a row."""
     get = code.bind(getter.get, "get")
     if getter.cells is None:
         code.say_record()
-        code.emit(f"{row} = {get}({key})")
+        code.emit(f"{row} = {get}({names.key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
     cells, table = getter.cells, getter.cells.table
+    key = code.key_bytes(names, cells.key_serde, cells.encode_key, table)
     if table is None:
         cell = code.fresh("cell")
-        code.emit(f"{cell} = {code.bind(cells.get, 'get_cell')}({exact_key(code, cells, key)})")
+        code.emit(f"{cell} = {code.bind(cells.get, 'get_cell')}({key})")
         not_cached = f"{cell} is None"
     else:
         code.emit(f"{row} = {code.bind(table.read, 'read_cell')}({key})")
         not_cached = f"{row} is {code.bind(table.NOT_CACHED, 'not_cached')}"
     with code.block(f"if {not_cached}:"):
         code.say_record()
-        code.emit(f"{row} = {get}({key})")
+        code.emit(f"{row} = {get}({names.shown})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
     with code.block("else:"):
         if table is None:
@@ -50,25 +51,16 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         code.emit(f"{value} = None if {row} is None else {code.use(inline(cells.read).of('{}[0]'), row)}")
 
 
-def exact_key(code: LoopCode, cells: Cells, key: str) -> str:
-    """Return the expression for a record's key as it stands in cache keys."""
-    exact = code.bind(cells.exact_key, "exact_key")
-    if cells.exact_key_type is None:
-        return f"{exact}({key})"
-    return f"({key} if type({key}) is {code.bind(cells.exact_key_type, 'key_type')} else {exact}({key}))"
-
-
 class FusedCell(FusedUpdate):
     """Writes how a record updates the row of one cache key in its cell.
 
-    cells: the store's; key: the variable with the record's key, or with the cache key of a window.
+    cells: the store's; names: the record's; window: the variable with the cache key of a window.
     """
 
-    def __init__(self, code: LoopCode, cells: Cells, key: str, windowed: bool = False) -> None:
+    def __init__(self, code: LoopCode, cells: Cells, names: Names, window: str = "") -> None:
         super().__init__(code)
         self._cells = cells
-        self._key, self._cell = key, code.fresh("cell")
-        self._windowed = windowed
+        self._names, self._window, self._cell = names, window, code.fresh("cell")
         if cells.table is None:
             self._updates = None
             self._grew = code.flag("grew")
@@ -93,20 +85,32 @@ class FusedCell(FusedUpdate):
         else:
             self._call(self._updates.reduce, self._code.bind(reducer, "reducer"), after_key=(names.value,))
 
+    @property
+    @override
+    def replaces(self) -> bool:
+        return self._updates is not None
+
+    @override
+    def replace(self, names: Names) -> None:
+        assert self._updates is not None
+        self._call(self._updates.replace, after_key=(names.value,))
+
     def _call(self, update: Callable[..., bool], *before_key: str, after_key: tuple[str, ...] = ()) -> None:
         """Write the call of a compiled update, which does all that the lines of FusedUpdate do."""
         code = self._code
         message = "message" if code.keeps_messages else "None"
-        arguments = ", ".join([*before_key, self._key, *after_key, "timestamp", "headers", message])
+        arguments = ", ".join([*before_key, self._write_cache_key(), *after_key, "timestamp", "headers", message])
         with code.block(f"if {code.bind(update, 'update')}({arguments}):"):
             code.say_record()
             code.emit(f"{code.bind(self._cells.grown, 'grown')}()")
 
+    def _write_cache_key(self) -> str:
+        """Write what the cache key is made by, and return its variable."""
+        cells = self._cells
+        return self._window or self._code.key_bytes(self._names, cells.key_serde, cells.encode_key, cells.table)
+
     def _find(self) -> None:
-        code, cell, key = self._code, self._cell, self._key
-        if not self._windowed:
-            key = code.fresh("key")
-            code.emit(f"{key} = {exact_key(code, self._cells, self._key)}")
+        code, cell, key = self._code, self._cell, self._write_cache_key()
         code.emit(f"{cell} = {code.bind(self._cells.get, 'get_cell')}({key})")
         with code.block(f"if {cell} is None:"):
             code.emit(f"{cell} = {code.bind(self._cells.load, 'load')}({key})")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from ..context.store_interfaces import TimestampedRows
 from .fused_update import FusedUpdate
 
 if TYPE_CHECKING:
-    from ..run.fusion import LoopCode
+    from ..run.fusion import LoopCode, Names
 
 _LONG = struct.Struct(">q")
 
@@ -17,18 +19,28 @@ _LONG = struct.Struct(">q")
 class FusedRow(FusedUpdate):
     """Writes how a record updates the row of one key in the store, and how the change continues downstream.
 
-    rows: the store's; store: its name; key: the variable with the key.
+    rows: the store's; store: its name; names: the record's.
     """
 
-    def __init__(self, code: LoopCode, rows: TimestampedRows, store: str, key: str) -> None:
+    def __init__(self, code: LoopCode, rows: TimestampedRows, store: str, names: Names) -> None:
         super().__init__(code)
         self._rows = rows
         self._store = store
-        self._key, self._row_key = key, code.fresh("row_key")
+        self._names, self._row_key = names, ""
+
+    @override
+    def replace(self, names: Names) -> None:
+        self._write_row_key()
+        self._code.emit(f"{self._new} = {names.value}")
+        self._code.emit(f"{self._newest} = timestamp")
+        self._put(is_count=False)
+
+    def _write_row_key(self) -> None:
+        self._row_key = self._code.key_bytes(self._names, self._rows.key_serde, self._rows.encode_key)
 
     def _find(self) -> None:
         code, rows = self._code, self._rows
-        code.emit(f"{self._row_key} = {code.use(rows.encode_key, self._key)}")
+        self._write_row_key()
         find = code.bind(rows.get, "get_row") if rows.table is None else code.bind(rows.table.find, "find")
         code.emit(f"{self._row} = {find}({self._row_key})")
 
@@ -53,7 +65,7 @@ class FusedRow(FusedUpdate):
             with code.block("else:"):
                 self._put_value(as_it_is=False)
         with code.at(self._newest):
-            code.forward_change(self._key, new, "None")
+            code.forward_change(self._names._replace(value=new), "None")
 
     def _put_value(self, as_it_is: bool) -> None:
         """Write the put of a value, and what is read back of it into its variable; as_it_is: it is exact already."""

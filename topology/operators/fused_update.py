@@ -37,6 +37,15 @@ class FusedUpdate(ABC):
         self._look_up(f"{new} = {value}", f"{new} = {self._code.bind(reducer, 'reducer')}({self._old}, {value})")
         self._put(is_count=False)
 
+    @property
+    def replaces(self) -> bool:
+        """Whether replace can be written."""
+        return True
+
+    @abstractmethod
+    def replace(self, names: Names) -> None:
+        """Write how the value becomes the row's, None deletes it, whatever there was; only if replaces says so."""
+
     def _look_up(self, for_a_new_key: str, for_a_known_key: str | None = None) -> None:
         code = self._code
         self._find()

@@ -115,10 +115,10 @@ class Operator(ABC):
         """
         return False
 
-    def fuse_change(self, code: LoopCode, key: str, new: str, old: str) -> bool:
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
         """Write what the closure does with a Change into the loop that sends a cache's changes on; False to be called.
 
-        key, new, old: variables.
+        names: as for fuse, with the new value; old: the variable with the old one.
         """
         return False
 

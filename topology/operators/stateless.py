@@ -92,7 +92,7 @@ class KStreamMap(Operator):
         with code.block(f"if type({pair}) is not tuple or len({pair}) != 2:"):
             code.emit(f"{code.bind(check_pair, 'check_pair')}({code.context.name!r}, {pair})")
         code.emit(f"{key}, {value} = {pair}")
-        code.forward(names._replace(key=key, value=value))
+        code.forward(names.with_key(key)._replace(value=value))
         return True
 
 
@@ -117,7 +117,7 @@ class KStreamSelectKey(Operator):
     def fuse(self, code: LoopCode, names: Names) -> bool:
         key = code.fresh("key")
         code.emit(f"{key} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
-        code.forward(names._replace(key=key))
+        code.forward(names.with_key(key))
         return True
 
 
@@ -286,8 +286,8 @@ class KTableToStream(Operator):
         return to_stream
 
     @override
-    def fuse_change(self, code: LoopCode, key: str, new: str, old: str) -> bool:
-        code.forward(code.names(key, new))
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
+        code.forward(names)
         return True
 
 

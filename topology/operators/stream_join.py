@@ -14,25 +14,9 @@ from ..stores.windows import JoinWindows
 from .operator import NodeContext, Operator
 from .stream_join_serdes import (
     LeftOrRightValue,
-    LeftOrRightValueSerde,
     TimestampedKeyAndJoinSide,
-    TimestampedKeyAndJoinSideSerde,
 )
 from .stream_table_join import joiner_with_key
-
-__all__ = [
-    "KStreamJoinWindow",
-    "KStreamKStreamJoin",
-    "KStreamKStreamJoinLeftSide",
-    "KStreamKStreamJoinRightSide",
-    "KStreamKStreamSelfJoin",
-    "LeftOrRightValue",
-    "LeftOrRightValueSerde",
-    "TimeTracker",
-    "TimeTrackerSupplier",
-    "TimestampedKeyAndJoinSide",
-    "TimestampedKeyAndJoinSideSerde",
-]
 
 #: Least wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
 EMIT_INTERVAL_KEY = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"

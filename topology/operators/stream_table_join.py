@@ -113,17 +113,17 @@ class KStreamKTableJoin(Operator):
         row, right, value = code.fresh("row"), code.fresh("right"), code.fresh("value")
         joiner = code.bind(self.joiner, "joiner")
         arguments = f"{names.key}, {names.value}" if self.with_key else names.value
-        no_key = "" if self.left_join else f" or {names.key} is None"
+        no_key = "" if self.left_join else f" or {names.held_key} is None"
         with code.block(f"if {names.value} is None{no_key}:"):
             code.drop("null join key or value")
         with code.block("else:"):
             if self.left_join:
-                with code.block(f"if {names.key} is None:"):
+                with code.block(f"if {names.held_key} is None:"):
                     code.emit(f"{row} = {right} = None")
                 with code.block("else:"):
-                    write_lookup(code, getter, names.key, row, right)
+                    write_lookup(code, getter, names, row, right)
             else:
-                write_lookup(code, getter, names.key, row, right)
+                write_lookup(code, getter, names, row, right)
             with nullcontext() if self.left_join else code.block(f"if {row} is not None:"):
                 code.emit(f"{value} = {joiner}({arguments}, {right})")
                 code.forward(names._replace(value=value))

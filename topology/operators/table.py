@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
+from .fused_cells import cached_store
 from .operator import NodeContext
 from .table_operator import DerivedTable, StoredTable, TableOperator
 from .table_store import TableStore, materialized_view
 from .value_getters import KTableValueGetterSupplier, Table
+
+if TYPE_CHECKING:
+    from ..run.fusion import LoopCode, Names
 
 
 class KTableSource(TableOperator):
@@ -60,6 +65,23 @@ class KTableSource(TableOperator):
                 forward(key, Change(value, None, True), timestamp, headers)
 
         return source
+
+    @override
+    def flushed_store(self, node: NodeContext) -> Any:
+        name = self.queryable_name
+        return None if name is None else cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
+
+    @override
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """Fuse over a cached store, or one whose rows a loop can write itself."""
+        update = None if self.queryable_name is None else self.fused_update(code, names, self.queryable_name)
+        if update is None or not update.replaces:
+            return False
+        with code.block(f"if {names.held_key} is None:"):
+            code.drop("null key")
+        with code.block("else:"):
+            update.replace(names)
+        return True
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
         dropped, store = node.dropped, TableStore(node, store_name)

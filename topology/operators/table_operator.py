@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from ..context.store_interfaces import StoreKind
+from .fused_cells import FusedCell, cached_store
+from .fused_rows import FusedRow
+from .fused_update import FusedUpdate
 from .operator import Operator
 from .table_store import materialized_view
 from .value_getters import KTableValueGetterSupplier, Table
+
+if TYPE_CHECKING:
+    from ..run.fusion import LoopCode, Names
 
 
 class TableOperator(Operator):
@@ -24,6 +32,14 @@ class TableOperator(Operator):
     @abstractmethod
     def view(self) -> KTableValueGetterSupplier:
         """Return how the table is read."""
+
+    def fused_update(self, code: LoopCode, names: Names, store_name: str) -> FusedUpdate | None:
+        """Return what writes an update of a key-value store into a loop; None if the closure has to be called."""
+        cached = cached_store(code.context, store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        if cached is not None:
+            return FusedCell(code, cached.cells(), names)
+        rows = None if self.send_old_values else code.context.store(store_name).timestamped_rows()
+        return None if rows is None else FusedRow(code, rows, store_name, names)
 
 
 class StoredTable(TableOperator):

@@ -14,7 +14,7 @@ from ..errors import TopologyError
 from ..records import Change, Headers, Windowed
 from ..stores.windows import EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
-from .fused_cells import FusedCell, cached_store, exact_key
+from .fused_cells import FusedCell, cached_store
 from .operator import NodeContext
 from .table_operator import TableOperator
 from .table_store import as_read, forwards_itself
@@ -121,31 +121,28 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         if store is None or advance_ms is None:
             return False
         cells, cache_key = store.cells(), code.fresh("key")
-        with code.block(f"if {names.key} is None:"):
+        with code.block(f"if {names.held_key} is None:"):
             code.drop("null key")
-        with (
-            code.block("else:"),
-            code.block(f"for {cache_key} in {self._write_cache_keys(code, cells, names.key, advance_ms)}:"),
-        ):
-            with code.block(f"if {cache_key} is not None:"):
-                FusedCell(code, cells, cache_key, windowed=True).aggregate(self.initializer, self.aggregator, names)
-            with code.block("else:"):
-                code.drop("expired window")
+        with code.block("else:"):
+            key = code.key_bytes(names, cells.key_serde, cells.encode_key)
+            with code.block(f"for {cache_key} in {self._write_cache_keys(code, cells, key, advance_ms)}:"):
+                with code.block(f"if {cache_key} is not None:"):
+                    FusedCell(code, cells, names, cache_key).aggregate(self.initializer, self.aggregator, names)
+                with code.block("else:"):
+                    code.drop("expired window")
         return True
 
     def _write_cache_keys(self, code: LoopCode, cells: Cells, key: str, advance_ms: int) -> str:
-        """Write what finds the cache keys of the record's windows, None for one that has closed; return it."""
+        """Write what finds the cache keys of a key's windows, None for one that has closed; return it."""
         observed, size_ms = self.observed(code.context), self.windows.size_ms
         late_ms = self.windows.grace_ms + size_ms
         if cells.table is not None and late_ms <= LATE_MAX_MS:
-            exact = cells.exact_key_type, cells.exact_key
-            found = cells.table.windows(observed, size_ms, advance_ms, late_ms, *exact)
+            found = cells.table.windows(observed, size_ms, advance_ms, late_ms)
             return f"{code.bind(found.cache_keys, 'cache_keys')}({key}, timestamp)"
-        newest, start, inside = code.bind(observed, "observed"), code.fresh("start"), code.fresh("inside")
+        newest, start = code.bind(observed, "observed"), code.fresh("start")
         with code.block(f"if timestamp > {newest}[0]:"):
             code.emit(f"{newest}[0] = timestamp")
-        code.emit(f"{inside} = {exact_key(code, cells, key)}")
-        cache_key = f"({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None"
+        cache_key = f"({key}, {start}) if {start} > {newest}[0] - {late_ms} else None"
         if advance_ms == size_ms:
             code.emit(f"{start} = timestamp - timestamp % {size_ms}")
             return f"({cache_key},)"

@@ -9,13 +9,14 @@ from penstock.kernel import sinks
 
 from ..context.error_handling import ErrorHandling
 from ..context.exception_handlers import ProducerRecord
-from ..context.partitioners import WindowedHashes, WindowedStreamPartitioner
+from ..context.partitioners import WindowedStreamPartitioner, partition_for_key
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..graph.processor_topology import SinkNode
 from ..operators.record_context import record_metadata
 from ..records import Headers, RecordMetadata
-from ..serdes.serdes import Inline, Serde, inline, resolve_serde, serializer_for
+from ..serdes.serdes import ITSELF, Inline, Serde, inline, resolve_serde, same, serializer_for
+from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 
 if TYPE_CHECKING:
     from .fusion import LoopCode, Names
@@ -33,7 +34,10 @@ def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskCon
     value_serde = resolve_serde(node.value_serde, task.config, False, where)
 
     def sink_to(topic: str) -> Process:
-        make = _sink if node.partitioner is None else _partitioned_sink
+        if node.partitioner is None:
+            make = _sink
+        else:
+            make = _partitioned_sink if _windowed(node) is None else _windowed_sink
         return make(node, topic, key_serde, value_serde, task, errors)
 
     if isinstance(node.topic, str):
@@ -71,30 +75,38 @@ def fuse_sink(
     code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
-    windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
-    if node.partitioner is not None and (windowed is None or not windowed.serde.keys_inside_are_cacheable):
+    windowed = _windowed(node)
+    if node.partitioner is not None and windowed is None:
         return False
     where, full = f"sink {node.name}", repr(topic)
-    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
+    key_serde = resolve_serde(node.key_serde, task.config, True, where)
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
-    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
+    inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
+    # The bytes that a loop has in place of a key are those to be sent, or those inside a windowed key.
+    is_sent = names.key_serde is key_serde and not names.windowed
+    is_inside = names.key_serde is inside and names.windowed and windowed is not None
+    given_key, to_bytes = (names.held_key, same) if is_sent or is_inside else (names.key, serializer_for(inside, topic))
+    to_key = inline(to_bytes) if windowed is None or is_sent else inline_windowed(to_bytes, windowed.times)
+    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.shown}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     count = None if windowed is None else _write_partition_count(code, topic, task)
     compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         more = "" if count is None else f", {count}"
-        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers{more})")
+        code.emit(f"{error} = {send}({given_key}, {names.value}, timestamp, headers{more})")
         with code.block(f"if {error} is not None:"):
             code.say_record()
             code.emit(f"{unsent}{error})")
         return True
     key, value = code.fresh("key"), code.fresh("value")
-    partition = "" if windowed is None else f", {_write_windowed_hash(code, windowed, topic, names)} % {count}"
+    partition = ""
+    if windowed is not None:
+        partition = f", {code.bind(partition_for_key, 'partition')}({key}[:-{windowed.times_size}], {count})"
     with code.block("try:"):  # costs nothing unless it fails
-        for variable, to_bytes, given in ((key, to_key, names.key), (value, to_value, names.value)):
-            text = code.use(to_bytes, given)
-            code.emit(f"{variable} = {text if to_bytes.takes_none else f'None if {given} is None else {text}'}")
+        for variable, function, given in ((key, to_key, given_key), (value, to_value, names.value)):
+            text = code.use(function, given)
+            code.emit(f"{variable} = {text if function.takes_none else f'None if {given} is None else {text}'}")
     with code.block("except Exception as error:"):
         code.say_record()
         code.emit(f"{unsent}error)")
@@ -104,23 +116,61 @@ def fuse_sink(
 
 
 def _compiled_send(
-    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedStreamPartitioner | None
+    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedSerde | None
 ) -> CompiledSend | None:
     """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
 
-    That of windowed keys, whose keys inside must be compiled, takes the topic's number of partitions, too.
+    That of windowed keys takes the topic's number of partitions, too.
     """
-    times = None
-    if windowed is not None:
-        inner, times = windowed.serde.inner, windowed.serde.times
-        if inner is None or inner.serializer is None:
-            return None
-        to_key = inline(inner.serializer)
-    key, value = to_key.compiled, to_value.compiled
-    if sinks is None or key is None or value is None:
+    value, times_size = to_value.compiled, 0 if windowed is None else windowed.times_size
+    if sinks is None or value is None or (to_key.compiled is None and to_key != ITSELF):
         return None
-    send: CompiledSend | None = sinks.sink_for(task.send, topic, key, value, times)
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, value, times_size)
     return send
+
+
+def _windowed(node: SinkNode) -> WindowedSerde | None:
+    """Return the serde of windowed keys by whose keys inside a sink chooses partitions; None if it does not."""
+    found = node.partitioner.serde if isinstance(node.partitioner, WindowedStreamPartitioner) else None
+    return None if found is None or found.inner is None else found
+
+
+def _windowed_sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
+    """Return a sink of windowed keys, which go where the key inside them belongs."""
+    send, name, partition_count, windowed = task.send, node.name, task.partition_count, _windowed(node)
+    assert windowed is not None
+    assert windowed.inner is not None
+    to_key, to_value, times_size = (
+        serializer_for(key_serde, topic),
+        serializer_for(value_serde, topic),
+        windowed.times_size,
+    )
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        key_bytes = to_key(key)
+        if key_bytes is None:
+            raise StreamsError(f"{name} needs a windowed key, not None")
+        try:
+            value_bytes = to_value(value)
+        except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+            return
+        partition = partition_for_key(key_bytes[:-times_size], partition_count(topic))
+        send(topic, key_bytes, value_bytes, timestamp, headers, partition)
+
+    inner = serializer_for(windowed.inner, topic)
+    compiled_send = _compiled_send(task, topic, inline_windowed(inner, windowed.times), inline(to_value), windowed)
+    if compiled_send is None:
+        return sink
+
+    def sink_compiled(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        error = compiled_send(key, value, timestamp, headers, partition_count(topic))
+        if error is not None:
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+
+    return sink_compiled
 
 
 def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str:
@@ -130,16 +180,6 @@ def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str
         code.say_record()
         code.emit(f"{count} = {code.bind(task.partition_count, 'partition_count')}({topic!r})")
     return count
-
-
-def _write_windowed_hash(code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, names: Names) -> str:
-    """Write what finds the hash of the key inside a windowed key, and return its variable."""
-    hashes, found = WindowedHashes(partitioner, topic), code.fresh("hash")
-    code.emit(f"{found} = {code.bind(hashes.known.get, 'known_hash')}({names.key}[0])")
-    with code.block(f"if {found} is None:"):
-        code.say_record()
-        code.emit(f"{found} = {code.bind(hashes.find, 'find_hash')}({names.key}[0])")
-    return found
 
 
 def _partitioned_sink(

@@ -80,7 +80,8 @@ class CompiledSource:
         extractor = _extractor(node, task)
         self.extracts_timestamps = extractor is not fail_on_invalid_timestamp
         where = f"source {node.name} ({topic})"
-        to_key = deserializer_for(resolve_serde(node.key_serde, task.config, True, where), topic)
+        key_serde = resolve_serde(node.key_serde, task.config, True, where)
+        to_key = deserializer_for(key_serde, topic)
         to_value = deserializer_for(resolve_serde(node.value_serde, task.config, False, where), topic)
         self.stamp = _stamp(self, to_key, to_value, extractor, task, errors)
         self.process_stamped = _process_stamped(task, forward, errors)
@@ -88,7 +89,7 @@ class CompiledSource:
         if self.extracts_timestamps:
             self.process_batch = self._process_batch_stamped
         elif fusion is not None:
-            self.process_batch, self.source_text = fusion.loop(self.name, topic, node.children, to_key, to_value)
+            self.process_batch, self.source_text = fusion.loop(node, topic, key_serde, to_key, to_value)
         else:
             self.process_batch = _process_batch(self.name, to_key, to_value, task, forward, errors)
 

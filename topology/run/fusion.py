@@ -13,11 +13,11 @@ from __future__ import annotations
 import linecache
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import count
 from types import CodeType, FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -27,16 +27,17 @@ from ..context.error_handling import ErrorHandling
 from ..context.store_interfaces import Cells
 from ..context.task_context import Process, TaskContext
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
-from ..graph.processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode
+from ..graph.processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 from ..operators.operator import NodeContext
-from ..records import Change, Message
-from ..serdes.serdes import ITSELF, Inline, inline
+from ..records import Change, Message, Windowed
+from ..serdes.serdes import ITSELF, FromBytes, Inline, Serde, inline
 from .compiled_sink import fuse_sink
 
 ProcessBatch = Callable[[Iterable[Message]], None]
 #: Operators this deep are called, not written: Python's parser allows 100 levels of indentation.
 DEPTH_MAX = 60
 _loops = count(1)
+CodeT = TypeVar("CodeT", bound="LoopCode")
 
 
 @lru_cache(maxsize=256)
@@ -45,11 +46,38 @@ def _compiled(text: str) -> CodeType:
     return compile(text, "<penstock>", "exec")
 
 
-class Names(NamedTuple):
-    """The variables of the loop that hold a record's key and value; timestamp and headers have fixed names."""
+class KeyNotReadError(Exception):
+    """Something in a loop wants the key itself, and the loop has only its bytes: it is written again."""
 
-    key: str
+
+class Names(NamedTuple):
+    """The variables of the loop that hold a record's key and value; timestamp and headers have fixed names.
+
+    held_key: the key; with key_serde its bytes, as that serde writes them, or if it is windowed a Windowed with the
+    bytes of the key inside. shown_key: an expression for the key itself, for what happens seldom.
+    """
+
+    held_key: str
     value: str
+    key_serde: Serde[Any] | None = None
+    shown_key: str = ""
+    windowed: bool = False
+
+    @property
+    def key(self) -> str:
+        """The variable that holds the key itself; raises KeyNotReadError if there is none."""
+        if self.key_serde is not None:
+            raise KeyNotReadError
+        return self.held_key
+
+    @property
+    def shown(self) -> str:
+        """An expression for the key itself."""
+        return self.shown_key or self.held_key
+
+    def with_key(self, variable: str) -> Names:
+        """Return the names of a record with another key."""
+        return Names(variable, self.value)
 
 
 class FusedLoop(NamedTuple):
@@ -93,11 +121,16 @@ class Fusion:
         return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
 
     def loop(
-        self, name: str, topic: str, children: Iterable[str], to_key: Callable[..., Any], to_value: Callable[..., Any]
+        self, node: SourceNode, topic: str, key_serde: Serde[Any], to_key: FromBytes, to_value: FromBytes
     ) -> FusedLoop:
         """Return the loop of a source node for one of its topics (full name)."""
-        code = SourceCode(self, name)
-        code.write_source(tuple(children), inline(to_key), inline(to_value))
+
+        def write(serde: Serde[Any] | None) -> SourceCode:
+            code = SourceCode(self, node.name, to_key, serde)
+            code.write_source(node.children, inline(to_value))
+            return code
+
+        code = _without_keys(key_serde, write)
         return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
 
     def fuse_flushes(self) -> None:
@@ -106,10 +139,25 @@ class Fusion:
             if isinstance(node, ProcessorNode):
                 store = node.operator.flushed_store(self.contexts[name])
                 if store is not None:
-                    code = FlushCode(self)
-                    code.write_flush(node, store.cells(), store.builder.headers_format)
-                    loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
+                    loop = self._flush(node, store.cells(), store.builder.headers_format)
                     store.set_downstream(loop.process_batch)
+
+    def _flush(self, node: ProcessorNode, cells: Cells, headers_format: bool) -> FusedLoop:
+        def write(serde: Serde[Any] | None) -> FlushCode:
+            code = FlushCode(self, cells, serde)
+            code.write_flush(node, headers_format)
+            return code
+
+        code = _without_keys(cells.key_serde, write)
+        return code.compile(f"<penstock {self.task.task_id} flush of {node.name} {next(_loops)}>")
+
+
+def _without_keys(serde: Serde[Any], write: Callable[[Serde[Any] | None], CodeT]) -> CodeT:
+    """Return the code of a loop that has only keys' bytes, as a serde writes them, if nothing in it wants more."""
+    if serde.rewrite is not None:
+        with suppress(KeyNotReadError):
+            return write(serde)
+    return write(None)
 
 
 class LoopCode(ABC):
@@ -186,6 +234,10 @@ class LoopCode(ABC):
         if code != ITSELF:
             self.emit(f"{variable} = {self.use(code, variable)}")
 
+    def knows_keys(self, table: Any) -> None:
+        """Note that the cache keys of a CellTable are bytes as the serde of records' keys writes them."""
+        return
+
     @abstractmethod
     def say_record(self) -> None:
         """Let the task know which record is being processed."""
@@ -195,9 +247,17 @@ class LoopCode(ABC):
         self.say_record()
         self.emit(f"{self.bind(self.context.dropped, 'dropped')}({reason!r})")
 
-    def names(self, key: str, value: str) -> Names:
-        """Return the variables of a record."""
-        return Names(key, value)
+    def key_bytes(self, names: Names, serde: Serde[Any], encode: Inline, table: Any = None) -> str:
+        """Return the variable with the bytes of a record's key, which is not None, as a serde writes them by encode.
+
+        table: the CellTable that is asked for them.
+        """
+        if names.key_serde is serde and not names.windowed:
+            self.knows_keys(table)
+            return names.held_key
+        data = self.fresh("key_bytes")
+        self.emit(f"{data} = {self.use(encode, names.key)}")
+        return data
 
     def forward(self, names: Names) -> None:
         """Write the children of the current node, or calls of them."""
@@ -222,20 +282,22 @@ class LoopCode(ABC):
         assert self._node is not None
         return bool(self._children(self._fusion.topology.nodes[self._node]))
 
-    def forward_change(self, key: str, new: str, old: str) -> None:
-        """Write what the children of the current node, a table, do with a change of a row: variables."""
+    def forward_change(self, names: Names, old: str) -> None:
+        """Write what the children of the current node, a table, do with a change of a row; old: a variable."""
         assert self._node is not None
         for child in self._children(self._fusion.topology.nodes[self._node]):
-            self._write_change(child, key, new, old)
+            self._write_change(child, names, old)
 
-    def _write_change(self, name: str, key: str, new: str, old: str) -> None:
+    def _write_change(self, name: str, names: Names, old: str) -> None:
         outer, self._node = self._node, name
         node = self._fusion.topology.nodes[name]
         operator = node.operator if isinstance(node, ProcessorNode) and name not in self._fusion.shared else None
-        if operator is None or not operator.fuse_change(self, key, new, old):
+        if operator is None or not operator.fuse_change(self, names, old):
             self.say_record()
-            made = f"{self.bind(tuple.__new__, 'new_tuple')}({self.bind(Change, 'change')}, ({new}, {old}, True))"
-            self.emit(f"{self.bind(self._fusion.closures[name], 'process')}({key}, {made}, timestamp, headers)")
+            made = (
+                f"{self.bind(tuple.__new__, 'new_tuple')}({self.bind(Change, 'change')}, ({names.value}, {old}, True))"
+            )
+            self.emit(f"{self.bind(self._fusion.closures[name], 'process')}({names.key}, {made}, timestamp, headers)")
         self._node = outer
 
     @staticmethod
@@ -285,13 +347,20 @@ class LoopCode(ABC):
 
 
 class SourceCode(LoopCode):
-    """The text of the loop over a batch of messages of one topic."""
+    """The text of the loop over a batch of messages of one topic.
+
+    to_key: reads keys; key_serde: keys stay the bytes that it writes.
+    """
 
     arguments = "messages"
 
-    def __init__(self, fusion: Fusion, source: str) -> None:
+    def __init__(self, fusion: Fusion, source: str, to_key: FromBytes, key_serde: Serde[Any] | None) -> None:
         super().__init__(fusion)
-        self._bound["failed"] = _failed(source, fusion.task, fusion.errors)
+        self._to_key = inline(to_key)
+        self._key_serde = key_serde
+        rewrite = None if key_serde is None else key_serde.rewrite
+        self._rewrite: Any = rewrite if compiled is None or rewrite is None else rewrite.copy()  # type: ignore[attr-defined]
+        self._bound["failed"] = _failed(source, fusion.task, fusion.errors, to_key, key_serde)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
     @override
@@ -301,8 +370,19 @@ class SourceCode(LoopCode):
         self.emit(f"task.timestamp = {self._record_time}")
         self.emit("task.headers = headers")
 
-    def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
+    @override
+    def knows_keys(self, table: Any) -> None:
+        """Reading JSON, say, takes longer than to find a key that was written before."""
+        if table is not None and self._rewrite is not None:
+            self._rewrite.known = table.entries
+
+    def write_source(self, children: tuple[str, ...], to_value: Inline) -> None:
         """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
+        if self._key_serde is None:
+            to_key, names = self._to_key, Names("key", "value")
+        else:
+            to_key = Inline("{call}({})", {"call": self._rewrite})
+            names = Names("key", "value", self._key_serde, self._shown_key())
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")
@@ -310,22 +390,22 @@ class SourceCode(LoopCode):
             self.emit("remaining = iter(messages)")
             record = "message"
         else:
-            reads_keys = to_key.names.get("decode") is compiled.decode_text
-            to_key = ITSELF if reads_keys else to_key
-            read_value = to_value.compiled
+            read_key, read_value = to_key.compiled, to_value.compiled
+            to_key = to_key if read_key is None else ITSELF
             to_value = to_value if read_value is None else ITSELF
             self.emit("message = timestamp = headers = None")
-            given = f"messages, {reads_keys}, stream_time, {self.bind(read_value, 'read_value')}"
+            read = f"{self.bind(read_key, 'read_key')}, stream_time, {self.bind(read_value, 'read_value')}"
+            given = f"messages, {read}"
             self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}({given})")
             record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):
                     if compiled is None:
-                        self._write_message(to_key, to_value)
+                        self._write_message(to_key, to_value, names.shown)
                     else:
-                        self._write_unpacked(to_key, to_value)
-                    self._write_children(children, Names("key", "value"))
+                        self._write_unpacked(to_key, to_value, names.shown)
+                    self._write_children(children, names)
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
             with self.block("except BaseException as error:"):
@@ -338,13 +418,16 @@ class SourceCode(LoopCode):
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("failed(message, key, timestamp, headers, error)")
 
+    def _shown_key(self) -> str:
+        return f"(None if key is None else {self.use(self._to_key, 'key')})"
+
     @staticmethod
     def _timestamp(to_key: Inline, to_value: Inline) -> str:
         """Return the variable that a record's timestamp is unpacked to: another one if it can still be unreadable."""
         return "timestamp" if to_key == to_value == ITSELF else "at"
 
-    def _write_unpacked(self, to_key: Inline, to_value: Inline) -> None:
-        """Write what the kernel has left to do before the operators."""
+    def _write_unpacked(self, to_key: Inline, to_value: Inline, key: str) -> None:
+        """Write what the kernel has left to do before the operators; key: an expression for the record's key."""
         if self._timestamp(to_key, to_value) == "at":
             self.emit("timestamp = None")  # until the record is deserialized
             self._write_deserialized("key", to_key)
@@ -352,10 +435,10 @@ class SourceCode(LoopCode):
             self.emit("timestamp = at")
         with self.block("if timestamp is None:"):
             self.emit("timestamp = message.timestamp()[1]")
-            self.emit("invalid_timestamp(message, key, value, -1)")
+            self.emit(f"invalid_timestamp(message, {key}, value, -1)")
 
-    def _write_message(self, to_key: Inline, to_value: Inline) -> None:
-        """Write what takes a message apart."""
+    def _write_message(self, to_key: Inline, to_value: Inline, key: str) -> None:
+        """Write what takes a message apart; key: an expression for its key."""
         self.emit("timestamp = headers = None")  # until the record is deserialized
         for name, code in (("key", to_key), ("value", to_value)):
             self.emit(f"{name} = message.{name}()")
@@ -364,7 +447,7 @@ class SourceCode(LoopCode):
         with self.block("if timestamp > stream_time:"):
             self.emit("stream_time = timestamp")
         with self.block("elif timestamp < 0:"):
-            self.emit("invalid_timestamp(message, key, value, -1)")
+            self.emit(f"invalid_timestamp(message, {key}, value, -1)")
         self.emit("headers = message.headers()")
 
     def _write_deserialized(self, name: str, code: Inline) -> None:
@@ -382,47 +465,68 @@ class FlushCode(LoopCode):
 
     arguments = "changes, olds"
 
+    def __init__(self, fusion: Fusion, cells: Cells, key_serde: Serde[Any] | None) -> None:
+        super().__init__(fusion)
+        self._cells = cells
+        self._key_serde = key_serde
+
     def say_record(self) -> None:
         """Do nothing: the task knows the record from the beginning."""
 
-    def write_flush(self, node: ProcessorNode, cells: Cells, headers_format: bool) -> None:
+    def write_flush(self, node: ProcessorNode, headers_format: bool) -> None:
         """Write the loop over the changes of a node; headers_format: of its store."""
         self._indent, self._node = 1, node.name
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
-            self.assign("key", cells.object_key)
+            names = self._write_key()
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")
-            if cells.timestamped:
-                self._write_row(cells)
+            if self._cells.timestamped:
+                self._write_row()
             else:
-                self._write_session(cells, headers_format)
-            self.forward_change("key", "new", "old")
+                self._write_session(headers_format)
+            self.forward_change(names, "old")
 
-    def _write_row(self, cells: Cells) -> None:
+    def _write_key(self) -> Names:
+        """Write how a change's key becomes that of a record, or as much of it as the loop needs."""
+        cells = self._cells
+        if self._key_serde is None:
+            self.assign("key", cells.record_key(cells.decode_key))
+            return Names("key", "new")
+        as_bytes = cells.record_key(ITSELF)
+        self.assign("key", as_bytes)
+        if as_bytes == ITSELF:
+            return Names("key", "new", self._key_serde, self.use(cells.decode_key, "key"))
+        inside = self.use(cells.decode_key, "key[0]")
+        shown = f"{self.bind(Windowed, 'windowed')}({inside}, key[1], key[2])"
+        return Names("key", "new", self._key_serde, shown, windowed=True)
+
+    def _write_row(self) -> None:
         with self.block("if row is None:"):
             self.emit("new = None")
         with self.block("else:"):
             self.emit("new, timestamp = row")
-            self.assign("new", inline(cells.read))
+            self.assign("new", inline(self._cells.read))
         with self.block("if old is not None:"):
             self.emit("old = old[0]")
 
-    def _write_session(self, cells: Cells, headers_format: bool) -> None:
+    def _write_session(self, headers_format: bool) -> None:
         """Write what a session's result is: see KStreamSessionWindowAggregate._forwards_itself."""
         self.emit("new, timestamp = row, key[2]")
         if headers_format:
             self.emit("headers = None")
         with self.block("if new is not None:"):
-            self.assign("new", inline(cells.read))
+            self.assign("new", inline(self._cells.read))
 
 
-def _failed(source: str, task: TaskContext, errors: ErrorHandling) -> Callable[..., None]:
+def _failed(
+    source: str, task: TaskContext, errors: ErrorHandling, to_key: FromBytes, key_serde: Serde[Any] | None
+) -> Callable[..., None]:
     def failed(message: Message, key: Any, timestamp: int | None, headers: Any, error: BaseException) -> None:
         if timestamp is None:
             errors.failed_deserialization(source, message, error)
             return
         task.message, task.timestamp, task.headers = message, timestamp, headers
-        errors.raise_failure(error, key)
+        errors.raise_failure(error, key if key_serde is None else to_key(key))
 
     return failed

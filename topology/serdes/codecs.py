@@ -24,6 +24,9 @@ Private = Callable[
     tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], bytes | None]],
 ]
 
+#: See Serde.rewrite.
+Rewrite = Callable[[bytes], bytes | None]
+
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -41,6 +44,42 @@ codecs.register_error("penstock.java", _replace_as_java)
 def decode_string(data: bytes) -> str:
     """Return UTF-8 as text."""
     return str(data, "utf-8", "penstock.java")
+
+
+def rewriter(
+    encode: Callable[[Any], bytes | None], decode: Callable[[bytes], Any], is_written: Callable[[bytes], bool] | None
+) -> Rewrite:
+    """Return Serde.rewrite."""
+    if compiled is not None:
+        made: Rewrite = compiled.Rewriter(encode, decode, is_written)
+        return made
+
+    def rewrite(data: bytes) -> bytes | None:
+        if is_written is not None and is_written(data):
+            return data
+        value = decode(data)
+        return None if value is None else encode(value)
+
+    return rewrite
+
+
+def sized_written(size: int | None) -> Callable[[bytes], bool]:
+    """Return Serde.is_written where all bytes of a size are; None: of any size."""
+    return lambda data: size is None or len(data) == size
+
+
+def windowed_written(inside: Callable[[bytes], bool], times_size: int) -> Callable[[bytes], bool]:
+    """Return Serde.is_written of windowed keys: inside is that of the keys in them, their times are behind them."""
+    return lambda data: len(data) > times_size and inside(data[:-times_size])
+
+
+#: Serde.is_written of texts: not all texts, but most. Of UUIDs: only the kernel knows them.
+ascii_written: Callable[[bytes], bool] = bytes.isascii
+uuid_written: Callable[[bytes], bool] | None = None
+
+if compiled is not None:
+    ascii_written, uuid_written = compiled.ascii_written(), compiled.uuid_written()
+    sized_written, windowed_written = compiled.sized_written, compiled.windowed_written
 
 
 def check_bytes(value: Any) -> bytes:

@@ -52,7 +52,9 @@ class Serde(ABC, Generic[T]):
     exact: an object (not None) -> what its bytes are read as, which is immutable, so that it may replace them in
         a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
     exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
-    cacheable_keys: also, equal objects have equal bytes and are hashable: what exact returns may be a key of a cache.
+    rewrite: bytes (not None) -> what is written for what they are read as, mostly those bytes, None for what is read as
+        None; raises what reading and writing raise. So a record's key need not be read to find its row. None: it must.
+    is_written: whether bytes are surely those that rewrite returns, without reading them; None: nothing is sure.
     private: what makes of (encode, decode), between objects and bytes, the functions (hold, read, bytes_of) of a record
         cache: hold(object) gives its bytes, or an object of the cache's own that is quicker to copy than to read from
         bytes; read(held) gives a caller's own. None: nothing is. All of them take and give None.
@@ -63,7 +65,8 @@ class Serde(ABC, Generic[T]):
     deserializer: FromBytes | None = None
     exact: Callable[[Any], Any] | None = None
     exact_type: type | None = None
-    cacheable_keys: bool = False
+    rewrite: codecs.Rewrite | None = None
+    is_written: Callable[[bytes], bool] | None = None
     private: codecs.Private | None = None
     default_part: str | None = None
 
@@ -92,7 +95,7 @@ class PlainSerde(Serde[T]):
     """A serde whose bytes do not depend on the topic. encode, decode: functions that never see None.
 
     exact_type: a type whose objects cannot be changed, and are read back as they were if they can be written; fits:
-    whether one can be, None if all can. See Serde.exact.
+    whether one can be, None if all can. See Serde.exact; is_written: see there.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class PlainSerde(Serde[T]):
         *,
         exact_type: type | None = None,
         fits: Callable[[Any], bool] | None = None,
-        cacheable_keys: bool = False,
+        is_written: Callable[[bytes], bool] | None = None,
         private: codecs.Private | None = None,
     ) -> None:
         self.name = name
@@ -111,7 +114,8 @@ class PlainSerde(Serde[T]):
         self.deserializer: FromBytes = nullable(decode)
         self.exact_type = exact_type
         self.exact = None if exact_type is None else _exact(exact_type, encode, decode, fits)
-        self.cacheable_keys = cacheable_keys
+        self.is_written = is_written
+        self.rewrite = codecs.rewriter(encode, decode, is_written)
         self.private = private
 
     @override
@@ -291,14 +295,18 @@ def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
     packer = struct.Struct(layout)
     unpack = packer.unpack
     encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
-    serde: PlainSerde[Any] = PlainSerde(name, encoder(name, packer.pack), lambda data: unpack(data)[0], **exact)
+    # A float of 32 bits becomes one of 64 and back again, which changes some NaNs.
+    is_written = None if layout == ">f" else codecs.sized_written(packer.size)
+    serde: PlainSerde[Any] = PlainSerde(
+        name, encoder(name, packer.pack), lambda data: unpack(data)[0], is_written=is_written, **exact
+    )
     set_inline(serde.deserializer, Inline("{unpack}({})[0]", {"unpack": unpack}))
     return serde
 
 
 def _integer(name: str, layout: str) -> PlainSerde[int]:
     limit = 1 << 8 * struct.calcsize(layout) - 1
-    return _number(name, layout, exact_type=int, fits=range(-limit, limit).__contains__, cacheable_keys=True)
+    return _number(name, layout, exact_type=int, fits=range(-limit, limit).__contains__)
 
 
 _STRING: PlainSerde[str] = PlainSerde(
@@ -307,26 +315,29 @@ _STRING: PlainSerde[str] = PlainSerde(
     codecs.decode_string if compiled is None else compiled.decode_text,
     exact_type=str,
     fits=str.isascii,  # else it may have half of a surrogate pair in it
-    cacheable_keys=True,
+    is_written=codecs.ascii_written,
 )
 if compiled is not None:  # fusion.py knows it by this name: keys may be read as texts at once
     set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
-_BYTES: PlainSerde[bytes] = PlainSerde("bytes", codecs.check_bytes, bytes, exact_type=bytes, cacheable_keys=True)
+_BYTES: PlainSerde[bytes] = PlainSerde(
+    "bytes",
+    codecs.typed(bytes, bytes, codecs.check_bytes),
+    bytes,
+    exact_type=bytes,
+    is_written=codecs.sized_written(None),
+)
 set_inline(_BYTES.deserializer, ITSELF)
 _JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=codecs.private_dicts)
 _UUID: PlainSerde[UUID] = PlainSerde(
-    "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, cacheable_keys=True
+    "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, is_written=codecs.uuid_written
 )
-_BOOLEAN: PlainSerde[bool] = PlainSerde(
-    "boolean", codecs.encode_boolean, codecs.decode_boolean, exact_type=bool, cacheable_keys=True
-)
+_BOOLEAN: PlainSerde[bool] = PlainSerde("boolean", codecs.encode_boolean, codecs.decode_boolean, exact_type=bool)
 _VOID: PlainSerde[None] = PlainSerde("void", codecs.refuse_void, codecs.refuse_void)
 _INT16 = _integer("int16", ">h")
 _INT32 = _integer("int32", ">i")
 _INT64 = _integer("int64", ">q")
 # A float of 32 bits is seldom what was written: only its bytes are kept.
 _FLOAT32: PlainSerde[float] = _number("float32", ">f")
-# Not as keys in a cache: 0.0 and -0.0 are equal and have different bytes, NaN is not equal to itself.
 _FLOAT64: PlainSerde[float] = _number("float64", ">d", exact_type=float)
 
 

@@ -12,6 +12,7 @@ from msgspec import inspect
 from typing_extensions import override
 
 from ..errors import ConfigError
+from .codecs import rewriter
 from .json_codec import json_decoder, json_encoder
 from .serdes import Serde, nullable
 
@@ -39,8 +40,10 @@ class TypedJsonSerde(Serde[T]):
             )
         self.kind = kind
         self.allow_nan = allow_nan
-        self.serializer = nullable(json_encoder(kind, allow_nan))
+        encode = json_encoder(kind, allow_nan)
+        self.serializer = nullable(encode)
         self.deserializer = nullable(decode)
+        self.rewrite = rewriter(encode, decode, None)
 
     @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from penstock.kernel import codecs as compiled
+
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
 from ..records import Change, Windowed
+from .codecs import rewriter, windowed_written
 from .serdes import (
     FromBytes,
     Inline,
@@ -19,22 +23,24 @@ from .serdes import (
     as_serde,
     deserializer_for,
     inline,
+    nullable,
+    same,
     serializer_for,
     set_inline,
 )
 
-_TIMESTAMP = struct.Struct(">q")
-_SESSION = struct.Struct(">qq")
-_TIMESTAMP_MAX = 2**63 - 1
+_TIME_MAX = 2**63 - 1
 
 
 class WindowedSerde(Serde[Windowed]):
     """A serde of windowed keys: the key in another serde (without inner in the default one), and the window.
 
-    times: the fields of a Windowed that follow the key, 8 bytes each.
+    times: the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: how far after its start a window
+    ends, where its end is not written.
     """
 
     times: ClassVar[tuple[int, ...]]
+    window_size_ms = 0
 
     def __init__(self, inner: SerdeLike | None) -> None:
         self.inner = as_serde(inner)
@@ -42,23 +48,44 @@ class WindowedSerde(Serde[Windowed]):
         if inner_serde is None:
             return
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
-            self.serializer = self._serializer(inner_serde.serializer)
+            encode = windowed_encoder(inner_serde.serializer, self.times)
+            self.serializer = nullable(encode)
             self.deserializer = self._deserializer(inner_serde.deserializer)
-            set_inline(self.serializer, _inline(inner_serde.serializer, self.times))
+            set_inline(self.serializer, inline_windowed(inner_serde.serializer, self.times))
+            if inner_serde.is_written is not None:
+                self.is_written = windowed_written(inner_serde.is_written, self.times_size)
+            self.rewrite = rewriter(encode, self.deserializer, self.is_written)
 
-    def _serializer(self, inner: ToBytes) -> ToBytes:
-        raise NotImplementedError
+    @property
+    def times_size(self) -> int:
+        """Bytes behind the key."""
+        return 8 * len(self.times)
 
     def _deserializer(self, inner: FromBytes) -> FromBytes:
-        raise NotImplementedError
+        size, unpack = self.times_size, struct.Struct(f">{len(self.times)}q").unpack_from
+
+        def decode(data: bytes) -> Windowed | None:
+            if not data:
+                return None
+            times = dict(zip(self.times, unpack(data, len(data) - size), strict=True))
+            start = times[1]
+            return Windowed(inner(data[:-size]), start, times.get(2, min(start + self.window_size_ms, _TIME_MAX)))
+
+        if compiled is None:
+            return nullable(decode)
+        read_inner = inline(inner).compiled or inner
+        return nullable(compiled.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
 
     @override
     def serialize(self, topic: str, value: Windowed | None) -> bytes | None:
-        return self._serializer(serializer_for(self._inner(), topic))(value)
+        if self.serializer is not None:
+            return self.serializer(value)
+        return None if value is None else windowed_encoder(serializer_for(self._inner(), topic), self.times)(value)
 
     @override
     def deserialize(self, topic: str, data: bytes | None) -> Windowed | None:
-        result: Windowed | None = self._deserializer(deserializer_for(self._inner(), topic))(data)
+        read = self.deserializer or self._deserializer(deserializer_for(self._inner(), topic))
+        result: Windowed | None = read(data)
         return result
 
     @override
@@ -68,11 +95,6 @@ class WindowedSerde(Serde[Windowed]):
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
         """Return the bytes of the key inside a windowed key: what its partition is derived from."""
         return self._inner().serialize(topic, key)
-
-    @property
-    def keys_inside_are_cacheable(self) -> bool:
-        """Whether equal keys inside windowed keys have equal bytes; see Serde.cacheable_keys."""
-        return self.inner is not None and self.inner.cacheable_keys
 
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
@@ -92,7 +114,7 @@ class TimeWindowedSerde(WindowedSerde):
     times = (1,)
 
     def __init__(self, inner: SerdeLike | None, window_size: Duration | None = None) -> None:
-        self.window_size_ms = _TIMESTAMP_MAX if window_size is None else to_millis(window_size, "The window size")
+        self.window_size_ms = _TIME_MAX if window_size is None else to_millis(window_size, "The window size")
         super().__init__(inner)
 
     def __reduce__(self) -> Any:
@@ -101,28 +123,6 @@ class TimeWindowedSerde(WindowedSerde):
     @override
     def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
         return TimeWindowedSerde(default, self.window_size_ms) if self.inner is None else self
-
-    def _serializer(self, inner: ToBytes) -> ToBytes:
-        pack = _TIMESTAMP.pack
-
-        def serialize(windowed: Windowed | None) -> bytes | None:
-            if windowed is None:
-                return None
-            key, start, _ = _windowed(windowed)
-            return (inner(key) or b"") + pack(start)
-
-        return serialize
-
-    def _deserializer(self, inner: FromBytes) -> FromBytes:
-        unpack, size = _TIMESTAMP.unpack_from, self.window_size_ms
-
-        def deserialize(data: bytes | None) -> Windowed | None:
-            if not data:
-                return None
-            (start,) = unpack(data, len(data) - 8)
-            return Windowed(inner(data[:-8]), start, min(start + size, _TIMESTAMP_MAX))
-
-        return deserialize
 
 
 class SessionWindowedSerde(WindowedSerde):
@@ -137,27 +137,22 @@ class SessionWindowedSerde(WindowedSerde):
     def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
         return SessionWindowedSerde(default) if self.inner is None else self
 
-    def _serializer(self, inner: ToBytes) -> ToBytes:
-        pack = _SESSION.pack
 
-        def serialize(windowed: Windowed | None) -> bytes | None:
-            if windowed is None:
-                return None
-            key, start, end = _windowed(windowed)
-            return (inner(key) or b"") + pack(end, start)
+def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any], bytes]:
+    """Return what serializes a windowed key; to_key: the key inside; times: as of WindowedSerde."""
+    pack = struct.Struct(f">{len(times)}q").pack
 
-        return serialize
+    def encode(windowed: Any) -> bytes:
+        checked = _windowed(windowed)
+        return (to_key(checked[0]) or b"") + pack(*(checked[field] for field in times))
 
-    def _deserializer(self, inner: FromBytes) -> FromBytes:
-        unpack = _SESSION.unpack_from
-
-        def deserialize(data: bytes | None) -> Windowed | None:
-            if not data:
-                return None
-            end, start = unpack(data, len(data) - 16)
-            return Windowed(inner(data[:-16]), start, end)
-
-        return deserialize
+    if compiled is None:
+        return encode
+    as_it_is = to_key is same
+    made: Callable[[Any], bytes] = compiled.windowed_encoder(
+        encode, None if as_it_is else inline(to_key).compiled or to_key, times
+    )
+    return made
 
 
 def _windowed(value: Any) -> tuple[Any, int, int]:
@@ -173,8 +168,10 @@ def _refuse_no_key() -> bytes:
     raise SerializationError("a windowed key is needed, not one whose key is None")
 
 
-def _inline(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
-    """Return what serializes a windowed key: see WindowedSerde."""
+def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
+    """Return the expression that does what windowed_encoder's function does."""
+    if compiled is not None:
+        return Inline("{call}({})", {"call": windowed_encoder(to_key, times)})
     key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
     fields = ", ".join(f"{{0}}[{field}]" for field in times)
     return Inline(

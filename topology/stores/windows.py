@@ -14,16 +14,6 @@ from ..common.durations import Duration, non_negative_millis, to_millis
 from ..errors import TopologyError
 from ..records import Window
 
-__all__ = [
-    "EmitStrategy",
-    "JoinWindows",
-    "SessionWindows",
-    "SlidingWindows",
-    "TimeWindows",
-    "UnlimitedWindows",
-    "Windows",
-]
-
 #: The largest timestamp of Kafka (Java's Long.MAX_VALUE).
 TIMESTAMP_MAX = 2**63 - 1
 

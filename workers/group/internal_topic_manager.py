@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.clients.clock import Clock
@@ -86,39 +87,29 @@ def _racks(found: ClusterDescription) -> dict[TopicPartition, frozenset[str]]:
     return {partition: frozenset(filter(None, each)) for partition, each in racks.items() if each and all(each)}
 
 
+@dataclass(eq=False)
 class InternalTopicManager:
     """Makes ready the topics of one application.
 
     config: a StreamsConfig. sleep: waits so many seconds between two tries.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        config: StreamsConfig,
-        clock: Clock,
-        log: PrefixedLogger,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._admin = admin
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._sleep = sleep
-        self._policies = CleanupPolicies(admin, config["bootstrap.servers"], log)
+    admin: Admin
+    config: StreamsConfig
+    clock: Clock
+    log: PrefixedLogger
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        self._policies = CleanupPolicies(self.admin, self.config["bootstrap.servers"], self.log)
         self._obstacle = "the brokers are not done with them yet"
-        self._with_racks: bool = config["rack.aware.assignment.strategy"] != "none"
-        self._racks: dict[TopicPartition, frozenset[str]] = {}
-        self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
+        self._with_racks: bool = self.config["rack.aware.assignment.strategy"] != "none"
+        #: The racks of the replicas of all partitions, as make_ready last found them; only with a
+        #: rack.aware.assignment.strategy, and without partitions of which a replica's broker has no rack.
+        self.partition_racks: dict[TopicPartition, frozenset[str]] = {}
+        # As Kafka Streams: a member must poll again.
+        self._retry_timeout_ms: int = self.config["max.poll.interval.ms"] // 2
         self._patience_ms: int | None = None
-
-    @property
-    def partition_racks(self) -> Mapping[TopicPartition, frozenset[str]]:
-        """The racks of the replicas of all partitions, as make_ready last found them.
-
-        Only with a rack.aware.assignment.strategy; partitions of which a replica's broker has no rack are left out.
-        """
-        return self._racks
 
     def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
         """Create the internal topics that are missing; return the partition counts of all topics.
@@ -153,13 +144,13 @@ class InternalTopicManager:
         """Return the internal topics as they should be."""
         repartition = repartition_topic_counts(topics, counts)
         tasks = partition_groups(topics, {**counts, **repartition})
-        factor = self._config["replication.factor"]
-        settings = repartition_topic_config(self._config)
+        factor = self.config["replication.factor"]
+        settings = repartition_topic_config(self.config)
         needed = {name: NewTopic(name, count, factor, config=settings) for name, count in repartition.items()}
         for info in topics.values():
             count = sum(task.subtopology == info.subtopology for task in tasks)
             for name in sorted(info.changelog_topics.keys() - info.source_changelog_topics):
-                settings = changelog_topic_config(info.changelog_topics[name], self._config)
+                settings = changelog_topic_config(info.changelog_topics[name], self.config)
                 needed[name] = NewTopic(name, count, factor, config=settings)
         return needed
 
@@ -173,8 +164,8 @@ class InternalTopicManager:
         new = [topic for name, topic in needed.items() if name not in existing]
         if not new:
             return existing
-        self._log.info("Creating internal topics %s", ", ".join(f"{t.name} ({t.num_partitions})" for t in new))
-        made = self._asked("Could not create topics", lambda: self._admin.create_topics(new, self._limit(_CREATE_MS)))
+        self.log.info("Creating internal topics %s", ", ".join(f"{t.name} ({t.num_partitions})" for t in new))
+        made = self._asked("Could not create topics", lambda: self.admin.create_topics(new, self._limit(_CREATE_MS)))
         for name, refusal in (made or {}).items():
             if refusal is not None:
                 self._note(f"Could not create topic {name}", refusal)
@@ -193,11 +184,11 @@ class InternalTopicManager:
         """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
         if not names:
             return {}
-        found = self._asked("Could not describe topics", lambda: self._admin.describe(names, self._limit(_DESCRIBE_MS)))
+        found = self._asked("Could not describe topics", lambda: self.admin.describe(names, self._limit(_DESCRIBE_MS)))
         if found is None:
             return None
         if self._with_racks:
-            self._racks = {**self._racks, **_racks(found)}
+            self.partition_racks = {**self.partition_racks, **_racks(found)}
         return found.partition_counts
 
     def _limit(self, ms: int) -> int:
@@ -219,15 +210,15 @@ class InternalTopicManager:
         exists = isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         if not exists and not isinstance(error, RetriableError):
             raise StreamsError(f"{what}: {error}.") from error
-        self._log.debug("%s: %s", what, error)
+        self.log.debug("%s: %s", what, error)
         said = f"{what}: {error}"
         self._obstacle = f"{self._silence()}: {said}" if isinstance(error, UnreachableError) else said
 
     def _silence(self) -> str:
         """Return that no broker answers, and at the start, when no task waits, why if a listener tells."""
-        servers, wrong = self._config["bootstrap.servers"], None
+        servers, wrong = self.config["bootstrap.servers"], None
         if self._patience_ms is None:
-            wrong = security_mismatch(servers, self._config["security.protocol"])
+            wrong = security_mismatch(servers, self.config["security.protocol"])
         return f"the Kafka cluster at {servers} does not answer" + ("" if wrong is None else f" ({wrong})")
 
     def _until_ready(self, attempt: Callable[[int], dict[str, int] | None]) -> dict[str, int]:
@@ -235,9 +226,9 @@ class InternalTopicManager:
 
         attempt: takes for how many ms it was tried.
         """
-        started = last_logged = now = self._clock.monotonic_ms()
+        started = last_logged = now = self.clock.monotonic_ms()
         while (result := attempt(now - started)) is None:
-            now = self._clock.monotonic_ms()
+            now = self.clock.monotonic_ms()
             if self._patience_ms is not None and now - started >= self._patience_ms:
                 raise BrokerUnavailableError(f"Topics could not be made ready yet: {self._obstacle}.")
             if now - started >= self._retry_timeout_ms:
@@ -247,13 +238,13 @@ class InternalTopicManager:
                 )
             if now - last_logged >= _LOG_INTERVAL_MS:
                 last_logged = now
-                self._log.warning(
+                self.log.warning(
                     "Topics could not be made ready for %d ms: %s; trying on, for %d ms in all "
                     "(half of max.poll.interval.ms). Check bootstrap.servers (%s) and whether the brokers run",
                     now - started,
                     self._obstacle,
                     self._retry_timeout_ms,
-                    self._config["bootstrap.servers"],
+                    self.config["bootstrap.servers"],
                 )
-            self._sleep(self._config["retry.backoff.ms"] / 1000)
+            self.sleep(self.config["retry.backoff.ms"] / 1000)
         return result

@@ -6,6 +6,7 @@ Kafka Streams leaves this to its consumer's metadata: what changes there makes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
@@ -56,6 +57,7 @@ class BuiltTopologies:
         return frozenset(topic for topic in topics if any(pattern.fullmatch(topic) for pattern in patterns))
 
 
+@dataclass(eq=False)
 class SourceTopics:
     """Updates the assignor's topics, and makes the group rebalance when they have changed.
 
@@ -63,50 +65,42 @@ class SourceTopics:
     look.
     """
 
-    def __init__(
-        self,
-        topologies: BuiltTopologies,
-        topic_counts: TopicCounts,
-        make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]],
-        update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None],
-        clock: Clock,
-        interval_ms: int,
-        log: PrefixedLogger,
-    ) -> None:
-        self._topologies = topologies
-        self._topic_counts = topic_counts
-        self._make_ready = make_ready
-        self._update = update
-        self._clock = clock
-        self._interval_ms = interval_ms
-        self._log = log
+    topologies: BuiltTopologies
+    topic_counts: TopicCounts
+    make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]]
+    update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None]
+    clock: Clock
+    interval_ms: int
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         #: Partition counts as they were at the last join.
         self.counts: Mapping[str, int] = {}
         self._read: dict[str, int] = {}
-        self._looked_ms = clock.monotonic_ms()
+        self._looked_ms = self.clock.monotonic_ms()
 
     def prepare(self, patience_ms: int | None = None) -> None:
         """Bring the topics up to date before a join: internal ones are made, counts are read. Raises as make_ready."""
-        self._topologies.refresh()
-        infos = self._topologies.infos()
-        counts = self._make_ready(infos, patience_ms)
-        self._update(infos, counts)
+        self.topologies.refresh()
+        infos = self.topologies.infos()
+        counts = self.make_ready(infos, patience_ms)
+        self.update(infos, counts)
         self.counts = counts
-        self._read = self._topologies.read_topics(counts)
-        self._looked_ms = self._clock.monotonic_ms()
+        self._read = self.topologies.read_topics(counts)
+        self._looked_ms = self.clock.monotonic_ms()
 
     def changed(self) -> bool:
         """Return whether what is read has other topics or partitions than before; looks once in an interval."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_ms < self._interval_ms:
+        now_ms = self.clock.monotonic_ms()
+        if now_ms - self._looked_ms < self.interval_ms:
             return False
         self._looked_ms = now_ms
         try:
-            read = self._topologies.read_topics(self._topic_counts())
+            read = self.topologies.read_topics(self.topic_counts())
         except BrokerUnavailableError as error:
-            self._log.warning("Whether the topics that are read have changed is looked at again later: %s", error)
+            self.log.warning("Whether the topics that are read have changed is looked at again later: %s", error)
             return False
         if read == self._read:
             return False
-        self._log.info("The topics that are read have changed from %s to %s", self._read, read)
+        self.log.info("The topics that are read have changed from %s to %s", self._read, read)
         return True

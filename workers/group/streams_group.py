@@ -7,6 +7,7 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
 from penstock.clients.group.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
@@ -29,6 +30,7 @@ JOIN_RETRY_MS = 1_000
 MAKING_READY = "making topics ready for a rebalance"
 
 
+@dataclass(eq=False)
 class StreamsGroup:
     """One member of the group, on the side of the stream thread.
 
@@ -36,31 +38,20 @@ class StreamsGroup:
     where they are. gate: called before the first join, raises if this member does not fit the group.
     """
 
-    def __init__(
-        self,
-        membership: GroupMembership,
-        assignor: StreamsPartitionAssignor,
-        topics: SourceTopics,
-        task_manager: TaskManager,
-        listener: RebalanceListener,
-        clock: Clock,
-        log: PrefixedLogger,
-        offset_reporter: TaskOffsetReporter | None = None,
-        hosts: HostReporter | None = None,
-        gate: Callable[[], None] | None = None,
-    ) -> None:
-        self.listener = listener
+    membership: GroupMembership
+    assignor: StreamsPartitionAssignor
+    topics: SourceTopics
+    task_manager: TaskManager
+    listener: RebalanceListener
+    clock: Clock
+    log: PrefixedLogger
+    offset_reporter: TaskOffsetReporter | None = None
+    hosts: HostReporter | None = None
+    gate: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
         #: Set when the thread shuts down: it then answers no rebalance any more.
         self.closing = False
-        self._membership = membership
-        self._assignor = assignor
-        self._topics = topics
-        self._task_manager = task_manager
-        self._clock = clock
-        self._log = log
-        self._offset_reporter = offset_reporter
-        self._hosts = hosts
-        self._gate = gate
         #: Monotonic: a wall clock that is set back would put the rebalance off for as long.
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
@@ -71,7 +62,7 @@ class StreamsGroup:
     @property
     def rebalance_in_progress(self) -> bool:
         """Whether an assignment is awaited."""
-        return self._membership.join_pending
+        return self.membership.join_pending
 
     @property
     def in_doubt(self) -> bool:
@@ -80,12 +71,12 @@ class StreamsGroup:
         Others may own the tasks by now; or all members are to shut down, and what made this one ask for it, a record
         that cannot be processed, would end it before it is heard.
         """
-        return self._membership.in_doubt or self._error is AssignorError.SHUTDOWN_REQUESTED
+        return self.membership.in_doubt or self._error is AssignorError.SHUTDOWN_REQUESTED
 
     def subscribe(self) -> None:
         """Join the group for the first time; raises OtherTopologyError if it runs another topology."""
-        if self._gate is not None:
-            self._gate()
+        if self.gate is not None:
+            self.gate()
         self._join("joining")
 
     def poll(self) -> None:
@@ -94,20 +85,20 @@ class StreamsGroup:
         Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error of a membership that is
         over.
         """
-        for event in self._membership.poll():
+        for event in self.membership.poll():
             self._handle(event)
-        if self._membership.join_pending or self.closing:
+        if self.membership.join_pending or self.closing:
             return
-        if self._offset_reporter is not None:
-            self._offset_reporter.maybe_report()
-        if self._retry_join_ms is not None and self._clock.monotonic_ms() < self._retry_join_ms:
+        if self.offset_reporter is not None:
+            self.offset_reporter.maybe_report()
+        if self._retry_join_ms is not None and self.clock.monotonic_ms() < self._retry_join_ms:
             return
         if self._rejoin is not None:
             self._join(self._rejoin)
-        elif self._next_rebalance_ms is not None and self._clock.monotonic_ms() >= self._next_rebalance_ms:
-            self._log.info("Triggering the followup rebalance that was scheduled.")
+        elif self._next_rebalance_ms is not None and self.clock.monotonic_ms() >= self._next_rebalance_ms:
+            self.log.info("Triggering the followup rebalance that was scheduled.")
             self._join("triggered the scheduled followup rebalance")
-        elif self._topics.changed():
+        elif self.topics.changed():
             self._join("the topics that are read have changed")
 
     def enforce_rebalance(self, reason: str) -> None:
@@ -126,28 +117,28 @@ class StreamsGroup:
 
     def close(self, leave: bool) -> None:
         """End the membership."""
-        self._membership.close(leave)
+        self.membership.close(leave)
 
     def _handle(self, event: Event) -> None:
         match event:
             case Rebalance():
-                self._task_manager.commits.commit_all()
+                self.task_manager.commits.commit_all()
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
-                self._on_assigned(self._assignor.on_assignment(event))
+                self._on_assigned(self.assignor.on_assignment(event))
             case Lost():
-                self._log.warning("This thread is no member of its group any more: %s", event.reason)
+                self.log.warning("This thread is no member of its group any more: %s", event.reason)
                 self.lose()
             case Fatal():
                 raise event.error
 
     def _on_assigned(self, assignment: Assignment) -> None:
-        task_manager = self._task_manager
+        task_manager = self.task_manager
         if assignment.error is AssignorError.NONE:
             task_manager.partitions_by_host = assignment.partitions_by_host
-            if self._hosts is not None:
+            if self.hosts is not None:
                 by_host = assignment.partitions_by_host, assignment.standby_partitions_by_host
-                self._hosts.on_assignment(*by_host, self._topics.counts)
+                self.hosts.on_assignment(*by_host, self.topics.counts)
             task_manager.set_assignment_metadata(assignment.active, assignment.standby)
             active, standby = task_manager.tasks_to_give_up()
             if active or standby:
@@ -159,43 +150,43 @@ class StreamsGroup:
             {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
         )
         if assignment.next_rebalance_in_ms is not None:
-            self._next_rebalance_ms = self._clock.monotonic_ms() + assignment.next_rebalance_in_ms
+            self._next_rebalance_ms = self.clock.monotonic_ms() + assignment.next_rebalance_in_ms
 
     def _join(self, reason: str) -> None:
         if self._retry_join_ms is None:
-            self._log.info("(Re-)joining the group: %s", reason)
+            self.log.info("(Re-)joining the group: %s", reason)
         if not self._prepare_topics():
             self.enforce_rebalance(reason)
             return
-        self._task_manager.commits.wait()  # the group would refuse it once it has a new generation
+        self.task_manager.commits.wait()  # the group would refuse it once it has a new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
-        subscription = self._assignor.subscription(
-            self._task_manager.active.all_assigned_task_ids(),
-            self._task_manager.standby.all_assigned_task_ids(),
-            self._task_manager.task_offset_sums(),
+        subscription = self.assignor.subscription(
+            self.task_manager.active.all_assigned_task_ids(),
+            self.task_manager.standby.all_assigned_task_ids(),
+            self.task_manager.task_offset_sums(),
             self._error,
-            self._task_manager.task_loads(),
+            self.task_manager.task_loads(),
         )
-        self._membership.join(subscription, reason)
+        self.membership.join(subscription, reason)
 
     def _prepare_topics(self) -> bool:
         """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.
 
         Raises TaskTimeoutError if that has failed for task.timeout.ms.
         """
-        task_ids, timeouts = self._task_manager.active.all_assigned_task_ids(), self._task_manager.active.timeouts
+        task_ids, timeouts = self.task_manager.active.all_assigned_task_ids(), self.task_manager.active.timeouts
         try:
-            self._topics.prepare(JOIN_PATIENCE_MS if self._has_joined else None)
+            self.topics.prepare(JOIN_PATIENCE_MS if self._has_joined else None)
         except BrokerUnavailableError as error:
             if not self._has_joined:
                 raise
             timeouts.failed(task_ids, MAKING_READY, error)
-            self._retry_join_ms = self._clock.monotonic_ms() + JOIN_RETRY_MS
+            self._retry_join_ms = self.clock.monotonic_ms() + JOIN_RETRY_MS
             return False
         timeouts.succeeded(task_ids, MAKING_READY)
         self._retry_join_ms = None
         return True
 
     def _owned_partitions(self) -> set[TopicPartition]:
-        return {p for task in self._task_manager.active.all_tasks().values() for p in task.input_partitions}
+        return {p for task in self.task_manager.active.all_tasks().values() for p in task.input_partitions}

@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-from typing_extensions import override
-
-from penstock.topology.records import TaskId, TopicPartition
+from functools import partial
+from typing import TypeVar
 
 from ..control.messages import ListenerCall, ThreadControl
-from .standby_update_listener import StandbyUpdateListener, SuspendReason
+from .standby_update_listener import StandbyUpdateListener
 from .state_restore_listener import StateRestoreListener
 
-
-class ReportingRestoreListener(StateRestoreListener):
-    """Reports what happens to the stores of active tasks."""
-
-    def __init__(self, control: ThreadControl) -> None:
-        self._control = control
-
-    def _report(self, method: str, *arguments: object) -> None:
-        self._control.report(ListenerCall("restore", method, arguments))
-
-    @override
-    def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
-        self._report("on_restore_start", partition, store, starting_offset, ending_offset)
-
-    @override
-    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
-        self._report("on_batch_restored", partition, store, batch_end_offset, restored)
-
-    @override
-    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        self._report("on_restore_end", partition, store, total_restored)
-
-    @override
-    def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        self._report("on_restore_suspended", partition, store, total_restored)
+L = TypeVar("L", StateRestoreListener, StandbyUpdateListener)
 
 
-class ReportingStandbyListener(StandbyUpdateListener):
-    """Reports what happens to the stores of standby tasks."""
+def reporting(listener: L, name: str, control: ThreadControl) -> L:
+    """Return the listener with methods that report each call; name: what the supervisor calls this listener."""
 
-    def __init__(self, control: ThreadControl) -> None:
-        self._control = control
+    def report(method: str, *arguments: object) -> None:
+        control.report(ListenerCall(name, method, arguments))
 
-    def _report(self, method: str, *arguments: object) -> None:
-        self._control.report(ListenerCall("standby", method, arguments))
-
-    @override
-    def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
-        self._report("on_update_start", partition, store, starting_offset)
-
-    @override
-    def on_batch_loaded(
-        self,
-        partition: TopicPartition,
-        store: str,
-        task_id: TaskId,
-        batch_end_offset: int,
-        batch_size: int,
-        end_offset: int | None,
-    ) -> None:
-        self._report("on_batch_loaded", partition, store, task_id, batch_end_offset, batch_size, end_offset)
-
-    @override
-    def on_update_suspended(
-        self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
-    ) -> None:
-        self._report("on_update_suspended", partition, store, store_offset, end_offset, reason)
+    for method in vars(type(listener)):
+        if method.startswith("on_"):
+            setattr(listener, method, partial(report, method))
+    return listener

@@ -8,6 +8,7 @@ of them those with the least left, so that as many as possible run as early as p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
@@ -36,6 +37,7 @@ READING_COMMITTED = "reading what is committed of a source topic that serves as 
 _S = ChangelogState
 
 
+@dataclass(eq=False)
 class StoreChangelogReader:
     """The restore consumer and what it reads.
 
@@ -43,40 +45,29 @@ class StoreChangelogReader:
     tasks of source topics ask what is committed (``commit.interval.ms``).
     """
 
-    def __init__(
-        self,
-        consumer: PartitionConsumer,
-        committed: Committed,
-        bounds: ChangelogBounds,
-        restore_listener: StateRestoreListener,
-        standby_listener: StandbyUpdateListener,
-        clock: Clock,
-        limit_interval_ms: int,
-        timeouts: TaskTimeouts,
-        stalls: RestoreStallResponse,
-        log: PrefixedLogger,
-    ) -> None:
+    consumer: PartitionConsumer
+    committed: Committed
+    bounds: ChangelogBounds
+    restore_listener: StateRestoreListener
+    standby_listener: StandbyUpdateListener
+    clock: Clock
+    limit_interval_ms: int
+    timeouts: TaskTimeouts
+    stalls: RestoreStallResponse
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         #: Records applied so far, to active and to standby tasks.
         self.total_restored = 0
         self.total_updated = 0
-        self._consumer = consumer
-        self._committed = committed
-        self._bounds = bounds
-        self._restore_listener = restore_listener
-        self._standby_listener = standby_listener
-        self._clock = clock
-        self._limit_interval_ms = limit_interval_ms
-        self._timeouts = timeouts
-        self._stalls = stalls
-        self._log = log
         self._changelogs: dict[TopicPartition, Changelog] = {}
-        self._progress = RestoreProgress(clock, log)
-        self._last_limits_ms = clock.monotonic_ms()
+        self._progress = RestoreProgress(self.clock, self.log)
+        self._last_limits_ms = self.clock.monotonic_ms()
 
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open, from where the stores are."""
         for partition in task.state_manager.changelogs:
-            self._changelogs[partition] = Changelog(task, partition, self._log)
+            self._changelogs[partition] = Changelog(task, partition, self.log)
 
     def unregister(self, task: Task, promoted: bool = False) -> None:
         """Read the changelogs of a task no longer; call it before its stores are closed, or, promoted, recycled."""
@@ -86,15 +77,15 @@ class StoreChangelogReader:
             if changelog.state is _S.RESTORING:
                 self._tell_suspended(changelog, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
         self._progress.forget(task.task_id)
-        self._consumer.unassign([changelog.partition for changelog in mine])
+        self.consumer.unassign([changelog.partition for changelog in mine])
 
     def _tell_suspended(self, changelog: Changelog, reason: SuspendReason) -> None:
         partition, store = changelog.partition, changelog.store
         if changelog.active:
-            self._restore_listener.on_restore_suspended(partition, store, changelog.total_restored)
+            self.restore_listener.on_restore_suspended(partition, store, changelog.total_restored)
         else:
-            self._standby_listener.on_update_suspended(
-                partition, store, changelog.position, self._consumer.end(partition), reason
+            self.standby_listener.on_update_suspended(
+                partition, store, changelog.position, self.consumer.end(partition), reason
             )
 
     def completed(self) -> set[TopicPartition]:
@@ -113,7 +104,7 @@ class StoreChangelogReader:
     def lag(self, task: Task) -> int | None:
         """Return how many offsets a standby task's stores are behind their changelogs; None as long as not known."""
         mine = self._changelogs_of(task)
-        ends = [self._consumer.end(changelog.partition) for changelog in mine]
+        ends = [self.consumer.end(changelog.partition) for changelog in mine]
         known = [max(end - c.position, 0) for end, c in zip(ends, mine, strict=True) if end is not None]
         return sum(known) if len(known) == len(mine) else None
 
@@ -144,24 +135,24 @@ class StoreChangelogReader:
         """
         self._initialize_changelogs()
         self._choose()
-        if not self._consumer.assignment() and self._bounds.wait(wait_seconds):
+        if not self.consumer.assignment() and self.bounds.wait(wait_seconds):
             return 0
-        deadline_ms = self._clock.monotonic_ms() + budget_ms
+        deadline_ms = self.clock.monotonic_ms() + budget_ms
         restored = 0
         while self._changelogs:
             batch = self._restore_batch(0 if restored else wait_seconds, batch_records)
             restored += batch
             self._choose()
-            if not batch or self._clock.monotonic_ms() >= deadline_ms:
+            if not batch or self.clock.monotonic_ms() >= deadline_ms:
                 break
         self._update_limits()
-        self._stalls.check(self._clock.monotonic_ms())
+        self.stalls.check(self.clock.monotonic_ms())
         self._progress.log(self._changelogs.values())
         return restored
 
     def _restore_batch(self, wait_seconds: float, batch_records: int) -> int:
         try:
-            records = self._consumer.poll(batch_records, wait_seconds)
+            records = self.consumer.poll(batch_records, wait_seconds)
         except InvalidOffsetError as error:
             raise self._corrupted(error.partitions, str(error)) from error
         applied = sum(self._apply(self._changelogs[p], messages) for p, messages in records.items())
@@ -185,19 +176,19 @@ class StoreChangelogReader:
         partition, store, position = changelog.partition, changelog.store, changelog.position
         if changelog.active:
             self.total_restored += count
-            self._restore_listener.on_batch_restored(partition, store, position, count)
+            self.restore_listener.on_batch_restored(partition, store, position, count)
         else:
             self.total_updated += count
-            end = self._consumer.end(partition)
-            self._standby_listener.on_batch_loaded(partition, store, changelog.task_id, position, count, end)
+            end = self.consumer.end(partition)
+            self.standby_listener.on_batch_loaded(partition, store, changelog.task_id, position, count, end)
 
     def _complete_if_at_end(self, changelog: Changelog) -> None:
-        read_to = self._consumer.position(changelog.partition)
+        read_to = self.consumer.position(changelog.partition)
         if changelog.limit is None or read_to is None or read_to < changelog.limit:
             return
         if changelog.active:
             self._complete(changelog)
-        elif changelog.partition not in self._consumer.paused():
+        elif changelog.partition not in self.consumer.paused():
             self._hold_at_limit(changelog, changelog.limit)
 
     def _complete(self, changelog: Changelog) -> None:
@@ -205,15 +196,15 @@ class StoreChangelogReader:
             changelog.position = changelog.limit or 0
             changelog.manager.restore(changelog.partition, (), changelog.position)
         changelog.manager.persist_soon()
-        self._consumer.unassign([changelog.partition])
+        self.consumer.unassign([changelog.partition])
         changelog.states.transition_to(_S.COMPLETED)
-        self._log.info(
+        self.log.info(
             "Finished restoring changelog %s to store %s with a total number of %s records",
             changelog.partition,
             changelog.store,
             changelog.total_restored,
         )
-        self._restore_listener.on_restore_end(changelog.partition, changelog.store, changelog.total_restored)
+        self.restore_listener.on_restore_end(changelog.partition, changelog.store, changelog.total_restored)
 
     # -- starting
 
@@ -221,7 +212,7 @@ class StoreChangelogReader:
         registered = self._in_state(_S.REGISTERED)
         if not registered:
             return
-        bounds = self._bounds.poll([changelog.partition for changelog in registered])
+        bounds = self.bounds.poll([changelog.partition for changelog in registered])
         sources = [p for p in bounds if self._changelogs[p].is_source]
         committed = self._committed_now(sources)
         if committed is None:  # these are requested again
@@ -240,7 +231,7 @@ class StoreChangelogReader:
             raise self._corrupted([partition], reason)
         changelog.begin(bounds, stored, committed)
         if changelog.active:
-            self._restore_listener.on_restore_start(
+            self.restore_listener.on_restore_start(
                 partition, changelog.store, changelog.start, changelog.start + changelog.total
             )
             if not changelog.remaining:
@@ -254,9 +245,9 @@ class StoreChangelogReader:
             self._start([changelog for changelog in waiting if not changelog.active])
         following = [c.partition for c in self._in_state(_S.RESTORING) if c.follows]
         if self.restoring_active():
-            self._consumer.pause(following)
+            self.consumer.pause(following)
         else:
-            self._consumer.resume(following)
+            self.consumer.resume(following)
 
     def _start_active(self, waiting: list[Changelog]) -> None:
         by_task: dict[TaskId, list[Changelog]] = {}
@@ -270,11 +261,11 @@ class StoreChangelogReader:
             being_read += len(mine)
 
     def _start(self, changelogs: Collection[Changelog]) -> None:
-        self._consumer.assign({changelog.partition: changelog.position for changelog in changelogs})
+        self.consumer.assign({changelog.partition: changelog.position for changelog in changelogs})
         for changelog in changelogs:
             changelog.states.transition_to(_S.RESTORING)
             if not changelog.active:
-                self._standby_listener.on_update_start(changelog.partition, changelog.store, changelog.start)
+                self.standby_listener.on_update_start(changelog.partition, changelog.store, changelog.start)
 
     def _corrupted(self, partitions: Collection[TopicPartition], reason: str) -> TaskCorruptedError:
         tasks = {self._changelogs[p].task_id for p in partitions if p in self._changelogs}
@@ -285,14 +276,14 @@ class StoreChangelogReader:
 
     def _hold_at_limit(self, changelog: Changelog, limit: int) -> None:
         """Go back to a limit that was overrun, and wait there until it moves."""
-        self._consumer.seek({changelog.partition: limit})
-        self._consumer.pause([changelog.partition])
+        self.consumer.seek({changelog.partition: limit})
+        self.consumer.pause([changelog.partition])
 
     def _update_limits(self) -> None:
         """Let standby tasks of source topics follow what the active task has committed."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         limited = [c for c in self._in_state(_S.RESTORING) if not c.active and c.is_source]
-        if not limited or now_ms - self._last_limits_ms < self._limit_interval_ms:
+        if not limited or now_ms - self._last_limits_ms < self.limit_interval_ms:
             return
         self._last_limits_ms = now_ms
         committed = self._committed_now([c.partition for c in limited]) or {}
@@ -300,7 +291,7 @@ class StoreChangelogReader:
             at = committed.get(changelog.partition)
             if at is not None and at.offset > (changelog.limit or 0):
                 changelog.limit = at.offset
-                self._consumer.resume([changelog.partition])
+                self.consumer.resume([changelog.partition])
 
     def _committed_now(self, partitions: list[TopicPartition]) -> Offsets | None:
         """Return the committed offsets, None if the brokers do not answer now.
@@ -309,11 +300,11 @@ class StoreChangelogReader:
         """
         task_ids = [self._changelogs[partition].task_id for partition in partitions]
         try:
-            found = self._committed(partitions) if partitions else {}
+            found = self.committed(partitions) if partitions else {}
         except BrokerUnavailableError as error:
-            self._timeouts.failed(task_ids, READING_COMMITTED, error)
+            self.timeouts.failed(task_ids, READING_COMMITTED, error)
             return None
-        self._timeouts.succeeded(task_ids, READING_COMMITTED)
+        self.timeouts.succeeded(task_ids, READING_COMMITTED)
         return found
 
     def _in_state(self, state: ChangelogState) -> list[Changelog]:
@@ -323,10 +314,10 @@ class StoreChangelogReader:
 
     def clear(self) -> None:
         """Forget all changelogs."""
-        self._consumer.unassign(list(self._changelogs))
+        self.consumer.unassign(list(self._changelogs))
         self._changelogs.clear()
 
     def close(self) -> None:
         """Close the restore consumer."""
         self._changelogs.clear()
-        self._consumer.close()
+        self.consumer.close()

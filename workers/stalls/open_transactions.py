@@ -8,6 +8,7 @@ advance, the consumer is stuck: see stall_watchdog.py.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
 from penstock.clients.cluster.admin import Admin
@@ -23,38 +24,32 @@ from .stall_watchdog import END_OFFSETS_TIMEOUT_MS
 STANDSTILL_MS = 10_000
 
 
+@dataclass(eq=False)
 class OpenTransactionWatch:
     """Checks every interval_ms which partitions are stuck before existing records. Never waits.
 
     committed_only: whether the consumer reads so (``isolation.level``); else there is nothing to watch.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        consumer: PartitionConsumer,
-        clock: Clock,
-        committed_only: bool,
-        log: PrefixedLogger,
-        interval_ms: int = STANDSTILL_MS,
-    ) -> None:
-        self._admin = admin
-        self._consumer = consumer
-        self._clock = clock
-        self._committed_only = committed_only
-        self._interval_ms = interval_ms
-        self._log = log
-        self._next_ms = clock.monotonic_ms() + interval_ms
+    admin: Admin
+    consumer: PartitionConsumer
+    clock: Clock
+    committed_only: bool
+    log: PrefixedLogger
+    interval_ms: int = STANDSTILL_MS
+
+    def __post_init__(self) -> None:
+        self._next_ms = self.clock.monotonic_ms() + self.interval_ms
         #: What was asked the last time: the position then; the last stable offset and the high watermark to come.
         self._asked: dict[TopicPartition, tuple[int, tuple[Future[int], Future[int]]]] = {}
         self._told: dict[TopicPartition, int] = {}
 
     def poll(self) -> None:
         """Look, if it is time."""
-        now_ms = self._clock.monotonic_ms()
-        if not self._committed_only or now_ms < self._next_ms:
+        now_ms = self.clock.monotonic_ms()
+        if not self.committed_only or now_ms < self._next_ms:
             return
-        self._next_ms = now_ms + self._interval_ms
+        self._next_ms = now_ms + self.interval_ms
         at_end = self._at_end()
         for partition, (position, futures) in self._asked.items():
             if at_end.get(partition) == position and all(future.done() for future in futures):
@@ -63,7 +58,7 @@ class OpenTransactionWatch:
 
     def _at_end(self) -> dict[TopicPartition, int]:
         """Return the positions of partitions from which nothing more comes."""
-        consumer = self._consumer
+        consumer = self.consumer
         partitions = consumer.assignment() - consumer.paused()
         found = {p: consumer.position(p) for p in partitions if consumer.lag(p) == 0}
         return {partition: position for partition, position in found.items() if position is not None}
@@ -73,7 +68,7 @@ class OpenTransactionWatch:
         if not at_end:
             return
         stable, high = (
-            self._admin.offsets(dict.fromkeys(at_end, LATEST), END_OFFSETS_TIMEOUT_MS, committed_only)
+            self.admin.offsets(dict.fromkeys(at_end, LATEST), END_OFFSETS_TIMEOUT_MS, committed_only)
             for committed_only in (True, False)
         )
         self._asked = {p: (position, (stable[p], high[p])) for p, position in at_end.items()}
@@ -82,11 +77,11 @@ class OpenTransactionWatch:
         try:
             readable, end = stable.result(), high.result()
         except (RetriableError, BrokerError) as error:  # a broker is away; others say so
-            self._log.debug("The end of %s is not known: %s", partition, error)
+            self.log.debug("The end of %s is not known: %s", partition, error)
             return
         if readable <= position < end and self._told.get(partition) != position:
             self._told[partition] = position
-            self._log.warning(
+            self.log.warning(
                 "%s is held at offset %s, although there are records up to %s: a producer has begun a transaction "
                 "there and neither committed nor aborted it. The broker ends it after that producer's "
                 "transaction.timeout.ms, or as soon as a producer with the same transactional.id starts.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.clients.log_context import PrefixedLogger
@@ -15,70 +16,63 @@ if TYPE_CHECKING:
     from ..tasks.task_manager import TaskManager
 
 
+@dataclass(eq=False)
 class StallResponse:
     """Reports each stall, and re-opens the task that reads the partition."""
 
-    def __init__(
-        self,
-        watchdog: StallWatchdog,
-        task_manager: TaskManager,
-        metrics: ThreadMetrics,
-        control: ThreadControl,
-        log: PrefixedLogger,
-    ) -> None:
-        self._watchdog = watchdog
-        self._task_manager = task_manager
-        self._metrics = metrics
-        self._control = control
-        self._log = log
+    watchdog: StallWatchdog
+    task_manager: TaskManager
+    metrics: ThreadMetrics
+    control: ThreadControl
+    log: PrefixedLogger
 
     def check(self, now_ms: int) -> bool:
         """Look for stalls and act on them, if it is time to look. Returns True if the process is to be replaced."""
-        if not self._watchdog.is_due(now_ms):
+        if not self.watchdog.is_due(now_ms):
             return False
-        active = self._task_manager.active
+        active = self.task_manager.active
         owned = {p for task in active.all_tasks().values() for p in task.input_partitions}
         positions = {p: at for task in active.running.values() for p, at in task.fetch_positions().items()}
-        stalls = self._watchdog.check(owned, positions, now_ms)
-        self._metrics.stalled_partitions = self._watchdog.stalled
+        stalls = self.watchdog.check(owned, positions, now_ms)
+        self.metrics.stalled_partitions = self.watchdog.stalled
         for stall in stalls:
             self._report(stall, now_ms)
         if any(stall.action is StallAction.REPLACE_PROCESS for stall in stalls):
-            self._log.error("Shutting down, so that another process reads what is stalled here")
+            self.log.error("Shutting down, so that another process reads what is stalled here")
             return True
         stalled = {stall.partition for stall in stalls}
         again = {task_id for task_id, task in active.running.items() if task.input_partitions & stalled}
         if again:
-            self._task_manager.reopen(again)
+            self.task_manager.reopen(again)
         return False
 
     def _report(self, stall: Stall, now_ms: int) -> None:
-        self._metrics.partition_stall.record(1, now_ms)
-        task = self._task_manager.active.running_task_for(stall.partition)
+        self.metrics.partition_stall.record(1, now_ms)
+        task = self.task_manager.active.running_task_for(stall.partition)
         task_id = "unknown" if task is None else str(task.task_id)
-        self._control.report(
+        self.control.report(
             PartitionStalled(task_id, str(stall.partition), stall.position, stall.end, stall.for_ms, stall.action.name)
         )
 
 
+@dataclass(eq=False)
 class RestoreStallResponse:
     """Has the restore consumer read a stalled changelog again, of an active or a standby task, as often as it takes."""
 
-    def __init__(self, watchdog: StallWatchdog, consumer: PartitionConsumer, log: PrefixedLogger) -> None:
-        self._watchdog = watchdog
-        self._consumer = consumer
-        self._log = log
+    watchdog: StallWatchdog
+    consumer: PartitionConsumer
+    log: PrefixedLogger
 
     def check(self, now_ms: int) -> None:
         """Look for stalls and act on them, if it is time to look. Call it only after a poll of the consumer."""
-        if not self._watchdog.is_due(now_ms):
+        if not self.watchdog.is_due(now_ms):
             return
-        assigned = self._consumer.assignment()
-        read = assigned - self._consumer.paused()
-        positions = {p: at for p in read if (at := self._consumer.position(p)) is not None}
-        stalls = self._watchdog.check(assigned, positions, now_ms)
+        assigned = self.consumer.assignment()
+        read = assigned - self.consumer.paused()
+        positions = {p: at for p in read if (at := self.consumer.position(p)) is not None}
+        stalls = self.watchdog.check(assigned, positions, now_ms)
         for stall in stalls:
-            self._log.error(
+            self.log.error(
                 "The changelog %s is stalled: nothing was read from it for %d s, although it has records from offset "
                 "%d to %d. It is read again from there.",
                 stall.partition,
@@ -86,4 +80,4 @@ class RestoreStallResponse:
                 stall.position,
                 stall.end,
             )
-        self._consumer.seek({stall.partition: stall.position for stall in stalls})
+        self.consumer.seek({stall.partition: stall.position for stall in stalls})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ class GlobalTask(TaskContext):
         raise StreamsError("schedule() is not supported in the processor of a global store")
 
 
+@dataclass(eq=False)
 class GlobalState:
     """The global stores of this process. directory: of this process alone, None to keep them in memory.
 
@@ -121,40 +123,33 @@ class GlobalState:
     removed when it starts: after a crash the tables are read again, and those in memory always.
     """
 
-    def __init__(
-        self,
-        topology: ProcessorTopology,
-        task: GlobalTask,
-        consumer: PartitionConsumer,
-        offsets: PartitionOffsets,
-        directory: Path | None,
-        log: PrefixedLogger,
-    ) -> None:
-        self._topology = topology
-        self._task = task
-        self._consumer = consumer
-        self._offsets = offsets
-        self._directory = directory
-        self._log = log
-        self._store_of = {topic: store for store, topic in topology.changelog_topics.items()}
+    topology: ProcessorTopology
+    task: GlobalTask
+    consumer: PartitionConsumer
+    offsets: PartitionOffsets
+    directory: Path | None
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
+        self._store_of = {topic: store for store, topic in self.topology.changelog_topics.items()}
         self._compiled: CompiledTopology | None = None
         self._ends: dict[TopicPartition, int] = {}
 
     def store(self, name: str) -> Any:
         """Return a global store; raises UnknownStateStoreError."""
-        return self._task.store(name)
+        return self.task.store(name)
 
     def start(self) -> None:
         """Open the stores and find out how much there is to read."""
         noted = self._take_checkpoint()
-        for name, builder in self._topology.stores.items():
-            self._task.stores[name] = build_store(builder, self._task, self._directory, None)
-        self._compiled = compile_topology(self._topology, self._task)
+        for name, builder in self.topology.stores.items():
+            self.task.stores[name] = build_store(builder, self.task, self.directory, None)
+        self._compiled = compile_topology(self.topology, self.task)
         self._compiled.init()
-        partitions = [p for topic in self._store_of for p in self._offsets.partitions_of(topic)]
-        self._ends = self._offsets.end_offsets(partitions)
-        self._consumer.assign({partition: noted.get(partition, OFFSET_BEGINNING) for partition in partitions})
-        self._log.info("Restoring global state stores %s from %s", sorted(self._task.stores), partitions)
+        partitions = [p for topic in self._store_of for p in self.offsets.partitions_of(topic)]
+        self._ends = self.offsets.end_offsets(partitions)
+        self.consumer.assign({partition: noted.get(partition, OFFSET_BEGINNING) for partition in partitions})
+        self.log.info("Restoring global state stores %s from %s", sorted(self.task.stores), partitions)
 
     def catch_up(self) -> bool:
         """Read a batch; returns True once the tables hold everything that was there at the start."""
@@ -163,18 +158,18 @@ class GlobalState:
         for partition, messages in self._poll(CATCH_UP_POLL_SECONDS).items():
             self._restore(partition, messages)
         for partition, end in list(self._ends.items()):
-            position = self._consumer.position(partition)
+            position = self.consumer.position(partition)
             if end == 0 or (position is not None and position >= end):
                 del self._ends[partition]
         if not self._ends:
-            self._log.info("Global state stores are complete")
+            self.log.info("Global state stores are complete")
         return not self._ends
 
     def update(self) -> None:
         """Apply what has arrived since the last call, without waiting."""
         for partition, messages in self._poll(0).items():
             self._process(partition, messages)
-        if self._task.commit_requested:
+        if self.task.commit_requested:
             self._commit()
 
     def close(self) -> None:
@@ -184,34 +179,34 @@ class GlobalState:
         self._compiled.close()
         self._commit()
         complete = not self._ends
-        for store in self._task.stores.values():
+        for store in self.task.stores.values():
             store.persist()
             store.close()
-        if self._directory is not None and complete:
-            lasting = {topic for topic, store in self._store_of.items() if self._task.stores[store].persistent}
-            positions = {p: self._consumer.position(p) for p in self._consumer.assignment() if p.topic in lasting}
+        if self.directory is not None and complete:
+            lasting = {topic for topic, store in self._store_of.items() if self.task.stores[store].persistent}
+            positions = {p: self.consumer.position(p) for p in self.consumer.assignment() if p.topic in lasting}
             known = {p: offset for p, offset in positions.items() if offset is not None}
-            OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME).write(known)
-        self._consumer.close()
+            OffsetCheckpoint(self.directory / CHECKPOINT_FILE_NAME).write(known)
+        self.consumer.close()
 
     def _take_checkpoint(self) -> dict[TopicPartition, int]:
-        if self._directory is None:
+        if self.directory is None:
             return {}
-        checkpoint = OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME)
+        checkpoint = OffsetCheckpoint(self.directory / CHECKPOINT_FILE_NAME)
         try:
             offsets = checkpoint.read()
         except ProcessorStateError as error:
-            self._log.warning("%s. The global tables are read from the beginning.", error)
+            self.log.warning("%s. The global tables are read from the beginning.", error)
             offsets = {}
         checkpoint.delete()
         if not offsets:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         return offsets
 
     def _poll(self, seconds: float) -> Records:
         try:
-            return self._consumer.poll(BATCH_RECORDS, seconds)
+            return self.consumer.poll(BATCH_RECORDS, seconds)
         except InvalidOffsetError as error:
             # The rows that were deleted with the records may still be in the store; only a new one is right.
             raise StreamsError(
@@ -220,18 +215,18 @@ class GlobalState:
 
     def _restore(self, partition: TopicPartition, messages: list[Message]) -> None:
         store = self._store_of[partition.topic]
-        if store in self._topology.reprocess_on_restore:
+        if store in self.topology.reprocess_on_restore:
             self._process(partition, messages)
         else:
-            self._task.stores[store].restore(messages, None)
+            self.task.stores[store].restore(messages, None)
 
     def _process(self, partition: TopicPartition, messages: list[Message]) -> None:
         if self._compiled is not None:
             self._compiled.sources[partition.topic].process_batch(messages)
 
     def _commit(self) -> None:
-        self._task.commit_requested = False
-        for store in self._task.stores.values():
+        self.task.commit_requested = False
+        for store in self.task.stores.values():
             store.flush()
             store.commit(None)
 

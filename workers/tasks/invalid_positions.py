@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -15,6 +16,7 @@ from .task_timeouts import TaskTimeouts
 RESETTING = "resetting offsets"
 
 
+@dataclass(eq=False)
 class InvalidPositions:
     """They are reset by the sources' policies, as soon as the brokers say where that is.
 
@@ -22,19 +24,13 @@ class InvalidPositions:
     task_of: the running task that reads a partition, None if there is none.
     """
 
-    def __init__(
-        self,
-        consumer: PartitionConsumer,
-        offset_reset: OffsetReset,
-        timeouts: TaskTimeouts,
-        task_of: Callable[[TopicPartition], TaskId | None],
-        log: PrefixedLogger,
-    ) -> None:
-        self._consumer = consumer
-        self._offset_reset = offset_reset
-        self._timeouts = timeouts
-        self._task_of = task_of
-        self._log = log
+    consumer: PartitionConsumer
+    offset_reset: OffsetReset
+    timeouts: TaskTimeouts
+    task_of: Callable[[TopicPartition], TaskId | None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         self._found: dict[TopicPartition, InvalidOffsetError] = {}
 
     def add(self, error: InvalidOffsetError) -> None:
@@ -46,19 +42,19 @@ class InvalidPositions:
 
         Raises StreamsError if a policy says that it must not, TaskTimeoutError after ``task.timeout.ms`` of failures.
         """
-        assigned = self._consumer.assignment()
+        assigned = self.consumer.assignment()
         self._found = {partition: error for partition, error in self._found.items() if partition in assigned}
         if not self._found:
             return
-        task_ids = {task_id for p in self._found if (task_id := self._task_of(p)) is not None}
+        task_ids = {task_id for p in self._found if (task_id := self.task_of(p)) is not None}
         try:
-            self._consumer.seek(self._offset_reset.offsets(self._found))
+            self.consumer.seek(self.offset_reset.offsets(self._found))
         except BrokerUnavailableError as error:
-            self._timeouts.failed(task_ids, RESETTING, error)
+            self.timeouts.failed(task_ids, RESETTING, error)
             return
         except StreamsError as refused:
             raise refused from next(iter(self._found.values()))
         for message in sorted({str(error) for error in self._found.values()}):
-            self._log.warning("%s; reset", message)
+            self.log.warning("%s; reset", message)
         self._found = {}
-        self._timeouts.succeeded(task_ids, RESETTING)
+        self.timeouts.succeeded(task_ids, RESETTING)

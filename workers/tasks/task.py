@@ -83,6 +83,7 @@ class Task(TaskContext, ABC):
         self.input_partitions = frozenset(input_partitions)
         self.topology = topology
         self.environment = environment
+        self.async_calls = environment.async_calls
         prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
         self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
         self.state_manager = ProcessorStateManager(
@@ -201,11 +202,6 @@ class Task(TaskContext, ABC):
     @override
     def streams_metrics(self) -> CustomMetrics:
         return self.environment.streams_metrics
-
-    @property
-    @override
-    def async_calls(self) -> AsyncCalls:
-        return self.environment.async_calls
 
     @override
     def wall_clock_ms(self) -> int:

@@ -7,6 +7,7 @@ state means the tasks', when they are committed TaskCommits'.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -16,7 +17,6 @@ from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigr
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..restore.store_changelog_reader import StoreChangelogReader
-from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .offset_reset import OffsetReset
@@ -36,40 +36,28 @@ TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
 
 
+@dataclass(eq=False)
 class TaskManager:
     """The tasks of a stream thread: active and standby are the registries, commits what commits the active ones."""
 
-    def __init__(
-        self,
-        active: AssignedStreamsTasks,
-        standby: AssignedStandbyTasks,
-        task_creator: TaskCreator,
-        standby_task_creator: StandbyTaskCreator,
-        changelog_reader: StoreChangelogReader,
-        commits: TaskCommits,
-        consumer: PartitionConsumer,
-        producer: StreamsProducer,
-        state_directory: StateDirectory,
-        offset_reset: OffsetReset,
-        purge: Purge,
-        log: PrefixedLogger,
-    ) -> None:
-        self.active = active
-        self.standby = standby
-        self.commits = commits
+    active: AssignedStreamsTasks
+    standby: AssignedTasks[StandbyTask]
+    task_creator: TaskCreator
+    standby_task_creator: StandbyTaskCreator
+    changelog_reader: StoreChangelogReader
+    commits: TaskCommits
+    consumer: PartitionConsumer
+    producer: StreamsProducer
+    state_directory: StateDirectory
+    offset_reset: OffsetReset
+    purge: Purge
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         self.assigned_active_tasks: TaskPartitions = {}
         self.assigned_standby_tasks: TaskPartitions = {}
         self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
-        self._task_creator = task_creator
-        self._standby_task_creator = standby_task_creator
-        self._changelog_reader = changelog_reader
-        self._consumer = consumer
-        self._producer = producer
-        self.state_directory = state_directory
-        self._offset_reset = offset_reset
-        self._purge = purge
-        self._timeouts = active.timeouts
-        self._log = log
+        self._timeouts = self.active.timeouts
         self._full: set[TopicPartition] = set()
 
     # -- assignment
@@ -91,14 +79,14 @@ class TaskManager:
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
         self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
         self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
-        with self._offset_reset.together(assignment):
+        with self.offset_reset.together(assignment):
             self._add_stream_tasks(assignment)
         self._add_standby_tasks()
         self._adopt(self.active.created, promoted)
         self._adopt(self.standby.created, demoted)
         new = self.active.uninitialized_partitions()
-        self._log.trace("Pausing partitions: %s", listed(new))
-        self._consumer.pause(new)
+        self.log.trace("Pausing partitions: %s", listed(new))
+        self.consumer.pause(new)
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
         """Hand recycled stores to the new tasks of their ids; close those without a new task."""
@@ -106,7 +94,7 @@ class TaskManager:
             if task_id in created:
                 created[task_id].state_manager.adopt(stores)
                 continue
-            self._log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
+            self.log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
             for store in stores.stores.values():
                 store.close()
             self.state_directory.unlock(task_id)
@@ -114,12 +102,12 @@ class TaskManager:
     def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
         if not self.assigned_active_tasks:
             return
-        self._log.debug("Adding assigned tasks as active: %s", shown(self.assigned_active_tasks))
+        self.log.debug("Adding assigned tasks as active: %s", shown(self.assigned_active_tasks))
         new: dict[TaskId, Collection[TopicPartition]] = {}
         owned = self.active.all_assigned_task_ids() - self.active.suspended.keys()
         for task_id, partitions in self.assigned_active_tasks.items():
             if not set(partitions) <= set(assignment):
-                self._log.warning(
+                self.log.warning(
                     "Task %s owned partitions %s are not contained in the assignment %s",
                     task_id,
                     listed(partitions),
@@ -128,14 +116,14 @@ class TaskManager:
             elif task_id not in owned and not self.active.maybe_resume_suspended_task(task_id, partitions):
                 new[task_id] = partitions
         if new:
-            self._log.trace("New active tasks to be created: %s", shown(new))
-            for task in self._task_creator.create_tasks(new):
+            self.log.trace("New active tasks to be created: %s", shown(new))
+            for task in self.task_creator.create_tasks(new):
                 self.active.add_new_task(task)
 
     def _add_standby_tasks(self) -> None:
         if not self.assigned_standby_tasks:
             return
-        self._log.debug("Adding assigned standby tasks %s", shown(self.assigned_standby_tasks))
+        self.log.debug("Adding assigned standby tasks %s", shown(self.assigned_standby_tasks))
         owned = self.standby.all_assigned_task_ids() - self.standby.suspended.keys()
         new = {
             task_id: partitions
@@ -144,8 +132,8 @@ class TaskManager:
         }
         if not new:
             return
-        self._log.trace("New standby tasks to be created: %s", shown(new))
-        for task in self._standby_task_creator.create_tasks(new):
+        self.log.trace("New standby tasks to be created: %s", shown(new))
+        for task in self.standby_task_creator.create_tasks(new):
             self.standby.add_new_task(task)
 
     def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
@@ -176,31 +164,31 @@ class TaskManager:
             if self.commits.all_together:  # the others' next commit would make their output permanent
                 first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
             else:
-                self._log.warning("%s; their last records will be processed again: %s", failed, error)
+                self.log.warning("%s; their last records will be processed again: %s", failed, error)
         except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
             first.note(error)
 
     def handle_lost_all(self) -> None:
         """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and continue."""
         self.commits.forget()
-        self._producer.abort_transaction()
+        self.producer.abort_transaction()
         self.active.close(clean=False)
         self.assigned_active_tasks = {}
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
         if self.commits.all_together:  # the others' work is in the same transaction as what is dropped
-            self._producer.abort_transaction()
+            self.producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
             again = set(task_ids)
             try:
                 self.commits.commit([task for task_id, task in self.active.running.items() if task_id not in again])
             except (RetriableCommitError, BrokerUnavailableError) as error:
-                self._log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
+                self.log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
                 again |= self.active.running.keys()
-        self._start_anew(self.active, self._task_creator, again, task_ids)
-        self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
+        self._start_anew(self.active, self.task_creator, again, task_ids)
+        self._start_anew(self.standby, self.standby_task_creator, set(task_ids), task_ids)
 
     def reopen(self, task_ids: Collection[TaskId]) -> None:
         """Close active tasks after a commit, and reopen them with the state on disk: they read from their offsets.
@@ -210,17 +198,17 @@ class TaskManager:
         if self.commits.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
             self._open_uncommitted(task_ids)
         else:
-            self._start_anew(self.active, self._task_creator, set(task_ids), ())
+            self._start_anew(self.active, self.task_creator, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
         """Drop what these tasks did since the last commit, and reopen them."""
         self.commits.wait()  # else it might come behind a later one, and the offsets would go back
         again = set(task_ids)
         if self.commits.all_together:  # what the others did lies in the same transaction
-            self._producer.abort_transaction()
+            self.producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
-        self._log.warning("Reopening tasks %s from their last commit", listed(again))
-        self._start_anew(self.active, self._task_creator, again, ())
+        self.log.warning("Reopening tasks %s from their last commit", listed(again))
+        self._start_anew(self.active, self.task_creator, again, ())
 
     def _start_anew(
         self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
@@ -232,7 +220,7 @@ class TaskManager:
             try:
                 self.state_directory.wipe(task_id)
             except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
-                self._log.info("The files of task %s are left for now: %s", task_id, error)
+                self.log.info("The files of task %s are left for now: %s", task_id, error)
         for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
             registry.add_new_task(task)
 
@@ -240,15 +228,15 @@ class TaskManager:
 
     def update_new_and_restoring_tasks(self) -> bool:
         """Open new tasks, and let restored ones run. Returns True when all tasks run."""
-        with self._offset_reset.together(self.active.starting_partitions()):
+        with self.offset_reset.together(self.active.starting_partitions()):
             self.active.initialize_new_tasks()
             self.standby.initialize_new_tasks()
-            self.active.update_restored(self._changelog_reader.completed())
+            self.active.update_restored(self.changelog_reader.completed())
         if not self.active.all_tasks_running():
             return False
-        assignment = self._consumer.assignment()
-        self._log.trace("Resuming partitions %s", listed(assignment))
-        self._consumer.resume(assignment)
+        assignment = self.consumer.assignment()
+        self.log.trace("Resuming partitions %s", listed(assignment))
+        self.consumer.resume(assignment)
         self._full.clear()
         return self.standby.all_tasks_running()
 
@@ -260,7 +248,7 @@ class TaskManager:
     def waits_for_locks(self) -> bool:
         """Return whether all tasks that are not running wait for another process here to release them."""
         waiting = self.active.created or self.standby.created
-        return bool(waiting) and not self._changelog_reader.restoring_active()
+        return bool(waiting) and not self.changelog_reader.restoring_active()
 
     def needs_initialization_or_restoration(self) -> bool:
         """Return whether a task is not running yet."""
@@ -306,8 +294,8 @@ class TaskManager:
             if task.num_buffered() > limit
             for p in task.full_partitions(limit)
         }
-        self._consumer.pause(full - self._full)
-        self._consumer.resume(self._full - full)
+        self.consumer.pause(full - self._full)
+        self.consumer.resume(self._full - full)
         self._full = full
 
     # -- what is done beside processing
@@ -315,14 +303,14 @@ class TaskManager:
     def maybe_purge_committed_records(self) -> None:
         """Delete the records of repartition topics that all have been committed."""
         records = self.active.records_to_delete()
-        if records and self._purge(records):
-            self._log.trace("Sent delete-records request: %s", records)
+        if records and self.purge(records):
+            self.log.trace("Sent delete-records request: %s", records)
 
     def persist_one(self, now_ms: int) -> None:
         """Make the stores of one task survive a SIGKILL, if it is time: one at a time, for the disk's sake."""
         for task in (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values()):
             if task.state_manager.persist_if_due(now_ms):
-                self._log.debug("Persisted the stores of task %s", task.task_id)
+                self.log.debug("Persisted the stores of task %s", task.task_id)
                 return
 
     # -- looking on
@@ -334,7 +322,7 @@ class TaskManager:
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return the position of each task's state on this machine; see task_offset_sums.py."""
         tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
-        return task_offset_sums(tasks, self.state_directory, self._log)
+        return task_offset_sums(tasks, self.state_directory, self.log)
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""
@@ -356,7 +344,7 @@ class TaskManager:
     def shutdown(self, clean: bool) -> None:
         """Close all tasks; clean: after a commit. Raises the first error; all tasks are closed anyway."""
         first = FirstError()
-        self._log.debug(
+        self.log.debug(
             "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",
             listed(self.active.running),
             listed(self.standby.running),
@@ -370,7 +358,7 @@ class TaskManager:
                 first.note(error)
                 clean = False
         if not clean:
-            self._producer.abort_transaction(last=True)
+            self.producer.abort_transaction(last=True)
         for close in (self.active.close, self.standby.close):
             try:
                 close(clean)

@@ -20,7 +20,8 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
-from penstock.topology.config.streams_config import EXACTLY_ONCE_V2, StreamsConfig
+from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -53,8 +54,8 @@ from ..restore.store_changelog_reader import StoreChangelogReader
 from ..stalls.open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from ..stalls.stall_response import RestoreStallResponse, StallResponse
 from ..stalls.stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
-from ..tasks.assigned_standby_tasks import AssignedStandbyTasks
 from ..tasks.assigned_streams_tasks import AssignedStreamsTasks
+from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
 from ..tasks.committer import Committer
 from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
@@ -176,35 +177,29 @@ def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSuppl
     return supplier(config, clock)
 
 
+@dataclass(eq=False)
 class _Assembly:
     """The steps of create_parts, in the order in which they depend on each other."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        spec: ThreadSpec,
-        control: ThreadControl,
-        supplier: KafkaClientSupplier,
-        clock: Clock,
-        sleep: Callable[[float], None],
-        restore_listener: StateRestoreListener,
-        standby_listener: StandbyUpdateListener,
-        open_rows: OpenRows | None,
-        background: Executor,
-        make_async_calls: MakeAsyncCalls,
-    ) -> None:
-        self.topology = topology
-        self.spec, self.control, self.supplier = spec, control, supplier
-        self.clock, self.sleep = clock, sleep
-        self.restore_listener, self.standby_listener = restore_listener, standby_listener
-        self.open_rows = open_rows
-        self.background, self.make_async_calls = background, make_async_calls
-        self.config = spec.config
-        self.application_id: str = spec.config["application.id"]
-        self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
+    topology: Topology
+    spec: ThreadSpec
+    control: ThreadControl
+    supplier: KafkaClientSupplier
+    clock: Clock
+    sleep: Callable[[float], None]
+    restore_listener: StateRestoreListener
+    standby_listener: StandbyUpdateListener
+    open_rows: OpenRows | None
+    background: Executor
+    make_async_calls: MakeAsyncCalls
+
+    def __post_init__(self) -> None:
+        self.config = self.spec.config
+        self.application_id: str = self.spec.config["application.id"]
+        self.name = f"{self.spec.client_id}-StreamThread-{self.spec.slot}"
         self.log_prefix = f"stream-thread [{self.name}] "
         self.log = PrefixedLogger("penstock.workers.stream_thread", self.log_prefix)
-        self.time = LoopTime(clock)
+        self.time = LoopTime(self.clock)
         self.metrics = ThreadMetrics(
             self.config["metrics.sample.window.ms"],
             self.config["metrics.num.samples"],
@@ -212,17 +207,18 @@ class _Assembly:
         )
         self.custom_metrics = CustomMetrics({"thread-id": self.name}, self.metrics.sensor, lambda: self.time.now_ms)
         self.states = stream_thread_states(self.log)
-        self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
+        self.instance_id = static_instance_id(self.config, self.spec.process_id, self.spec.slot)
         self.committed_only = self.config["isolation.level"] == "read_committed"
-        self.admin = supplier.get_admin(f"{self.name}-admin")
+        self.admin = self.supplier.get_admin(f"{self.name}-admin")
         self.offsets = PartitionOffsets(self.admin, self.committed_only)
-        self.topologies = BuiltTopologies(topology.internal_builder, self.config, self._topic_counts)
-        self.global_topology: ProcessorTopology | None = topology.internal_builder.build_global_topology(self.config)
+        builder = self.topology.internal_builder
+        self.topologies = BuiltTopologies(builder, self.config, self._topic_counts)
+        self.global_topology: ProcessorTopology | None = builder.build_global_topology(self.config)
         self.topics = TopicNames(self.application_id, self.topologies)
         self.state_directory = StateDirectory(
             self.config["state.dir"],
             self.application_id,
-            clock.wall_clock_ms,
+            self.clock.wall_clock_ms,
             self.config["allow.os.group.write.access"],
         )
 
@@ -264,7 +260,7 @@ class _Assembly:
         active, log = AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts), self._log("task_manager")
         task_manager = TaskManager(
             active,
-            AssignedStandbyTasks(self._log("assigned_standby_tasks")),
+            AssignedTasks("standby task", self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
             changelog_reader,

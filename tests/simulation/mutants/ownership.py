@@ -48,14 +48,14 @@ def zombie_commits(_: Any) -> Any:
     """Tasks that others own by now continue."""
 
     def handle_lost_all(manager: TaskManager) -> None:
-        manager._producer.collector.forget_errors()
+        manager.producer.collector.forget_errors()
 
     return handle_lost_all
 
 
 def transaction_outlives_its_tasks(_: Any) -> Any:
     def handle_lost_all(manager: TaskManager) -> None:
-        manager._producer.collector.forget_errors()
+        manager.producer.collector.forget_errors()
         manager.active.close(clean=False)
         manager.assigned_active_tasks = {}
 

@@ -115,6 +115,7 @@ def host_and_port(endpoint: str) -> str:
     return f"{match[1]}:{int(match[2])}" if match else ""
 
 
+@dataclass(eq=False)
 class GroupAssignment:
     """Deals each client's tasks out to its threads, and withholds what others still own.
 
@@ -122,28 +123,20 @@ class GroupAssignment:
     told to join again at probing_rebalance_ms (ms since the epoch), None for no probing rebalance.
     """
 
-    def __init__(
-        self,
-        subscriptions: GroupSubscriptions,
-        members: GroupMembers,
-        tasks: Mapping[TaskId, Partitions],
-        stateful: Collection[TaskId],
-        leader: UUID,
-        probing_rebalance_ms: int | None,
-        log: PrefixedLogger,
-    ) -> None:
-        self._subscriptions = subscriptions
-        self._members = members
-        self._tasks = tasks
-        self._stateful = stateful
-        self._leader = leader
-        self._probing_rebalance_ms = probing_rebalance_ms
-        self._log = log
+    subscriptions: GroupSubscriptions
+    members: GroupMembers
+    tasks: Mapping[TaskId, Partitions]
+    stateful: Collection[TaskId]
+    leader: UUID
+    probing_rebalance_ms: int | None
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
         self._withheld: dict[str, set[TaskId]] = {}
 
     def encoded(self) -> dict[str, MemberAssignment]:
         """Return what each member is sent."""
-        clients = self._members.clients.values()
+        clients = self.members.clients.values()
         active_by_host, standby_by_host = self._partitions_by_host()
         active: dict[str, dict[TaskId, Partitions]] = {}
         standby: dict[str, dict[TaskId, Partitions]] = {}
@@ -151,11 +144,11 @@ class GroupAssignment:
             self._assign_threads(client, active, standby)
         rebalances = self._next_rebalances()
         unstable = "an unstable" if rebalances else "a stable"
-        self._log.info("Finished %s assignment of %d tasks to %d members.", unstable, len(self._tasks), len(active))
+        self.log.info("Finished %s assignment of %d tasks to %d members.", unstable, len(self.tasks), len(active))
         infos = {
             member: AssignmentInfo(
-                self._subscriptions.used_version,
-                self._subscriptions.supported_version,
+                self.subscriptions.used_version,
+                self.subscriptions.supported_version,
                 AssignorError.NONE,
                 active[member],
                 standby[member],
@@ -169,15 +162,15 @@ class GroupAssignment:
 
     def _partitions_by_host(self) -> tuple[dict[str, Partitions], dict[str, Partitions]]:
         active, standby = {}, {}
-        for client in self._members.clients.values():
-            endpoint = self._members.endpoint(client)
+        for client in self.members.clients.values():
+            endpoint = self.members.endpoint(client)
             if endpoint:
                 active[endpoint] = self._partitions(client.active_tasks)
                 standby[endpoint] = self._partitions(client.standby_tasks)
         return active, standby
 
     def _partitions(self, tasks: Collection[TaskId]) -> Partitions:
-        return frozenset(partition for task in tasks for partition in self._tasks[task])
+        return frozenset(partition for task in tasks for partition in self.tasks[task])
 
     def _assign_threads(
         self,
@@ -186,21 +179,21 @@ class GroupAssignment:
         standby: dict[str, dict[TaskId, Partitions]],
     ) -> None:
         load: dict[str, int] = {}
-        assign = spread_over_threads if self._members.all_penstock else assign_as_kafka_streams
-        stateful = {task for task in client.active_tasks if task in self._stateful}
+        assign = spread_over_threads if self.members.all_penstock else assign_as_kafka_streams
+        stateful = {task for task in client.active_tasks if task in self.stateful}
         stateful_by_thread = assign(stateful, client, load, Role.STATEFUL)
         standby_by_thread = assign(client.standby_tasks, client, load, Role.STANDBY)
         stateless_by_thread = assign(client.active_tasks - stateful, client, load, Role.STATELESS)
         for consumer in sorted(client.consumers):
             planned = {*stateful_by_thread[consumer], *stateless_by_thread[consumer]}
-            withheld = {task for task in planned if self._members.owners.get(task, consumer) != consumer}
+            withheld = {task for task in planned if self.members.owners.get(task, consumer) != consumer}
             self._withheld[consumer] = withheld
             # Its own standby copy stays open until the active task arrives, lest its state be closed in between.
-            kept = withheld & self._members.infos[consumer].standby_tasks
-            active[consumer] = {task: self._tasks[task] for task in sorted(planned - withheld)}
-            standby[consumer] = {task: self._tasks[task] for task in sorted({*standby_by_thread[consumer], *kept})}
+            kept = withheld & self.members.infos[consumer].standby_tasks
+            active[consumer] = {task: self.tasks[task] for task in sorted(planned - withheld)}
+            standby[consumer] = {task: self.tasks[task] for task in sorted({*standby_by_thread[consumer], *kept})}
             if withheld:
-                self._log.info(
+                self.log.info(
                     "Withholding tasks %s from %s until they are safely revoked in a followup rebalance.",
                     ", ".join(map(str, sorted(withheld))),
                     consumer,
@@ -209,8 +202,8 @@ class GroupAssignment:
     def _next_rebalances(self) -> dict[str, int]:
         """Return which members shall join again, and when."""
         rebalances = {member: 0 for member, tasks in self._withheld.items() if tasks}
-        if self._probing_rebalance_ms is not None:
-            candidates = sorted(self._members.clients[self._leader].consumers - rebalances.keys())
+        if self.probing_rebalance_ms is not None:
+            candidates = sorted(self.members.clients[self.leader].consumers - rebalances.keys())
             if candidates:  # else the followup rebalance comes first anyway
-                rebalances[candidates[0]] = self._probing_rebalance_ms
+                rebalances[candidates[0]] = self.probing_rebalance_ms
         return rebalances

@@ -8,6 +8,7 @@ sub-topology, and behind these nodes one for each client, which takes as many ta
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 #: In place of a group's index: a client's own node, behind its client nodes. In place of a task: the way from there.
@@ -19,6 +20,7 @@ _UNASSIGNED = -1
 Node = tuple[int, int]
 
 
+@dataclass(eq=False)
 class TaskGroup:
     """Tasks that share client nodes, one of each client: all tasks, or those of one sub-topology.
 
@@ -28,23 +30,17 @@ class TaskGroup:
     client has. natives: of each client, the tasks at home there, if that makes them cheaper. No cost is negative.
     """
 
-    def __init__(
-        self,
-        homes: Sequence[int],
-        racks: Sequence[int],
-        traffic: Sequence[Sequence[int]],
-        non_overlap: int,
-        shares: Sequence[int] = (),
-    ) -> None:
-        self.homes = homes
-        self.owners = [_UNASSIGNED] * len(homes) if shares else list(homes)
-        self.racks = racks
-        self.traffic = traffic
-        self.non_overlap = non_overlap
-        self.shares = shares
-        self.taken = [0] * len(shares)
-        self.natives: list[list[int]] = [[] for _ in racks]
-        for task, home in enumerate(homes if non_overlap else ()):
+    homes: Sequence[int]
+    racks: Sequence[int]
+    traffic: Sequence[Sequence[int]]
+    non_overlap: int
+    shares: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        self.owners = [_UNASSIGNED] * len(self.homes) if self.shares else list(self.homes)
+        self.taken = [0] * len(self.shares)
+        self.natives: list[list[int]] = [[] for _ in self.racks]
+        for task, home in enumerate(self.homes if self.non_overlap else ()):
             self.natives[home].append(task)
 
     def cost(self, task: int, client: int) -> int:
