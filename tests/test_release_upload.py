@@ -27,7 +27,8 @@ from penstock.testing import TopologyTestDriver
 import penstock.kernel as kernel
 
 builder = StreamsBuilder()
-builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.string()).map_values(str.upper).to("out")
+text = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+builder.stream("in", **text).map_values(str.upper).to("out", **text)
 with TopologyTestDriver(builder.build()) as driver:
     driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("k", "tea")
     print(driver.create_output_topic("out", Serdes.string(), Serdes.string()).read_value())
