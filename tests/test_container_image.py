@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +133,11 @@ class Container:
         self._inside = [*NO_RIGHTS, "env", "-i", "-C", image["WorkingDir"], *image["Env"]]
         self._log = log.open("w")
         namespaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
-        setup: list[str | Path] = ["sh", "-euc", CONTAINER, "sh", root, volume]
+        setup = ["sh", "-euc", CONTAINER, "sh", str(root), str(volume)]
         self.process = subprocess.Popen(
             [*namespaces, *setup, *self._inside, *command], stdout=self._log, stderr=self._log
         )
-        eventually(lambda: bool(self._children()), log.read_text)
+        eventually(lambda: [each.uids().real for each in self._children()] == [UID], log.read_text)
         (self.first,) = self._children()
 
     def _children(self) -> list[psutil.Process]:
@@ -148,7 +150,8 @@ class Container:
         return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=timeout)
 
     def close(self) -> None:
-        self.process.kill()
+        with suppress(psutil.NoSuchProcess):
+            self.first.kill()  # and with it all that is in its namespace
         self.process.wait()
         self._log.close()
 
@@ -225,7 +228,8 @@ def test_it_counts_words_without_rights_and_continues_with_its_volume(
 
     try:
         idle = start("60", entrypoint=["sleep"])
-        assert idle.run(*health).returncode != 0, "without an application"
+        unhealthy = idle.run(*health)
+        assert (unhealthy.returncode, "`penstock run` starts one" in unhealthy.stderr) == (3, True), unhealthy
         for folder in ("/", "/app", "/etc", "/opt/penstock", "/usr", "/var/tmp"):
             assert "Read-only file system" in idle.run("touch", f"{folder}/x").stderr
         assert idle.run("touch", "/state/x", "/tmp/x", "/dev/shm/x").returncode == 0
@@ -247,7 +251,8 @@ def test_it_counts_words_without_rights_and_continues_with_its_volume(
 
         running, log = start(*command), tmp_path / "log-2"
         count(b"be", found | {b"be": 3}, running, log)
-        assert "Finished restoring" not in log.read_text(), "the volume has the state"
+        restored = re.findall(r"Finished restoring changelog .* with a total number of (\d+) records", log.read_text())
+        assert restored == ["0", "0"], "the volume has the state"
         stop(running, log)
     finally:
         consumer.close()
