@@ -180,7 +180,7 @@ def overtaken_left_behind(_: Any) -> Any:
 
 
 def no_timeout(_: Any) -> Any:
-    """A call that is never answered is waited for: all behind it stands still, whatever time a service is given."""
+    """A call that is never answered is waited for: all behind it is stuck, whatever time a service is given."""
     return lambda calls, seconds, call: nullcontext()
 
 
