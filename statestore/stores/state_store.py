@@ -35,10 +35,14 @@ class StateStore:
         self.task = task
         self.name = builder.name
         self.rows = rows
-        #: Whether there is a disk behind it; asked for of a closed store too, whose rows are gone.
-        self.persistent = rows.persistent
+        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
         #: The topic that serdes get, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
+
+    @property
+    def persistent(self) -> bool:
+        """Whether there is a disk behind it."""
+        return self._persistent
 
     def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
         """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
