@@ -73,7 +73,8 @@ class Kind:
 
     def coordinators(self, seed: int, broker: Broker) -> Coordinators | None:
         """Return what answers the producers of clients/writing, None where producers are simulated."""
-        level = random.Random(f"level {seed}").choice((NEW_PROTOCOL_LEVEL, NEW_PROTOCOL_LEVEL, 1))
+        levels = (NEW_PROTOCOL_LEVEL, 1) if self.rare else (NEW_PROTOCOL_LEVEL, NEW_PROTOCOL_LEVEL, 1)
+        level = random.Random(f"level {seed}").choice(levels)
         return Coordinators(broker, level) if self.own else None
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME
 from penstock.statestore.directory.state_directory import FileLock, StateDirectory
+from penstock.topology.errors import TaskCorruptedError, TaskMigratedError
 from penstock.topology.records import TaskId
 from tests.workers.counting import IN, OUT, counting, counts, feed
 from tests.workers.memory_kafka import Cluster
@@ -59,3 +60,29 @@ def test_damaged_files_that_another_process_looks_at_are_deleted_later(
     app.thread().until_idle().commit()
     assert refused
     assert counts(cluster) == {"a": 3, "b": 1}
+
+
+def test_a_thread_that_finds_damage_when_its_tasks_have_moved_joins_again(
+    cluster: Cluster, application: Callable[..., Application]
+) -> None:
+    """The other tasks are committed before the damaged one restarts, and the group refuses it."""
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "a", partition=0)
+    thread = application(counting()).thread().until_idle()
+    thread.commit()
+    feed(cluster, "b", partition=1)
+    thread.step(2)
+    active, process = thread.task_manager.active, thread.task_manager.active.process
+
+    def damaged(max_records: int) -> int:
+        active.process = process
+        raise TaskCorruptedError("a file is damaged", [TaskId(0, 0)])
+
+    active.process = damaged
+    thread.member.refuse_commits, thread.member.refusal = 1, TaskMigratedError("the group has continued")
+    thread.step()
+    assert thread.member.refuse_commits == 0
+    assert not active.all_tasks()
+    thread.until_idle().commit()
+    assert counts(cluster) == {"a": 1, "b": 1}
