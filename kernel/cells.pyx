@@ -106,6 +106,7 @@ cdef class CellTable:
     cdef readonly dict entries
     cdef list dirty
     cdef long long last_stamp
+    cdef object segments, deleting, rows
     NOT_CACHED = NOT_CACHED
 
     def __init__(self, dict entries, list dirty):
@@ -133,6 +134,22 @@ cdef class CellTable:
     def windows(self, observed, size_ms, advance_ms, late_ms):
         """Return what finds the keys of windows' cells; see TimeWindows."""
         return TimeWindows(observed, size_ms, advance_ms, late_ms)
+
+    def is_of_segments(self, segments, deleting, rows):
+        """Have cells of keys that come after all that was written made without a load; CachingSegments' arguments."""
+        self.segments, self.deleting, self.rows = segments, deleting, rows
+
+    cdef Cell later(self, object key):
+        """Return a new cell, None if its row may be below: what CachingSegments.load does, too."""
+        cdef long long observed
+        if self.segments is None or type(key) is not tuple or self.deleting or not self.rows.rests:
+            return None
+        observed = self.segments.observed_ms
+        if observed < 0 or observed >= <long long>(<tuple>key)[1]:
+            return None
+        cdef Cell cell = Cell(None, 0, 0, None, None, False, key)
+        self.entries[key] = cell
+        return cell
 
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
@@ -226,7 +243,9 @@ cdef class CellUpdates:
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
         if found is not NULL:
             return <Cell?>found
-        cdef Cell cell = self.load(key)
+        cdef Cell cell = self.table.later(key)
+        if cell is None:
+            cell = self.load(key)
         self.grew = True
         return cell
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, ProcessRecord, WrappedProcessor
+from penstock.topology.context.trace_context import is_sampled
 from penstock.topology.errors import ConfigError
-from penstock.topology.records import Headers, Record
+from penstock.topology.records import Record
+from penstock.workers.metrics.spans import carrier
 
 try:
     from opentelemetry import propagate, trace
 except ImportError as error:
     raise ConfigError(f"Traces need the extra: pip install 'penstock-streams[otel]' ({error})") from error
 
-_TRACEPARENT = "traceparent"
-
 
 class TracingWrapper(ProcessorWrapper):
     """``processor.wrapper.class=penstock.tracing:TracingWrapper``.
 
     The span of an operator is the child of the one before it, and of the record's sender at first. What is forwarded,
-    into repartition and output topics too, carries the context of its last span. Spans go to the global tracer provider
+    into repartition and output topics too, carries the context of its last span. A span has links to those that have
+    written the rows of tables which the operator has read; see docs/traces.md. Spans go to the global tracer provider
     of the process: the module of the topology sets it, as it is imported in each stream thread.
     """
 
@@ -36,7 +37,7 @@ class TracingWrapper(ProcessorWrapper):
 
         def process(record: Record[Any, Any]) -> None:
             headers = record[3]
-            if not headers or not _is_sampled(headers):
+            if not headers or not is_sampled(headers):
                 processor.process(record)
                 return
             origin = processor.record_metadata()
@@ -45,23 +46,13 @@ class TracingWrapper(ProcessorWrapper):
                 attributes["messaging.destination.name"] = origin.topic
                 attributes["messaging.destination.partition.id"] = str(origin.partition)
                 attributes["messaging.kafka.offset"] = origin.offset
-            sender = propagate.extract({name: (value or b"").decode("latin-1") for name, value in headers})
-            with self._tracer.start_as_current_span(processor.name, context=sender, attributes=attributes):
-                carrier: dict[str, str] = {}
-                propagate.inject(carrier)
-                kept = [header for header in headers if header[0] not in carrier]
-                added = [(name, text.encode("latin-1")) for name, text in carrier.items()]
-                processor.process(record.with_headers([*kept, *added]))
+            sender = propagate.extract(carrier(headers))
+            with self._tracer.start_as_current_span(processor.name, context=sender, attributes=attributes) as span:
+                context: dict[str, str] = {}
+                propagate.inject(context)
+                kept = [header for header in headers if header[0] not in context]
+                added = [(name, text.encode("latin-1")) for name, text in context.items()]
+                for row in processor.process_and_note(record.with_headers([*kept, *added])):
+                    span.add_link(trace.get_current_span(propagate.extract(carrier(row))).get_span_context())
 
         return process
-
-
-def _is_sampled(headers: Headers) -> bool:
-    """Return whether a traceparent, ``version-trace-span-flags``, has the flag of sampled traces."""
-    for name, value in headers or ():
-        if name == _TRACEPARENT and value is not None:
-            try:
-                return bool(int(value.rpartition(b"-")[2], 16) & 1)
-            except ValueError:
-                return False
-    return False

@@ -15,7 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+import versioningit
+
 from publish.links import broken_links
+from publish.versions import add_version, folder_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
@@ -140,22 +143,31 @@ def stage() -> None:
     write_llms(STAGE, site_url())
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Build the site, and check its links. Returns the exit code."""
-    argparse.ArgumentParser(description=main.__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="put it among the sites of other versions")
+    into: Path | None = parser.parse_args(arguments).into
     began = time.monotonic()
     stage()
+    version = versioningit.get_version(ROOT)
+    # Zensical's own switch for a site that is one of several: its address then has the version.
+    of_several = {} if into is None else {"MIKE_DOCS_VERSION": folder_of(version)}
     # Strict: a page that is not there or a name without docstring is an error.
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=False)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    built = subprocess.run(command, cwd=ROOT, env=os.environ | of_several, check=False)
     if built.returncode:
         return built.returncode
     broken = broken_links(HTML)
     for line in broken:
         print(line, file=sys.stderr)
+    if into is not None and not broken:
+        into.mkdir(parents=True, exist_ok=True)
+        add_version(into, HTML, version)
     pages = len(list(HTML.rglob("*.html")))
     print(f"{pages} pages in {HTML.relative_to(ROOT)}, {time.monotonic() - began:.0f} s; {len(broken)} broken links")
     return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -21,6 +21,7 @@ class InMemoryStore(BytesStore):
         self._data: dict[bytes, bytes] = {}
         self._index: SortedKeys | None = None
         self._marks: dict[str, int] = {}
+        self._contexts: dict[bytes, bytes] = {}
         self._undo: dict[bytes, bytes | None] = {}  # what the rows changed since the last commit were then
 
     @override
@@ -53,6 +54,18 @@ class InMemoryStore(BytesStore):
         if reverse:
             found.reverse()
         return found
+
+    @override
+    def keep_context(self, key: bytes, context: bytes | None) -> None:
+        """Not rolled back: a context belongs to certain bytes of a row."""
+        if context is None:
+            self._contexts.pop(key, None)
+        else:
+            self._contexts[key] = context
+
+    @override
+    def context(self, key: bytes) -> bytes | None:
+        return self._contexts.get(key)
 
     @override
     def approximate_num_entries(self) -> int:

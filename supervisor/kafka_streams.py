@@ -27,6 +27,7 @@ from .control.administration import Administration
 from .control.control_actions import actions
 from .control.control_socket import ControlSocket
 from .exit_codes import ExitCode
+from .http.otlp import OtlpMetrics
 from .http.server import HttpServer
 from .logs.output_stream import open_standard_streams
 from .processes.state_cleaner import StateCleaner
@@ -84,6 +85,7 @@ class KafkaStreams:
         self._administration = Administration(self._supervisor, self._config)
         self._control_socket = ControlSocket(self._state_directory.path, actions(self._administration))
         self._http = HttpServer(self._supervisor, self._administration, self._config)
+        self._otlp = OtlpMetrics(self.metrics, self._supervisor.client_id, self._config)
         self._cleaner = StateCleaner(
             self._state_directory, self._config, lambda: self.state is ApplicationState.RUNNING
         )
@@ -179,12 +181,14 @@ class KafkaStreams:
             except ConfigError:
                 self._state_directory.close()
                 raise
+            self._otlp.start()
             self._cleaner.start()
             atexit.register(self.close)
             self._control_socket.start()
             self._supervisor.start()
 
     def _at_end(self) -> None:
+        self._otlp.stop()
         self._http.stop()
         self._control_socket.stop()
         self._cleaner.stop()

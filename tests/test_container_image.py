@@ -1,18 +1,21 @@
 """The image of examples/container, built without a daemon and run against the dev broker.
 
-buildah builds it in a plain chroot on a base of Debian's packages, in place of python:3.13-slim: what runs is the
-Dockerfile, and neither a registry nor the right to make namespaces is needed. So its limits (read-only root, no
-capabilities) are those of Kubernetes and compose.yaml, and not tried here; that it writes to /state alone is.
+buildah builds it in a plain chroot on a base of Debian's packages, in place of python:3.13-slim, so that no registry is
+needed: what runs is the Dockerfile. It then runs in namespaces of mounts and processes as compose.yaml and the Helm
+chart want it: the root file system read-only, no capabilities, no new privileges, a volume for the state.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +27,7 @@ from tests.waiting import eventually
 ROOT = Path(__file__).resolve().parent.parent
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 UID = 10001
-missing = [tool for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
+missing = [tool for tool in ("buildah", "mmdebstrap", "unshare", "nsenter") if shutil.which(tool) is None]
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(3600),
@@ -99,65 +102,157 @@ def test_what_is_in_the_image(images: Images, container: str) -> None:
     assert not [name for name in ("cython==", "ziglang==", "versioningit==") if name in installed]
 
 
-def test_it_counts_words_and_ends_in_order(
+#: What a runtime does for `--read-only --cap-drop ALL --security-opt no-new-privileges --tmpfs /tmp --volume …:/state`,
+#: in namespaces of mounts and processes: $1 is the root file system, $2 the volume; the rest is what runs as process 1.
+CONTAINER = """
+root=$1 volume=$2
+shift 2
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
+for device in null zero full random urandom tty; do
+  touch "$root/dev/$device"
+  mount --bind "/dev/$device" "$root/dev/$device"
+done
+mkdir "$root/dev/shm"
+mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/dev/shm"
+mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
+mount --bind "$volume" "$root/state"
+mount -o remount,bind,ro "$root"
+exec chroot "$root" "$@"
+"""
+NO_RIGHTS = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+NO_RIGHTS += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+
+
+class Container:
+    """A container of the image that runs a command as process 1, with the image's user, folder and environment."""
+
+    def __init__(self, root: Path, image: dict[str, Any], volume: Path, log: Path, *command: str) -> None:
+        assert image["User"] == str(UID)
+        self._inside = [*NO_RIGHTS, "env", "-i", "-C", image["WorkingDir"], *image["Env"]]
+        self._log = log.open("w")
+        namespaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
+        setup = ["sh", "-euc", CONTAINER, "sh", str(root), str(volume)]
+        self.process = subprocess.Popen(
+            [*namespaces, *setup, *self._inside, *command], stdout=self._log, stderr=self._log
+        )
+        eventually(lambda: [each.uids().real for each in self._children()] == [UID], log.read_text)
+        (self.first,) = self._children()
+
+    def _children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def run(self, *command: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one more command in it, as a runtime's exec does."""
+        enter = ["nsenter", "--target", str(self.first.pid), "--mount", "--pid", "--root"]
+        whole = [*enter, *self._inside, *command]
+        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=timeout)
+
+    def close(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self.first.kill()  # and with it all that is in its namespace
+        self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def start(images: Images, container: str, tmp_path: Path) -> Iterator[Callable[..., Container]]:
+    """Start containers that share a volume; without a command they run the image's."""
+    config = json.loads(images("inspect", "localhost/word-counts"))["Docker"]["config"]
+    root = Path(images("mount", container))
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o750)
+    os.chown(volume, UID, UID)  # a new volume gets the owner that the image's folder has
+    made: list[Container] = []
+
+    def start(*arguments: str, entrypoint: Sequence[str] | None = None) -> Container:
+        command = [*(entrypoint or config["Entrypoint"]), *(arguments or config["Cmd"])]
+        made.append(Container(root, config, volume, tmp_path / f"log-{len(made)}", *command))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def rights(process: psutil.Process) -> dict[str, str]:
+    """Return who a process is and what it may do, as the kernel says."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {
+        name: found[name] for name in ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapBnd", "CapAmb", "NoNewPrivs")
+    }
+
+
+NONE = dict.fromkeys(("CapEff", "CapPrm", "CapBnd", "CapAmb"), "0" * 16)
+NOBODY = {"Uid": "\t".join([str(UID)] * 4), "Gid": "\t".join([str(UID)] * 4), "Groups": " ", "NoNewPrivs": "1", **NONE}
+
+
+def test_it_counts_words_without_rights_and_continues_with_its_volume(
     images: Images,
     container: str,
+    start: Callable[..., Container],
     bootstrap_servers: str,
     make_topic: Callable[..., str],
     application_id: str,
     tmp_path: Path,
 ) -> None:
     lines, counts = make_topic("lines", 2), make_topic("counts", 2)
-    root = Path(images("mount", container))
-    program = (root / "app" / "word_counts.py").read_text()  # the topics are the test's own
-    (root / "app" / "word_counts.py").write_text(
-        program.replace('"lines"', f'"{lines}"').replace('to("counts"', f'to("{counts}"')
-    )
-    before = {path: path.lstat().st_mtime_ns for path in files_of(root)}
-    run = [*images.command, "run", "--isolation", "chroot", container, "--", "penstock"]
+    program = Path(images("mount", container)) / "app" / "word_counts.py"  # the topics are the test's own
+    text = program.read_text().replace('"lines"', f'"{lines}"').replace('to("counts"', f'to("{counts}"')
+    program.write_text(text)
     settings = ["-c", f"bootstrap.servers={bootstrap_servers}", "-c", f"application.id={application_id}"]
-    log = (tmp_path / "log").open("w+")
-    running = subprocess.Popen([*run, "run", "word_counts:topology", *settings], cwd=ROOT, stdout=log, stderr=log)
-    try:
-        producer = Producer({"bootstrap.servers": bootstrap_servers})
-        producer.produce(lines, b"to be or not to be")
+    check = json.loads(images("inspect", "localhost/word-counts"))["Docker"]["config"]["Healthcheck"]
+    health, seconds = [*check["Test"][1:], *settings], check["Timeout"] / 1e9
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": counts, "auto.offset.reset": "earliest"})
+    consumer.subscribe([counts])
+    found: dict[bytes, int] = {}
+
+    def count(line: bytes, expected: dict[bytes, int], running: Container, log: Path) -> None:
+        producer.produce(lines, line)
         producer.flush()
-        consumer = Consumer(
-            {"bootstrap.servers": bootstrap_servers, "group.id": counts, "auto.offset.reset": "earliest"}
-        )
-        consumer.subscribe([counts])
-        found: dict[bytes, int] = {}
 
         def is_counted() -> bool:
-            assert running.poll() is None, (tmp_path / "log").read_text()
+            assert running.process.poll() is None, log.read_text()
             for message in consumer.consume(100, 0.2):
                 found[message.key() or b""] = int.from_bytes(message.value() or b"", "big")
-            return found == {b"to": 2, b"be": 2, b"or": 1, b"not": 1}
+            return found == expected
 
-        eventually(is_counted, lambda: (found, (tmp_path / "log").read_text()), 240)
-        consumer.close()
-        health = subprocess.run(
-            [*run, "status", "--json", *settings], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert health.returncode == 0, health.stdout + health.stderr
-        assert json.loads(health.stdout)["state"] == "RUNNING"
-        (supervisor,) = [
-            each
-            for each in psutil.Process(running.pid).children(recursive=True)
-            if each.name().startswith("penstock")
-            and each.parent() is not None
-            and not each.parent().name().startswith("penstock")  # type: ignore[union-attr]
-        ]
-        assert set(supervisor.uids()) == {UID}
-        supervisor.terminate()
-        assert running.wait(120) == 0, (tmp_path / "log").read_text()
+        eventually(is_counted, lambda: (found, log.read_text()), 240)
+
+    def stop(running: Container, log: Path) -> None:
+        running.first.terminate()
+        assert running.process.wait(120) == 0, log.read_text()
+
+    try:
+        idle = start("60", entrypoint=["sleep"])
+        unhealthy = idle.run(*health)
+        assert (unhealthy.returncode, "`penstock run` starts one" in unhealthy.stderr) == (3, True), unhealthy
+        for folder in ("/", "/app", "/etc", "/opt/penstock", "/usr", "/var/tmp"):
+            assert "Read-only file system" in idle.run("touch", f"{folder}/x").stderr
+        assert idle.run("touch", "/state/x", "/tmp/x", "/dev/shm/x").returncode == 0
+        assert "Operation not permitted" in idle.run("chown", "0", "/state/x").stderr
+        assert idle.run("rm", "/state/x").returncode == 0
+        idle.close()
+
+        command = ["run", "word_counts:topology", *settings]
+        running, log = start(*command), tmp_path / "log-1"
+        count(b"to be or not to be", {b"to": 2, b"be": 2, b"or": 1, b"not": 1}, running, log)
+        family = [running.first, *running.first.children(recursive=True)]
+        assert len(family) >= 3, "a supervisor and two stream threads"
+        assert [rights(each) for each in family] == [NOBODY] * len(family)
+        assert "supervisor" in running.first.name() or running.first.name().startswith("penstock")
+        status = running.run(*health, timeout=seconds)
+        assert status.returncode == 0, status.stdout + status.stderr
+        assert json.loads(status.stdout)["state"] == "RUNNING"
+        stop(running, log)
+
+        running, log = start(*command), tmp_path / "log-2"
+        count(b"be", found | {b"be": 3}, running, log)
+        restored = re.findall(r"Finished restoring changelog .* with a total number of (\d+) records", log.read_text())
+        assert restored == ["0", "0"], "the volume has the state"
+        stop(running, log)
     finally:
-        running.kill()
-        running.wait()
-        log.close()
-    written = {path for path in files_of(root) if before.get(path) != path.lstat().st_mtime_ns}
-    assert not [path for path in written if path.relative_to(root).parts[0] not in ("tmp", "state", "etc", "run")]
-
-
-def files_of(root: Path) -> list[Path]:
-    return [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+        consumer.close()

@@ -207,7 +207,6 @@ INTERNAL = {
     ("GlobalKTable", "value_getter_supplier"),
     ("Suppressed", "resolve"),
     ("StoreSupplier", "require"),
-    ("Retries", "pauses"),
     ("Serde", "with_default"),
     ("Serde", "with_elements"),
     ("Serde", "open_part"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 import penstock
 from publish.links import broken_links
 from publish.site import Stage, reference, site_url, write_llms, write_reference
+from publish.versions import add_version
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +74,29 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "sub" / "index.html").write_text('<p id="there"></p><a href="..">up</a>')
     assert broken_links(tmp_path) == [f"index.html: {link}" for link in ("#none", "none.svg", "none/", "sub/#none")]
+
+
+def test_the_sites_of_versions_are_side_by_side(tmp_path: Path) -> None:
+    html, sites = tmp_path / "html", tmp_path / "sites"
+    html.mkdir()
+    sites.mkdir()
+
+    def add(version: str) -> dict[str, list[str]]:
+        (html / "index.html").write_text(version)
+        add_version(sites, html, version)
+        found = json.loads((sites / "versions.json").read_text())
+        assert all((sites / each["version"] / "index.html").exists() for each in found)
+        return {each["version"]: each["aliases"] for each in found}
+
+    assert add("0.1.0.dev5+g12ab") == {"dev": ["latest"]}
+    assert add("0.9.0") == {"0.9": ["latest"], "dev": []}
+    assert add("0.10.0") == {"0.10": ["latest"], "0.9": [], "dev": []}
+    assert add("0.9.1") == {"0.10": ["latest"], "0.9": [], "dev": []}
+    assert (sites / "0.9" / "index.html").read_text() == "0.9.1"
+    assert (sites / "latest" / "index.html").read_text() == "0.10.0"
+    assert 'url=latest/"' in (sites / "index.html").read_text()
+    assert list(add("0.11.0.dev1+g12ab")) == ["0.10", "0.9", "dev"]
+    assert (sites / "dev" / "index.html").read_text() == "0.11.0.dev1+g12ab"
 
 
 @pytest.mark.long

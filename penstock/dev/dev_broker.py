@@ -83,11 +83,12 @@ BROKER_CONFIG = {
 }
 
 #: Python code that requests a SIGTERM from Linux for the end of its parent, then executes the command in its arguments.
-#: The parent may have ended before the request: then it is no longer the parent.
+#: The parent may have ended before the request: then it is no longer the parent. Elsewhere the command may outlive it.
 DIE_WITH_PARENT = """\
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """

@@ -36,6 +36,11 @@ class CachedRows:
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
 
+    @property
+    def rests(self) -> bool:
+        """Whether put has nothing to note."""
+        return self._by_key is None and not self.taken_in
+
     def hidden(self, cache_key: CacheKey) -> bool:
         """Return whether a row that has expired must not be seen: it was taken in, and not changed since."""
         if cache_key not in self.taken_in:

@@ -29,6 +29,7 @@ from penstock.topology.context.store_interfaces import (
     StoreBuilder,
 )
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes.serdes import Inline, Serdes, inline
@@ -299,6 +300,14 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
             put_cached(encode_key(key), held)
 
         vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
+        if self.contexts is not None:
+            vars(self)["get"] = self.contexts.noting(get, self._context)
+            vars(self)["get_forwarded"] = self.contexts.noting(get_forwarded, super()._context)
+
+    @override
+    def _context(self, key: Any) -> Headers:
+        cell = self._cache.entries.get(self.serdes.encode_key(key))
+        return trace_context(cell[HEADERS]) if cell is not None and cell[STAMP] else super()._context(key)
 
     def _load(self, key: Any) -> Any:
         """Read an entry from the rows and keep it in the cache."""

@@ -82,6 +82,8 @@ class CachingSegments(CachingStore):
         """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
         segments, deleting, read = self.segments, self._deleting, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
+        if self._cache.table is not None:
+            self._cache.table.is_of_segments(segments, deleting, self._cached)
 
         def load(key: CacheKey) -> Cell:
             # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
@@ -206,17 +208,20 @@ class CachingWindowStore(CachingSegments, WindowStore):
         task, write, name, segments = self.task, self._write_entry, self.name, self.segments
         bytes_of, log_change = self.values.bytes_of, self.task.log_change
         put, put_live, pack = segments.put, segments.put_live, LONG.pack
-        window = None  # of the change before: most changes are of the same one
+        windows: dict[int, tuple[bytes | None, bytes]] = {}  # by start: the segment, None if it has expired, and times
         for key, held, timestamp, headers, message in changes:
             if held is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
                 write(key, None)
-                window = None  # stream time may have advanced
+                windows.clear()  # stream time may have advanced
                 continue
             record_key, start = key
-            if start != window:
-                window, times = start, pack(start) + b"\0\0\0\0"
-                segment = segments.segment_for(start)
+            window = windows.get(start)
+            if window is None:
+                if start > segments.observed_ms:
+                    windows.clear()
+                window = windows[start] = segments.segment_for(start), pack(start) + b"\0\0\0\0"
+            segment, times = window
             data, newest = bytes_of(held[0]), held[1]
             log_key = record_key + times
             log_change(name, log_key, data, newest)

@@ -42,15 +42,14 @@ class NamedCache:
     """The part of a ThreadCache that one store uses.
 
     entries: cell by cache key, the first to come first; dirty: those of them that the store below does not have yet;
-    next_stamp(): the stamp of the next put. flush(changes): sends changed entries on. size_of(key, value): serialized
-    size in bytes of an entry.
+    next_stamp(): the stamp of the next put. table: the kernel's CellTable, None without it. flush(changes): sends
+    changed entries on. size_of(key, value): serialized size in bytes of an entry.
     """
 
     __slots__ = (
         "_flush",
         "_owner",
         "_size_of",
-        "_table",
         "check_at",
         "dirty",
         "entries",
@@ -59,6 +58,7 @@ class NamedCache:
         "name",
         "new_cell",
         "next_stamp",
+        "table",
     )
 
     def __init__(
@@ -71,9 +71,9 @@ class NamedCache:
         self.name = name
         self.entries: dict[Any, Cell] = {}
         self.dirty: list[Cell] = []
-        self._table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
+        self.table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
         self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
-        self.next_stamp: Callable[[], int] = count(1).__next__ if self._table is None else self._table.next_stamp
+        self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
         self.check_at = 1
         self.evictions = 0  # how often entries were dropped
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
@@ -89,7 +89,7 @@ class NamedCache:
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
         """Return what a fused source uses of this cache; of_the_store: the fields of Cells that the store knows."""
         dirty = self.dirty.append
-        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self._table, **of_the_store)
+        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self.table, **of_the_store)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""
@@ -113,8 +113,8 @@ class NamedCache:
 
         The entries of deleted keys go.
         """
-        if self._table is not None:
-            changes: list[Changed] = self._table.take_dirty(most)
+        if self.table is not None:
+            changes: list[Changed] = self.table.take_dirty(most)
             return changes
         dirty, entries = self.dirty, self.entries
         dirty.sort(key=_stamp_of)
@@ -145,8 +145,8 @@ class NamedCache:
 
         Returns how many are still wanted.
         """
-        if self._table is not None:
-            left: int = self._table.evict_clean(wanted)
+        if self.table is not None:
+            left: int = self.table.evict_clean(wanted)
             return left
         entries = self.entries
         for _ in range(2):

@@ -47,6 +47,13 @@ class BytesStore(ABC):
         """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
         return iter(self.rows(start, end, reverse))
 
+    def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
+        """Keep something beside a row from the next commit on, None for nothing; see row_contexts.py."""
+
+    def context(self, key: bytes) -> bytes | None:
+        """Return what is kept beside a row, uncommitted updates included; None where nothing can be."""
+        return None
+
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete a range of keys that are no longer read; may happen with the next commit."""
         for key, _ in self.rows(start, end):

@@ -43,6 +43,8 @@ from .sorted_keys import SortedKeys
 log = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
+#: The column family with what is kept beside rows; made by the first one.
+CONTEXTS = "contexts"
 OFFSET_KEY = b"changelog-offset"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
@@ -90,6 +92,7 @@ class RocksDBStore(BytesStore):
         self._db = self._open(read_only, configure)
         self._offsets = self._db.get_column_family(OFFSETS)
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
+        self._contexts: Rdict | None = self._db.get_column_family(CONTEXTS) if self._has_contexts else None
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
@@ -97,6 +100,7 @@ class RocksDBStore(BytesStore):
         self._recent = RecentRows(self._buffer)
         self._latest: Any = None
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
+        self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         # The buffer's own in place of the methods below: one call less for each record.
         self.get = self._buffer.get  # type: ignore[method-assign]
         self.put = self._buffer.put  # type: ignore[method-assign]
@@ -116,6 +120,9 @@ class RocksDBStore(BytesStore):
         families = {"default": options, OFFSETS: self._resources.offsets_options()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._has_contexts = (self.path / "CURRENT").exists() and CONTEXTS in Rdict.list_cf(str(self.path))
+            if self._has_contexts:
+                families[CONTEXTS] = self._resources.offsets_options()
             return Rdict(str(self.path), options, column_families=families, access_type=access)
         except OSError as error:
             raise ProcessorStateError(
@@ -331,10 +338,36 @@ class RocksDBStore(BytesStore):
             put(OFFSET_KEY, _number.pack(offset), self._offsets_handle)
         for name, number in marks.items():
             put(name.encode(), _number.pack(number), self._offsets_handle)
+        if self._uncommitted_contexts:
+            self._add_contexts(batch)
         return batch
+
+    def _add_contexts(self, batch: WriteBatch) -> None:
+        if self._contexts is None:
+            self._contexts = self._db.create_column_family(CONTEXTS, self._resources.offsets_options())
+        family = self._db.get_column_family_handle(CONTEXTS)
+        for key, context in self._uncommitted_contexts.items():
+            if context is None:
+                batch.delete(key, family)
+            else:
+                batch.put(key, context, family)
+
+    @override
+    def keep_context(self, key: bytes, context: bytes | None) -> None:
+        self._uncommitted_contexts[key] = context
+
+    @override
+    def context(self, key: bytes) -> bytes | None:
+        if key in self._uncommitted_contexts or self._contexts is None:
+            return self._uncommitted_contexts.get(key)
+        try:
+            return cast("bytes | None", self._contexts.get(key))
+        except Exception as error:  # rocksdict raises nothing more special
+            raise failed_call(self.path, "read", error) from error
 
     def _forget_uncommitted(self) -> None:
         self._buffer.clear()
+        self._uncommitted_contexts.clear()
         self._deleted_ranges.clear()
         self._buffer.check_at = self._first_check
 
@@ -414,6 +447,8 @@ class RocksDBStore(BytesStore):
                 handles.callback(self._db.close)
                 handles.callback(delattr, self, "_offsets_handle")
                 handles.callback(self._offsets.close)
+                if self._contexts is not None:
+                    handles.callback(self._contexts.close)
         except Exception as error:  # rocksdict flushes first, and raises nothing more special
             raise failed_call(self.path, "close", error, DISK_FULL) from error
 

@@ -15,7 +15,16 @@ from penstock.topology.serdes.serdes import ITSELF, inline
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
-from .state_store import StateStore, StoreSerdes, newest_by_key, plain_rows, timestamped_rows
+from .row_contexts import RowContexts, keeps_contexts
+from .state_store import (
+    StateStore,
+    StoreSerdes,
+    newest_by_key,
+    plain_rows,
+    plain_value,
+    timestamped_rows,
+    timestamped_value,
+)
 from .store_iterator import StoreIterator
 from .values import LogChange, Values
 
@@ -31,7 +40,14 @@ class KeyValueStore(StateStore):
         log_change = None
         if isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE:
             log_change = _evictions_logged(task, rows)
-        self.values = Values(builder, task, self.serdes, log_change)
+        keeps = keeps_contexts(builder, task)
+        self.values = Values(builder, task, self.serdes, log_change, keeps)
+        #: None if the store keeps none.
+        self.contexts = RowContexts(task, rows) if keeps else None
+        if self.contexts is not None:
+            self.values.log_value = self.contexts.keeping(self.values.log_value)
+            self.values.log_held = self.contexts.keeping(self.values.log_held)
+            vars(self)["get"] = self.contexts.noting(self.get, self._context)
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
@@ -56,6 +72,10 @@ class KeyValueStore(StateStore):
         """Put what values.hold() has made of a value."""
         row_key = self._encode_key(key)
         self.rows.put(row_key, self.values.log_held(row_key, held))
+
+    def _context(self, key: Any) -> Headers:
+        """Return the trace context of a key's row."""
+        return None if self.contexts is None else self.contexts.of_row(self._encode_key(key))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set the value of a key that has none; return the value that it had."""
@@ -149,6 +169,13 @@ class KeyValueStore(StateStore):
             put=self.rows.put,
             table=self.rows.compiled_rows,
         )
+
+    @override
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        if self.contexts is not None:
+            row_of = timestamped_value if self.values.with_timestamp else plain_value
+            self.contexts.restore(newest_by_key(messages), row_of)
+        super().restore(messages, next_offset)
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:

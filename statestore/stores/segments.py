@@ -99,13 +99,14 @@ class Segments:
     def _set_time(self, time_ms: int) -> None:
         """Set the highest time seen, and what follows from it."""
         self.observed_ms = time_ms
+        visible, kept = time_ms - self._visible_ms + 1, time_ms - self.retention_ms
         #: Rows before this are hidden.
-        self.visible_from = max(0, time_ms - self._visible_ms + 1)
-        expired = max(0, time_ms - self.retention_ms) // self.interval_ms * self.interval_ms
-        #: Rows before this are no longer there.
-        self._live_from = max(self._live_from, expired)
+        self.visible_from = visible if visible > 0 else 0
+        if kept - kept % self.interval_ms > self._live_from:
+            #: Rows before this are no longer there.
+            self._live_from = kept - kept % self.interval_ms
         #: Rows before this are not taken in.
-        self.taken_from = max(0, time_ms - self.retention_ms + 1) if self._exact else self._live_from
+        self.taken_from = max(0, kept + 1) if self._exact else self._live_from
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""

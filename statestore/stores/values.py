@@ -9,6 +9,7 @@ from typing import Any
 from penstock.kernel import codecs as compiled
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.trace_context import trace_context
 from penstock.topology.records import ValueAndTimestamp
 from penstock.topology.serdes.serdes import inline, same
 
@@ -47,7 +48,7 @@ class Values:
     caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
     also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
     bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
-    log_change: what plain values are logged with, by default the task's.
+    log_change: what plain values are logged with, by default the task's. keeps_contexts: see row_contexts.py.
     """
 
     __slots__ = (
@@ -69,7 +70,12 @@ class Values:
     )
 
     def __init__(
-        self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes, log_change: LogChange | None = None
+        self,
+        builder: StoreBuilder,
+        task: TaskContext,
+        serdes: StoreSerdes,
+        log_change: LogChange | None = None,
+        keeps_contexts: bool = False,
     ) -> None:
         timestamped = builder.kind in TIMESTAMPED
         #: Whether row bytes begin with a timestamp that the changelog has as the record's.
@@ -97,7 +103,9 @@ class Values:
             self.from_row = _timestamped_held(held_plain, plain)
             self.to_row = _timestamped_encoder(self.bytes_of, plain)
         #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
-        self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not headers_logged(builder)[0]
+        self.logs_value_and_timestamp = (
+            self.with_timestamp and builder.logging and not headers_logged(builder)[0] and not keeps_contexts
+        )
         #: Whether a row and its changelog record are the value, without headers, with the record's timestamp.
         self.logs_value = not timestamped and builder.logging and log_change is None and not headers_logged(builder)[1]
         if not builder.logging:
@@ -105,7 +113,7 @@ class Values:
             self.log_held: LogValue = _silent(self.to_row)
         else:
             if timestamped:
-                log = partial(_log_timestamped, builder, task)
+                log = partial(_log_timestamped, builder, task, keeps_contexts)
             else:
                 log = partial(_log_plain, builder, task, log_change or task.log_change)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
@@ -210,10 +218,10 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, 
     return log_value_with_headers if tombstones_with_headers else log_value
 
 
-def _log_timestamped(builder: StoreBuilder, task: TaskContext, encode: Encode) -> LogValue:
+def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: bool, encode: Encode) -> LogValue:
     """Return log_value for (value, timestamp): the changelog record has the plain value and the value's timestamp.
 
-    A tombstone has the timestamp of the record being processed.
+    A tombstone has the timestamp of the record being processed. keeps_contexts: a value has its trace context.
     """
     log_change, name = task.log_change, builder.name
     pack, plain_values = LONG.pack, builder.plain_values
@@ -225,7 +233,8 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, encode: Encode) -
             data = encode(plain)
             if data is not None:
                 row = data if plain_values else pack(timestamp) + data
-                log_change(name, key, data, timestamp, task.headers if values_with_headers else None)
+                headers = task.headers if values_with_headers else None
+                log_change(name, key, data, timestamp, trace_context(task.headers) if keeps_contexts else headers)
                 return row
         log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
         return None

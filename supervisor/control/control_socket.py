@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,7 +38,10 @@ CONNECTIONS_MAX = 16
 IDLE_SECONDS = 60.0
 #: The name of its threads.
 THREAD = "penstock-control"
-_PEER = struct.Struct("3i")
+#: Linux' ucred: process, user, group; and the beginning of macOS' xucred: version, user.
+_PEER, _XUCRED = struct.Struct("3i"), struct.Struct("=2I")
+#: macOS: the level of options of local sockets.
+_SOL_LOCAL = 0
 
 #: Executes a command; gets its arguments by name.
 Action = Callable[..., Any]
@@ -45,7 +49,13 @@ Action = Callable[..., Any]
 
 @contextmanager
 def socket_address(directory: Path) -> Iterator[str]:
-    """Yield a path to the socket that is short enough: the kernel takes 107 bytes, and directories may be deeper."""
+    """Yield a path to the socket that is short enough: the kernel takes 107 bytes, and directories may be deeper.
+
+    Only Linux has such a path; elsewhere a deep directory has no socket.
+    """
+    if sys.platform != "linux":
+        yield str(directory / SOCKET_NAME)
+        return
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
@@ -74,8 +84,10 @@ class ControlSocket:
             with socket_address(self._directory) as address:
                 with suppress(FileNotFoundError):
                     os.unlink(address)
-                os.fchmod(listener.fileno(), 0o600)  # Linux creates the file with it: it is never open to others
+                if sys.platform == "linux":
+                    os.fchmod(listener.fileno(), 0o600)  # it creates the file with it: it is never open to others
                 listener.bind(address)
+                os.chmod(address, 0o600)
             listener.listen(CONNECTIONS_MAX)
         except OSError as error:
             listener.close()
@@ -161,7 +173,12 @@ class ControlSocket:
 
 
 def _may_ask(connection: socket.socket) -> bool:
-    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if sys.platform == "linux":
+        _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    elif sys.platform == "darwin":
+        _, user = _XUCRED.unpack(connection.getsockopt(_SOL_LOCAL, socket.LOCAL_PEERCRED, _XUCRED.size))
+    else:
+        return False
     return user in (0, os.geteuid())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from penstock.workers.metrics.sensors import Metric
 
@@ -32,8 +33,20 @@ def metric_name(group: str, name: str) -> str:
     return _NOT_IN_NAMES.sub("_", f"{prefix}{group.removesuffix('-metrics')}_{name}")
 
 
-def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
-    """Return the text. A metric that is not a number becomes 1 with the text as a label, as is usual.
+class Series(NamedTuple):
+    """All metrics of a name: what a page of Prometheus and a message of OTLP say alike.
+
+    is_counter: whether values only grow. points: labels and values.
+    """
+
+    name: str
+    help: str
+    is_counter: bool
+    points: list[tuple[dict[str, str], float]]
+
+
+def series(metrics: Iterable[Metric], client_id: str = "") -> Iterator[Series]:
+    """Yield the metrics by name. One that is not a number becomes 1 with the text as a label, as is usual.
 
     client_id: labels omit a UUID at its end. A generated UUID changes after the loss of the state directory, and each
     of its metrics would be a new time series. The scraper's own label distinguishes hosts.
@@ -41,15 +54,23 @@ def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
         by_name.setdefault(metric_name(metric.group, metric.name), []).append(metric)
-    return "".join(_blocks(by_name, client_id, _GENERATED.sub("", client_id)))
+    shown_as = _GENERATED.sub("", client_id)
+    for name, found in sorted(by_name.items()):
+        points = [_point(metric.value, dict(_labels(metric.tags, client_id, shown_as))) for metric in found]
+        yield Series(name, _help(found[0]), name.endswith("_total") and _only_grows(name), points)
 
 
-def _blocks(by_name: dict[str, list[Metric]], client_id: str, shown_as: str) -> Iterator[str]:
-    for name, metrics in sorted(by_name.items()):
-        yield f"# HELP {name} {_help(metrics[0])}\n"
-        yield f"# TYPE {name} {'counter' if name.endswith('_total') and _only_grows(name) else 'gauge'}\n"
-        for metric in metrics:
-            yield _line(name, dict(_labels(metric.tags, client_id, shown_as)), metric.value)
+def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
+    """Return the text; see series()."""
+    return "".join(_blocks(series(metrics, client_id)))
+
+
+def _blocks(found: Iterable[Series]) -> Iterator[str]:
+    for name, text, is_counter, points in found:
+        yield f"# HELP {name} {text}\n"
+        yield f"# TYPE {name} {'counter' if is_counter else 'gauge'}\n"
+        for labels, value in points:
+            yield _line(name, labels, value)
 
 
 def _labels(tags: Mapping[str, str], client_id: str, shown_as: str) -> Iterator[tuple[str, str]]:
@@ -68,8 +89,11 @@ def _only_grows(name: str) -> bool:
     return not name.endswith(("_remaining_records_total", "_bytes_total"))
 
 
-def _line(name: str, labels: dict[str, str], value: float | str) -> str:
-    if isinstance(value, str):
-        labels["value"], value = value, 1.0
-    text = ",".join(f'{_NOT_IN_NAMES.sub("_", key)}="{label.translate(_ESCAPES)}"' for key, label in labels.items())
+def _point(value: float | str, labels: dict[str, str]) -> tuple[dict[str, str], float]:
+    named = {_NOT_IN_NAMES.sub("_", key): label for key, label in labels.items()}
+    return (named | {"value": value}, 1.0) if isinstance(value, str) else (named, value)
+
+
+def _line(name: str, labels: dict[str, str], value: float) -> str:
+    text = ",".join(f'{key}="{label.translate(_ESCAPES)}"' for key, label in labels.items())
     return f"{name}{{{text}}} {value!r}\n"

@@ -230,10 +230,10 @@ class Worker:
         if self._process.exitcode is not None:
             return True
         try:  # psutil.pid_exists would open a file, and there may be no descriptor for it
-            if self._pidfd is None:
-                os.kill(self.pid, 0)
-            else:
+            if sys.platform == "linux" and self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, 0)
+            else:
+                os.kill(self.pid, 0)
         except ProcessLookupError:  # reaped by something else: see exit_code
             return True
         return False

@@ -55,7 +55,7 @@ class SystemdNotifier:
         # A leading @ stands for the NUL byte of Linux' abstract sockets.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(SEND_SECONDS)
                 sender.sendto(message.encode(), address)
         except TimeoutError:

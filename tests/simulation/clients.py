@@ -35,6 +35,7 @@ from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.tasks.changelog_bounds import REQUEST_TIMEOUT_MS
 from penstock.workers.tasks.partition_offsets import API_TIMEOUT_SECONDS
+from penstock.workers.tasks.sink_topics import COUNT_MS
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.reader_positions import ReaderPositions
 from tests.simulation.broker import Broker, Transaction
@@ -322,6 +323,8 @@ class SimulatedAdmin(MemoryAdmin):
 
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
         """See Admin."""
+        if timeout_ms == COUNT_MS:
+            self.io.on_count_asked()
         self._ask_for_topics(timeout_ms)
         return super().describe(topics, timeout_ms)
 

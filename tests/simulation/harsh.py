@@ -14,6 +14,8 @@ from tests.simulation.world import World
 #: and the time that a request may take.
 OUTAGE_SHARE = 0.03
 OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
+#: How often they go away as they are asked for partitions, where that happens in the middle of records.
+ASKED_SHARE = 0.3
 #: How often a compacted changelog loses its beginning.
 TRIMMED_SHARE = 0.5
 #: Of writes to the disk: those that fail.
@@ -21,19 +23,27 @@ DISK_SHARE = 0.15
 
 
 class Harsh:
-    """Decides as long as things go wrong. enabled: else nothing happens."""
+    """Decides as long as things go wrong. enabled: else nothing happens; asked: brokers go away as they are asked."""
 
     #: What threads may die of: disks, and brokers that are away for longer than a start may take.
     expected_errors = (DISK_ERROR, "Topics could not be made ready within", "The partitions of table could not be read")
 
-    def __init__(self, world: World, enabled: bool) -> None:
+    def __init__(self, world: World, enabled: bool, asked: bool) -> None:
         self._world = world
+        self._asked_share = ASKED_SHARE if asked else 0.0
         self._chance = random.Random(f"harsh {world.seed}")
         self._enabled = enabled
 
     def next_round(self) -> None:
         """Let all brokers go away, perhaps."""
-        if self._happens(OUTAGE_SHARE, "all brokers are away"):
+        self._go_away(OUTAGE_SHARE)
+
+    def partitions_are_asked_for(self) -> None:
+        """Let them go away in the middle of a question, perhaps."""
+        self._go_away(self._asked_share)
+
+    def _go_away(self, share: float) -> None:
+        if share and self._happens(share, "all brokers are away"):
             ms = self._chance.choice(OUTAGES_MS)
             self._world.note("broker", f"all brokers are AWAY for {ms} ms")
             self._world.disturbed = True

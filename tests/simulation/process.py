@@ -110,6 +110,8 @@ class Process:
         self.client = f"{host.name}.{slot}#{life}"
         self.config = host.config
         self.roughness = Roughness()
+        #: Called when it asks for a topic's partitions in the middle of a record, before the brokers answer.
+        self.on_count_asked: Callable[[], None] = _nothing
         self.points = Points(lambda kind: world.note(self.client, kind), world.happened)
         #: While a process is stopped (SIGSTOP) its IO thread is, too; what came meanwhile waits here.
         self.stopped = False
@@ -324,3 +326,7 @@ class Process:
 
     def _happens(self, share: float) -> bool:
         return share > 0 and self.world.chance.random() < share
+
+
+def _nothing() -> None:
+    pass

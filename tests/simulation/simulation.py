@@ -140,7 +140,7 @@ class Simulation:
 
     def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), kind: Kind = PLAIN) -> None:
         self.world = World(seed)
-        self._harsh = Harsh(self.world, kind.harsh)
+        self._harsh = Harsh(self.world, kind.harsh, kind.choosing)
         self._kinds = Kinds(self.world, kind.mixed)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
@@ -311,6 +311,7 @@ class Simulation:
     def _start(self, host: Host, slot: int) -> None:
         self._lives += 1
         process = Process(self.world, self.broker, host, slot, self._lives, self.topology, self._coordinators)
+        process.on_count_asked = self._harsh.partitions_are_asked_for
         if self._faults_on:
             process.roughness = replace(self.plan.roughness, unanswered=0.0) if self._aims else self.plan.roughness
         self.processes[host.name, slot] = process

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock import kernel
 from penstock.topology.context.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ValueAndTimestamp, Windowed
 from penstock.topology.serdes.serdes import Serdes
@@ -398,6 +399,36 @@ def test_windows_later_than_all_that_were_written_are_not_sought(
     open_store.open()
     assert seek(20_000, 20_001) == [20_000], "it is known from what was committed"
     open_store.store.close()
+
+
+@pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
+def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)
+    store = open_store.store
+    sought: list[int] = []
+    store.put("a", ValueAndTimestamp(1, 1), 20_000)
+    open_store.commit()
+    cells, get = store.cells(), store.segments.get
+
+    def seek(key: bytes, time: int) -> bytes | None:
+        sought.append(time)
+        found: bytes | None = get(key, time)
+        return found
+
+    monkeypatch.setattr(store.segments, "get", seek)
+    updates = cells.table.updates(cells.load, cells.hold, None, cells.native)
+
+    def put(*starts: int) -> None:
+        for start in starts:
+            updates.reduce(lambda old, new: old + new, (b"k", start), start, start, None, None)
+
+    put(0, 20_000, 30_000)
+    assert sought == [0, 20_000]
+    assert [start for start, _ in store.fetch_range("k", 0, 50_000)] == [0, 20_000, 30_000]
+    put(40_000, 40_000)
+    assert list(store.fetch_range("k", 35_000, 50_000)) == [(40_000, (80_000, 40_000))], "what is listed is noted"
+    assert sought == [0, 20_000]
+    store.close()
 
 
 def test_what_has_expired_by_a_deletion_in_the_same_flush_is_not_taken_in(tmp_path: Path) -> None:

@@ -83,6 +83,19 @@ def test_another_user_is_refused_even_where_the_file_lets_it_in(directory: Path,
     assert json.loads(done.stdout) == expected
 
 
+def test_without_linux_the_socket_is_at_its_own_path_and_still_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    control = ControlSocket(tmp_path, {})
+    control.start()
+    with socket_address(tmp_path) as address:
+        assert address == str(tmp_path / SOCKET_NAME)
+        assert os.stat(address).st_mode & 0o777 == 0o600
+    control.stop()
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
 def test_one_connection_too_many_is_told_and_the_others_go_on(directory: Path) -> None:
     with ExitStack() as stack:
         lines = [stack.enter_context(connected(directory)) for _ in range(CONNECTIONS_MAX)]

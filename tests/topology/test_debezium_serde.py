@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import pickle
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from penstock import Serdes, StreamsBuilder
 from penstock.testing import TopologyTestDriver
 from penstock.topology.errors import SerializationError
+from penstock.topology.serdes.schema_registry_serdes import registry_client
 
 SOURCE = {
     "version": "3.3.1",
@@ -85,3 +88,88 @@ def test_a_table_is_kept_in_its_store(optimization: str) -> None:
             assert driver.get_key_value_store("rows").get({"id": 7}) == (ADA, BOB)[number]
         topic.pipe_input({"id": 7}, event("d", BOB, None, True))
         assert driver.get_key_value_store("rows").get({"id": 7}) is None
+
+
+VALUE = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "name", "type": "string"},
+        {"name": "born", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None},
+        {
+            "name": "credit",
+            "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}],
+            "default": None,
+        },
+    ],
+}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop.public.customers",
+    "fields": [
+        {"name": "before", "type": ["null", VALUE], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+BORN, CREDIT = datetime.date(1815, 12, 10), decimal.Decimal("12.50")
+FULL_ADA = {**ADA, "born": BORN, "credit": CREDIT}
+
+
+@pytest.fixture
+def registry() -> Any:
+    return registry_client("mock://")
+
+
+def avro(registry: Any, operation: str, before: Any, after: Any) -> bytes:
+    found = {"before": before, "after": after, "op": operation, "ts_ms": 1}
+    return Serdes.avro(json.dumps(ENVELOPE), registry).serialize("t", found) or b""
+
+
+class FullCustomer(msgspec.Struct):
+    id: int
+    name: str
+    born: datetime.date | None = None
+    credit: decimal.Decimal | None = None
+
+
+@pytest.mark.parametrize(
+    ("operation", "before", "after", "row"),
+    [("c", None, ADA, ADA), ("r", None, ADA, ADA), ("u", ADA, BOB, BOB), ("d", ADA, None, None)],
+)
+def test_the_row_after_the_change_in_avro(registry: Any, operation: str, before: Any, after: Any, row: Any) -> None:
+    serde = Serdes.debezium(registry=registry)
+    expected = None if row is None else {**row, "born": None, "credit": None}
+    assert serde.deserialize("t", avro(registry, operation, before, after)) == expected
+    assert serde.deserialize("t", None) is None
+
+
+def test_a_row_is_the_same_from_the_topic_and_from_a_store(registry: Any) -> None:
+    for serde, expected in (
+        (Serdes.debezium(registry=registry), {**ADA, "born": "1815-12-10", "credit": "12.50"}),
+        (Serdes.debezium(FullCustomer, registry), FullCustomer(7, "Ada", BORN, CREDIT)),
+    ):
+        row = serde.deserialize("t", avro(registry, "c", None, FULL_ADA))
+        assert row == expected
+        assert serde.deserialize("app-customers-changelog", serde.serialize("app-customers-changelog", row)) == expected
+
+
+@pytest.mark.parametrize("operation", ["t", "m"])
+def test_what_is_no_change_of_a_row_in_avro(registry: Any, operation: str) -> None:
+    with pytest.raises(SerializationError, match=rf"t: this is no change of a row .*op='{operation}'"):
+        Serdes.debezium(registry=registry).deserialize("t", avro(registry, operation, None, None))
+
+
+def test_avro_that_is_no_event(registry: Any) -> None:
+    data = Serdes.avro('"string"', registry).serialize("t", "c")
+    with pytest.raises(SerializationError, match=r"no change of a row .*op=None"):
+        Serdes.debezium(registry=registry).deserialize("t", data)
+
+
+def test_a_serde_for_avro_says_so_and_can_be_sent() -> None:
+    serde = Serdes.debezium(Customer, "mock://")
+    assert repr(pickle.loads(pickle.dumps(serde))) == repr(serde) == "Serdes.debezium(Customer, …)"
+    assert repr(Serdes.debezium(registry="mock://")) == "Serdes.debezium(…)"

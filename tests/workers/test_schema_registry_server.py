@@ -255,3 +255,63 @@ def test_a_schema_that_the_registry_does_not_have_is_the_handlers(
     thread.step(10).commit()
     assert written(cluster, serde) == [500]
     assert caplog.text.count("the record is dropped") == 2
+
+
+class Customer(msgspec.Struct):
+    id: int
+    name: str
+    email: str | None = None
+
+
+def envelope(*fields: Any) -> str:
+    """Return the schema of a table's change events, as Debezium with the Avro converter registers it."""
+    columns = [{"name": "id", "type": "int"}, {"name": "name", "type": "string"}, *fields]
+    row = {"type": "record", "name": "Value", "fields": columns}
+    source = {"type": "record", "name": "Source", "namespace": "io.debezium.connector.postgresql"}
+    source["fields"] = [{"name": "table", "type": "string"}, {"name": "lsn", "type": ["null", "long"], "default": None}]  # type: ignore[assignment]
+    event = {"type": "record", "name": "Envelope", "namespace": "shop.public.customers"}
+    event["fields"] = [  # type: ignore[assignment]
+        {"name": "before", "type": ["null", row], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": source},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ]
+    return json.dumps(event)
+
+
+def test_a_table_from_debeziums_events_in_avro(
+    door: Door, cluster: Cluster, application: Callable[..., Application]
+) -> None:
+    """A column is added while it runs, and a row is deleted after a restart."""
+    topic = "shop.public.customers"
+    email = {"name": "email", "type": ["null", "string"], "default": None}
+    old, new = Serdes.avro(envelope(), door.url), Serdes.avro(envelope(email), door.url)
+    rows = Serdes.debezium(Customer, door.url)
+    builder = StreamsBuilder()
+    customers = builder.table(topic, key_serde=Serdes.json(), value_serde=rows, store="customers")
+    customers.to_stream().to("out", key_serde=Serdes.json(), value_serde=Serdes.json(Customer))
+    for name in (topic, "out", "app-customers-changelog"):
+        cluster.create_topic(name, 1)
+    app = application(builder.build())
+    thread = app.thread().until_running()
+
+    def change(serde: Serde[Any], operation: str, before: Any, after: Any) -> None:
+        event = {"before": before, "after": after, "source": {"table": "customers", "lsn": 1}, "op": operation}
+        cluster.append(topic, 0, b'{"id":7}', serde.serialize(topic, event))
+
+    ada, bob = {"id": 7, "name": "Ada"}, {"id": 7, "name": "Bob"}
+    change(old, "c", None, ada)
+    change(new, "u", ada, {**bob, "email": "b@x"})
+    thread.until_idle().commit()
+    read = Serdes.json(Customer).deserialize
+    found = [read("out", record.value()) for record in cluster.records("out")]
+    assert found[-1] == Customer(7, "Bob", "b@x")
+    thread.close()
+
+    thread = app.thread().until_running()
+    change(new, "d", {**bob, "email": None}, None)
+    cluster.append(topic, 0, b'{"id":7}', None)  # Debezium's tombstone
+    thread.until_idle().commit()
+    assert cluster.records("out")[-1].value() is None
+    assert cluster.table("app-customers-changelog") == {b'{"id":7}': None}

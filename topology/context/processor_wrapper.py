@@ -27,6 +27,19 @@ class WrappedProcessor:
         self.process = process
         self._task = task
 
+    def process_and_note(self, record: Record[Any, Any]) -> list[Headers]:
+        """Process a record. Returns the trace contexts of the rows of tables that the processor itself has read.
+
+        Tables have them with dsl.store.format=HEADERS: of rows whose last record had the context of a sampled trace.
+        """
+        task = self._task
+        outer, task.row_contexts = task.row_contexts, []
+        try:
+            self.process(record)
+            return task.row_contexts
+        finally:
+            task.row_contexts = outer
+
     @property
     def task_id(self) -> TaskId:
         """The task that the processor belongs to."""

@@ -49,6 +49,8 @@ class TaskContext:
         self.timestamp = -1
         #: Headers of the record at the operator that runs now, kept like timestamp.
         self.headers: Headers = None
+        #: The trace contexts of rows that operators have read, while they are gathered; see WrappedProcessor.
+        self.row_contexts: list[Headers] | None = None
         #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
         self.stream_time_ms = -1
         #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and

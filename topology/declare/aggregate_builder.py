@@ -25,15 +25,6 @@ def reduce_initializer() -> None:
     """Return what a reduction starts from: nothing."""
 
 
-def aggregator_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
-    """Return a reducer(aggregate, value) as an aggregator(key, value, aggregate); the first value is the aggregate."""
-
-    def aggregate(key: Any, value: Any, aggregate: Any) -> Any:
-        return value if aggregate is None else reducer(aggregate, value)
-
-    return aggregate
-
-
 def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
     """Return a reducer as a session merger(key, one aggregate, other)."""
 

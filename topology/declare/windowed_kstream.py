@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.arguments import check_type
 from ..common.naming import Named
 from ..errors import TopologyError
-from ..operators.counting import count_aggregator, count_initializer, count_merger
+from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
 from ..operators.table_operator import TableOperator
@@ -21,7 +21,6 @@ from .aggregate_builder import (
     AGGREGATE_NAME,
     REDUCE_NAME,
     AggregateBuilder,
-    aggregator_for_reducer,
     merger_for_reducer,
     reduce_initializer,
 )
@@ -82,7 +81,7 @@ class TimeWindowedKStream(Generic[K, V]):
         """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
         name, given = table_options(**options)
         kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
-        return self._build(name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), kept)
+        return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
 
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
@@ -135,7 +134,7 @@ class SessionWindowedKStream(Generic[K, V]):
         name, given = table_options(**options)
         kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
         return self._build(
-            name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), merger_for_reducer(reducer), kept
+            name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
         )
 
     def aggregate(

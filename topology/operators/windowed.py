@@ -14,6 +14,7 @@ from ..errors import TopologyError
 from ..records import Change, Headers, Windowed
 from ..stores.windows import EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
+from .counting import ReducerAsAggregator
 from .fused_cells import FusedCell, cached_store
 from .operator import NodeContext
 from .table_operator import TableOperator
@@ -127,7 +128,11 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
             key = code.key_bytes(names, cells.key_serde, cells.encode_key)
             with code.block(f"for {cache_key} in {self._write_cache_keys(code, cells, key, advance_ms)}:"):
                 with code.block(f"if {cache_key} is not None:"):
-                    FusedCell(code, cells, names, cache_key).aggregate(self.initializer, self.aggregator, names)
+                    update = FusedCell(code, cells, names, cache_key)
+                    if isinstance(self.aggregator, ReducerAsAggregator):
+                        update.reduce(self.aggregator.reducer, names)
+                    else:
+                        update.aggregate(self.initializer, self.aggregator, names)
                 with code.block("else:"):
                     code.drop("expired window")
         return True

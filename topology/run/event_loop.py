@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..context.async_calls import AsyncCalls, Call, Lifespan
+from ..context.async_calls import AsyncCalls, Call, Lifespan, pauses
 from .timeouts import Timeouts
 
 
@@ -38,7 +38,7 @@ class LoopCalls:
     async def _run(self, call: Call) -> None:
         """Make attempts until one is successful. All of it is one coroutine: each more costs every record time."""
         function, arguments, clock = call.function, call.arguments, self._loop.time
-        pauses: Iterator[float] | None = None
+        rest: Iterator[float] | None = None  # of the pauses
         try:
             if function.lifespan is not None:
                 opened = self._opened(function.lifespan)
@@ -52,8 +52,8 @@ class LoopCalls:
                         call.value = await function.function(*arguments)
                     break
                 except function.retries.on:
-                    pauses = pauses or function.retries.pauses()
-                    if (pause := next(pauses, None)) is None:
+                    rest = rest or pauses(function.retries)
+                    if (pause := next(rest, None)) is None:
                         raise
                 finally:
                     function.times.note(clock() - began)

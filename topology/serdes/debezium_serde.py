@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from .typed_json_serde import typed_json_serde
 
 #: Debezium's operations that have a row: create, update, and read by a snapshot.
 _WITH_ROW = ("c", "u", "r")
+#: The first byte of what a schema registry's serializers write; no JSON begins with it.
+_MAGIC = b"\0"
 
 
 class _Event(msgspec.Struct):
@@ -25,14 +28,17 @@ class _Event(msgspec.Struct):
 
 
 class DebeziumSerde(Serde[Any]):
-    """Reads the row after a change, None for a deleted one; writes a row as the event of a snapshot's read.
+    """Reads the row after a change, None for a deleted one; writes a row as the event of a snapshot's read, in JSON.
 
-    kind: what rows are read as; None: dicts. deserialize raises SerializationError for what is no change of a row, and
-    what Serdes.json(kind) raises for the row.
+    kind: what rows are read as; None: dicts. registry: of events in Avro, whose rows become JSON before they are read:
+    a row is the same from the topic and from a store. deserialize raises SerializationError for what is no change of a
+    row, and what Serdes.json(kind) raises for the row.
     """
 
-    def __init__(self, kind: Any = None) -> None:
+    def __init__(self, kind: Any = None, registry: Any = None, options: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
+        self._registry, self._options = registry, dict(options or {})
+        self._read_avro = None if registry is None else _avro_reader(registry, self._options)
         self._read = json_decoder(Any if kind is None else kind)
         self._write = typed_json_serde(Any if kind is None else kind).serialize
         self._event = msgspec.json.Decoder(_Event).decode
@@ -46,7 +52,10 @@ class DebeziumSerde(Serde[Any]):
         """See Serde.deserialize."""
         if data is None:
             return None
-        event = self._event(data)
+        if self._read_avro is not None and data.startswith(_MAGIC):  # else a row that was written here
+            event = _event_of(self._read_avro(topic, data))
+        else:
+            event = self._event(data)
         if event.op is None and event.payload:
             if bytes(event.payload) == b"null":
                 return None
@@ -61,7 +70,21 @@ class DebeziumSerde(Serde[Any]):
         return self._read(event.after)
 
     def __reduce__(self) -> Any:
-        return DebeziumSerde, (self.kind,)
+        return DebeziumSerde, (self.kind, self._registry, self._options)
 
     def __repr__(self) -> str:
-        return f"Serdes.debezium({'' if self.kind is None else getattr(self.kind, '__name__', self.kind)})"
+        kind = "" if self.kind is None else getattr(self.kind, "__name__", self.kind)
+        return f"Serdes.debezium({kind}{'' if self._registry is None else ', …' if kind else '…'})"
+
+
+def _avro_reader(registry: Any, options: dict[str, Any]) -> Callable[[str, bytes], Any]:
+    from .schema_registry_serdes import avro_reader  # needs an extra
+
+    return avro_reader(registry, **options)
+
+
+def _event_of(event: Any) -> _Event:
+    """Return an event that was read from Avro; a value that is none has no operation."""
+    found = event if isinstance(event, dict) else {}
+    after = found.get("after")
+    return _Event(op=found.get("op"), after=msgspec.Raw() if after is None else msgspec.Raw(msgspec.json.encode(after)))

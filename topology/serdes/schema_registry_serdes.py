@@ -103,6 +103,15 @@ def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = F
     return UserSerde(RegistrySerde("avro", serializer, deserializer, is_key))
 
 
+def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
+    """Return a function of a topic and a value's bytes that reads Avro as dicts, with the schema that wrote it."""
+    client = registry_client(registry)
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+    deserializer = AvroDeserializer(client, None, conf=_configurations(options)[1])
+    return RegistrySerde("avro", None, deserializer, is_key=False).deserialize
+
+
 def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
     """Return a Protobuf serde: values are messages of message_type, a generated class; the files that it imports become
     references of its schema.

@@ -502,11 +502,12 @@ class Serdes:
         return json_schema_serde(schema, registry, kind=kind, is_key=is_key, **options)
 
     @staticmethod
-    def debezium(kind: Any = None) -> Serde[Any]:
-        """Rows of a database's table, from Debezium's change events in JSON: what the row is after the change.
+    def debezium(kind: Any = None, registry: Any = None, **options: Any) -> Serde[Any]:
+        """Rows of a database's table, from Debezium's change events: what the row is after the change.
 
-        A deleted row is None. kind: a type that rows are read as, as for json. See docs/databases.md.
+        A deleted row is None. kind: a type that rows are read as, as for json. Events are JSON, or with a registry (as
+        for avro, with options of confluent-kafka's deserializer) Avro. See docs/databases.md.
         """
         from .debezium_serde import DebeziumSerde
 
-        return DebeziumSerde(kind)
+        return DebeziumSerde(kind, registry, options)

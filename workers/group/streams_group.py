@@ -6,15 +6,17 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from penstock.clients.clock import Clock
 from penstock.clients.group.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
-from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
+from ..metrics.spans import Spans
 from ..tasks.task_manager import TaskManager
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from .assignment.subscription_info import AssignorError
@@ -48,10 +50,13 @@ class StreamsGroup:
     offset_reporter: TaskOffsetReporter | None = None
     hosts: HostReporter | None = None
     gate: Callable[[], None] | None = None
+    spans: Spans = field(default_factory=Spans)
 
     def __post_init__(self) -> None:
         #: Set when the thread shuts down: it then answers no rebalance any more.
         self.closing = False
+        #: When the one under way began, and why.
+        self._rebalance: tuple[int, str] | None = None
         #: Monotonic: a wall clock that is set back would put the rebalance off for as long.
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
@@ -125,12 +130,31 @@ class StreamsGroup:
                 self.task_manager.commits.commit_all()
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
-                self._on_assigned(self.assignor.on_assignment(event))
+                with self._traced():
+                    self._on_assigned(self.assignor.on_assignment(event))
             case Lost():
                 self.log.warning("This thread is no member of its group any more: %s", event.reason)
                 self.lose()
             case Fatal():
                 raise event.error
+
+    @contextmanager
+    def _traced(self) -> Iterator[None]:
+        """Make a span of a rebalance: from the request to join, if the broker needs one, until there are tasks."""
+        began, reason = self._rebalance or (self.spans.began(), "the broker has assigned tasks")
+        self._rebalance, failed = None, None
+        try:
+            yield
+        except Exception as error:
+            failed = error
+            raise
+        finally:
+            attributes = {
+                "kafka.streams.rebalance.reason": reason,
+                "kafka.streams.rebalance.active": listed(self.task_manager.assigned_active_tasks),
+                "kafka.streams.rebalance.standby": listed(self.task_manager.assigned_standby_tasks),
+            }
+            self.spans.record("rebalance", began, attributes, failed)
 
     def _on_assigned(self, assignment: Assignment) -> None:
         task_manager = self.task_manager
@@ -153,6 +177,7 @@ class StreamsGroup:
             self._next_rebalance_ms = self.clock.monotonic_ms() + assignment.next_rebalance_in_ms
 
     def _join(self, reason: str) -> None:
+        began = self.spans.began()
         if self._retry_join_ms is None:
             self.log.info("(Re-)joining the group: %s", reason)
         if not self._prepare_topics():
@@ -169,6 +194,7 @@ class StreamsGroup:
             self.task_manager.task_loads(),
         )
         self.membership.join(subscription, reason)
+        self._rebalance = self._rebalance or (began, reason)
 
     def _prepare_topics(self) -> bool:
         """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.

@@ -43,6 +43,7 @@ from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
+from ..metrics.spans import Attributes, Spans
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task_timeouts import TaskTimeouts
@@ -62,6 +63,7 @@ class Commit(ABC):
         log: PrefixedLogger,
         meanwhile: Meanwhile | None,
         enforce_checkpoint: bool,
+        began: int = 0,
     ) -> None:
         self.producer = producer
         self.membership = membership
@@ -71,6 +73,15 @@ class Commit(ABC):
         self._log = log
         self.meanwhile = meanwhile
         self._enforce_checkpoint = enforce_checkpoint
+        self.began = began  # see Spans
+
+    @property
+    def attributes(self) -> Attributes:
+        """What a span says of it."""
+        return {
+            "kafka.streams.commit.tasks": ", ".join(str(task.task_id) for task in self.tasks),
+            "kafka.streams.commit.offsets": len(self.offsets),
+        }
 
     def add(self, task: StreamTask) -> None:
         """Flush a task's stores and take its offsets in, if it has anything to commit."""
@@ -201,9 +212,11 @@ class Committer:
         timeouts: TaskTimeouts,
         log: PrefixedLogger,
         meanwhile: Meanwhile | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self._arguments = (producer, membership, end_offsets, log, meanwhile)
         self._timeouts = timeouts
+        self._spans = spans or Spans()
         #: Whether a commit has to take in all tasks, because they share a transaction.
         self.all_together = producer.transactional
         self._under_way: Commit | None = None
@@ -215,16 +228,16 @@ class Committer:
         """
         self.wait()
         commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
-        return commit(*self._arguments, enforce_checkpoint)
+        return commit(*self._arguments, enforce_checkpoint, self._spans.began())
 
     def finish(self, commit: Commit) -> int:
         """Carry a commit out. Returns how many tasks were committed, raises what Commit.finish() does."""
-        with self._timed(commit):
+        with self._timed(commit), self._traced(commit):
             return commit.finish()
 
     def start(self, commit: Commit) -> int:
         """As finish(), but without the group's answer if it can do without: wait() has the rest then."""
-        with self._timed(commit):
+        with self._timed(commit), self._traced(commit):
             if not commit.start():
                 self._under_way = commit
         return len(commit.tasks)
@@ -247,6 +260,17 @@ class Committer:
     def forget(self) -> None:
         """Ignore how the commit under way ends: its tasks are closed. They restart from its outcome."""
         self._under_way = None
+
+    @contextmanager
+    def _traced(self, commit: Commit) -> Iterator[None]:
+        """Make a span of a commit that is over, from its first flush to the group's answer."""
+        try:
+            yield
+        except Exception as error:
+            self._spans.record("commit", commit.began, commit.attributes, error)
+            raise
+        if commit.tasks and commit is not self._under_way:
+            self._spans.record("commit", commit.began, commit.attributes)
 
     @contextmanager
     def _timed(self, commit: Commit) -> Iterator[None]:

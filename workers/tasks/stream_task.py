@@ -112,6 +112,7 @@ class StreamTask(Task):
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)
         self._compiled.errors.on_dead_letter = self.metrics.dead_letter
+        self._trace_batches(self._compiled)
         self._group = PartitionGroup(
             self.input_partitions,
             self._compiled.sources,
@@ -134,6 +135,13 @@ class StreamTask(Task):
                 store.follower = self.samples.of_changes
         self._transition_to(TaskState.RUNNING)
         self.log.info("Restored and ready to run")
+
+    def _trace_batches(self, compiled: CompiledTopology) -> None:
+        spans = self.environment.spans
+        for topic, source in compiled.sources.items():
+            where = {"messaging.destination.name": topic, "kafka.streams.task_id": str(self.task_id)}
+            source.process_batch = spans.of_batches(source.process_batch, where, single=False)
+            source.process_stamped = spans.of_batches(source.process_stamped, where, single=True)
 
     def _initialize_processor_metadata(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]

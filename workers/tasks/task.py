@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
+from ..metrics.spans import Spans
 from ..metrics.task_metrics import TaskMetrics
 from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .task_state import TASK_TRANSITIONS, TaskState
@@ -64,6 +65,7 @@ class TaskEnvironment:
     streams_metrics: CustomMetrics
     async_calls: AsyncCalls
     open_rows: OpenRows | None = None
+    spans: Spans = field(default_factory=Spans)
 
 
 class Task(TaskContext, ABC):

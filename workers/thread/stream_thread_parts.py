@@ -47,7 +47,9 @@ from ..group.topic_names import TopicNames
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
+from ..metrics.spans import OpenTelemetrySpans, Spans
 from ..queries.store_reads import StoreReader
+from ..restore.restore_spans import RestoreSpans
 from ..restore.standby_update_listener import StandbyUpdateListener
 from ..restore.state_restore_listener import StateRestoreListener
 from ..restore.store_changelog_reader import StoreChangelogReader
@@ -197,6 +199,10 @@ class _Assembly:
         self.config = self.spec.config
         self.application_id: str = self.spec.config["application.id"]
         self.name = f"{self.spec.client_id}-StreamThread-{self.spec.slot}"
+        self.spans = Spans()
+        if self.config["penstock.tracing"]:
+            self.spans = OpenTelemetrySpans({"kafka.streams.thread": self.name})
+            self.restore_listener = RestoreSpans(self.spans, self.restore_listener)
         self.log_prefix = f"stream-thread [{self.name}] "
         self.log = PrefixedLogger("penstock.workers.stream_thread", self.log_prefix)
         self.time = LoopTime(self.clock)
@@ -256,7 +262,8 @@ class _Assembly:
         async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
         environment = self._environment(changelog_reader, global_state, async_calls)
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
-        committer = Committer(producer, membership, ends, timeouts, self._log("committer"), consumer.read_ahead)
+        log = self._log("committer")
+        committer = Committer(producer, membership, ends, timeouts, log, consumer.read_ahead, self.spans)
         active, log = AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts), self._log("task_manager")
         task_manager = TaskManager(
             active,
@@ -434,6 +441,7 @@ class _Assembly:
             self.custom_metrics,
             async_calls,
             self.open_rows,
+            self.spans,
         )
 
     def _changelog_offsets(self, timeout_ms: int) -> AdminChangelogOffsets:
@@ -505,6 +513,7 @@ class _Assembly:
             reporter,
             HostReporter(self.control.report, self.topologies, self.topics),
             None if self.config["group.protocol"] == "streams" else self._refuse_other_group,
+            self.spans,
         )
 
     def _refuse_other_group(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from penstock.clients.group import protocol_member
 from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
+from penstock.topology.run.event_loop import LoopCalls
 from penstock.workers.tasks import record_sends
 from penstock.workers.tasks.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
 from penstock.workers.tasks.processor_state_manager import ProcessorStateManager
@@ -177,6 +179,11 @@ def overtaken_left_behind(_: Any) -> Any:
     return staticmethod(lambda operator: operator.replayable)
 
 
+def no_timeout(_: Any) -> Any:
+    """A call that is never answered is waited for: all behind it is stuck, whatever time a service is given."""
+    return lambda calls, seconds, call: nullcontext()
+
+
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
@@ -200,5 +207,6 @@ COMMIT_MUTANTS = (
     Mutant("rollback forgets a store", StateStore, "close", store_forgotten, 1),
     Mutant("state kept after an unclean close", ProcessorStateManager, "close", kept_after_unclean_close, 1),
     Mutant("what is in flight is committed", Waiting, "offsets", in_flight_committed, 6, plain=False),
+    Mutant("calls that never time out", LoopCalls, "_timeout", no_timeout, 6, plain=False),
     Mutant("overtaken calls left behind", Waiting, "_may_stay", overtaken_left_behind, 94, plain=False),
 )

@@ -1,0 +1,19 @@
+"""All spans of this process: a provider can be set once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+@cache
+def exporter() -> InMemorySpanExporter:
+    """Return what collects them, with the SDK's own provider."""
+    found, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    trace.set_tracer_provider(provider)
+    return found
