@@ -53,7 +53,7 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 class NetworkSettings:
     """How to ask brokers; durations in ms.
 
-    Defaults are Kafka Streams', as topology/config/config_keys.py has them, and librdkafka's for what it has not.
+    Defaults are Kafka Streams', as topology/config/config_keys.py has them, and librdkafka's for what is not there.
     canonical_names: connect to the bootstrap servers by the names that their addresses have. reconnect_backoff_ms: 0
     for none.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .clock import Clock
 
 #: The most that counts between two calls of a client, in ms. A stream thread serves its clients between records, which
-#: takes it less; but one record may take minutes.
+#: takes less than that; but one record may take minutes.
 STEP_MS = 100
 
 

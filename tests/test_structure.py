@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,12 +58,22 @@ FOLDERS = {
     "pipeline": ("checkpoint java", "session", "tasks", "queries spark_streams", "handover"),
     "penstock": ("dev testing tracing", "cli"),
 }
+#: Files of users that a docstring names.
+OF_USERS = {("topology/shadowing.py", "click.py"), ("topology/shadowing.py", "logging.py")}
 #: Clients and process tools that the pure rooms must not see.
 IMPURE = {"confluent_kafka", "kafka", "rocksdict", "multiprocessing", "subprocess", "socket", "psutil"}
 
 
 def python_files(*folders: str) -> list[Path]:
     return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py") if not linked(p))
+
+
+def prose(path: Path) -> Iterator[str]:
+    """Yield the comments and docstrings of a file."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT or token.string.startswith('"""'):
+                yield token.string
 
 
 def linked(path: Path) -> bool:
@@ -232,6 +244,19 @@ def test_setup_cfg_lists_every_package() -> None:
     without_init = [str(folder) for folder in folders if not (folder / "__init__.py").exists()]
     assert listed == on_disk
     assert not without_init, f"folders with modules but no __init__.py: {without_init}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_comments_and_docstrings_name_files_that_exist(room: str) -> None:
+    there = {path.name for folder in (*ROOMS, "tests") for path in (ROOT / folder).glob("**/*.py*")}
+    there |= {path.name for path in ROOT.glob("*.py")}
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in (ROOT / room).glob("**/*.py")
+        for text in prose(path)
+        for name in re.findall(r"(\w+\.pyx?)\b", text)
+    }
+    assert {(path, name) for path, name in named if name not in there} <= OF_USERS
 
 
 @pytest.mark.parametrize("room", ROOMS[:-1])

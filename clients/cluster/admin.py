@@ -72,7 +72,7 @@ class Admin(Protocol):
         """Delete the records before these offsets; the futures have the partitions' first offsets then."""
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Stop asking, for good."""
 
 
 class KafkaAdmin(Admin):

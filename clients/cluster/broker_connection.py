@@ -80,7 +80,7 @@ class BrokerConnection:
         """Return the connection, made or authenticated again if need be."""
         now = asyncio.get_running_loop().time()
         if self._socket is not None and not self._pending and now - self._used_at > self._settings.max_idle_ms / 1000:
-            self._close()  # what is between us and the broker may have forgotten it, without a word
+            self._close()  # something between us and the broker may have dropped it silently
         if self._opened is not None and now >= self._renew_at:
             await self._renew(self._opened)
         if self._opened is None:

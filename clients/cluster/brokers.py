@@ -70,7 +70,7 @@ class Brokers(Coordinators, Protocol):
         """Authenticate a connection again on which nothing is in flight; errors as above."""
 
     def close(self) -> None:
-        """Ask nothing any more; futures that are not done are cancelled."""
+        """Stop asking, for good; futures that are not done are cancelled."""
 
 
 class KafkaBrokers(Brokers):

@@ -140,7 +140,7 @@ class Cluster:
         return await self.send(self._address(node), request, timeout_ms, purpose)
 
     async def _candidates(self) -> Iterator[Address]:
-        """Return all addresses, those first that are likely to answer."""
+        """Return all addresses, the likeliest to answer first."""
         known = list(dict.fromkeys(self._brokers.values()))
         random.shuffle(known)
         now = asyncio.get_running_loop().time()
@@ -254,7 +254,7 @@ class Cluster:
         return opened
 
     def _pause_seconds(self, failures: int) -> float:
-        """Return how long to wait behind so many failures before the last one (Kafka: ExponentialBackoff)."""
+        """Return how long to wait after a failure that so many came before (Kafka: ExponentialBackoff)."""
         ms: float = self._settings.reconnect_backoff_ms << min(failures, 10)
         return min(ms, self._settings.reconnect_backoff_max_ms) * random.uniform(0.8, 1.2) / 1000
 

@@ -48,7 +48,7 @@ class IoThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.run_until_complete(_cancel_all())  # those that a thread which died has left
+        self._loop.run_until_complete(_cancel_all())  # left by a thread that died
         self._loop.close()
 
     def _run(self) -> None:

@@ -17,7 +17,7 @@ _NOT_YET = frozenset(
     (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
 )
 
-#: What brokers say of a topic or partition that they do not know, or no more: it may be another one by the same name.
+#: What brokers say of a topic or partition they do not know, or no longer do: it may be another one by the same name.
 UNKNOWN_THERE = frozenset(code for code in ErrorCode if code.kind is Kind.MISSING and code.retriable)
 #: Errors of a partition after which its leader is looked up again, and asked the same.
 MOVED = UNKNOWN_THERE | {code for code in ErrorCode if code.kind is Kind.MOVED}

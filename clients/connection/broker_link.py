@@ -41,7 +41,7 @@ A = TypeVar("A", bound=Answer)
 class Api(Generic[A]):
     """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
 
-    verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes,
+    verb: what a broker is, as in "read from". setting: makes librdkafka do it. decode: makes an answer of its bytes,
     without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
     many requests may be in flight.
     """
@@ -66,7 +66,7 @@ class Pending:
 
 
 class LinkState(Enum):
-    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer at least.
+    """CLOSED: not connected; perhaps it must stay so for a while. WAITING: for at least one answer.
 
     RENEWING: the session is about to end, and the idle connection is being authenticated again (KIP-368).
     """

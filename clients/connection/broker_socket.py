@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections import deque
 
-#: What a socket raises that has nothing now, or, with TLS, must write or read first.
+#: What a socket raises when it has nothing yet, or, with TLS, must write or read first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LENGTH_BYTES = 4
 

@@ -1,4 +1,4 @@
-"""Whether a listener speaks TLS: what a client cannot say whose first bytes the broker does not understand.
+"""Whether a listener speaks TLS: a client whose first bytes the broker does not understand cannot tell.
 
 A broker closes such a connection without a word, or waits for the rest of what it takes for a length.
 """

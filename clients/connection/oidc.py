@@ -15,9 +15,9 @@ from typing import Any
 
 #: How long the provider may take, in seconds.
 TIMEOUT_SECONDS = 10.0
-#: When another token is fetched, as a part of how long one is valid.
+#: When another token is fetched, as a fraction of the lifetime of one.
 RENEWAL = 0.8
-#: How long a token is taken for valid whose provider does not say, in seconds (RFC 6749 recommends that it does).
+#: How long a token counts as valid if its provider does not say, in seconds (RFC 6749 recommends that it does).
 DEFAULT_LIFETIME_SECONDS = 300.0
 
 

@@ -20,7 +20,7 @@ from .sasl import Exchange
 from .waiting import in_thread, wait_for_socket
 
 _END = object()
-#: When a session is renewed, as parts of how long it lasts: not all connections at once (Kafka: 85 to 95 %).
+#: When a session is renewed, as fractions of its lifetime: not all connections at once (Kafka: 85 to 95 %).
 RENEWAL = 0.85, 0.95
 
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 class GroupCoordinator:
     """The coordinator of one group, over two connections; all methods run on the IO thread.
 
-    The broker answers a connection in order. So JoinGroup, SyncGroup and Heartbeat have one for themselves
+    The broker answers a connection in order. So JoinGroup, SyncGroup and Heartbeat have one to themselves
     (``membership``), and a commit or a LeaveGroup, which must not wait until a rebalance ends, takes ``offsets``.
     """
 

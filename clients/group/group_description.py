@@ -34,8 +34,8 @@ WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 class GroupMemberDescription:
     """One member. instance_id: its group.instance.id, None if it is dynamic.
 
-    subscription, assignment: of a member of a classic group, None if they have not the form of a consumer's, as those
-    of a member that is just joining. tasks: of a member of a streams group.
+    subscription, assignment: of a member of a classic group, None if they do not have the form of a consumer's, as of
+    one that is just joining. tasks: of a member of a streams group.
     """
 
     client_id: str

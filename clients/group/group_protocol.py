@@ -24,7 +24,7 @@ from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
 
-#: Leaving is a courtesy: after this many ms the session timeout has to do.
+#: Leaving is a courtesy: after this many ms it is left to the session timeout.
 LEAVE_TIMEOUT_MS = 3_000
 
 
@@ -56,7 +56,7 @@ class GroupProtocol(ABC):
 
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
-    #: The answer to a commit which says that the group has continued, though not without this member by that.
+    #: The answer to a commit that says that the group has moved on, which by itself does not end this membership.
     overtaken: ClassVar[ErrorCode]
 
     def __init__(self, parts: ProtocolParts) -> None:

@@ -1,4 +1,4 @@
-"""Reads a group's committed offsets and members, for those who are no member of it or must not ask their member.
+"""Reads a group's committed offsets and members, for callers that are not members of it or must not ask one.
 
 Neither of librdkafka's ways is usable (2.16): AdminClient.list_consumer_group_offsets follows a null pointer when the
 coordinator answers that it is loading or has moved, and Consumer.committed reads the metadata past its end.

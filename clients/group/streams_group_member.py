@@ -19,8 +19,8 @@ from .streams_values import StreamsTopology, TaskOffsets
 class StreamsGroupMember(ProtocolMember):
     """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
 
-    The stream thread sees no difference to a classic group: thread tells its bytes from and into a streams group's.
-    Session timeout, heartbeat interval and number of standby tasks are not set here, but at the broker, for the group
+    To the stream thread it is as a classic group: thread translates its bytes to and from a streams group's.
+    Session timeout, heartbeat interval and number of standby tasks are not set here but on the broker, for the group
     (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
 
     network: how to reach the brokers; rack_id: client.rack.

@@ -207,7 +207,7 @@ class StreamsProtocol(GroupProtocol):
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
 
     async def _take_over_instance(self, refusal: BrokerError) -> None:
-        """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
+        """Free the instance id in the name of the member that has it: it was killed, or will be fenced.
 
         A replaced process gets its tasks back at once, and the latest member wins, as with the classic protocol: the
         earlier one finds that it was replaced. By itself the coordinator would refuse the id until the session of the
@@ -313,7 +313,7 @@ class StreamsProtocol(GroupProtocol):
         self._emit_all(self._membership.lose(reason))
 
     async def end(self, leave: bool) -> None:
-        """Leave if told so; a static member that will be replaced has to give its instance id free, or none could."""
+        """Leave if told so; a static member to be replaced has to free its instance id: no other process can."""
         if self._membership.end() and (leave or self._static):
             await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
 

@@ -12,7 +12,7 @@ from .membership import FencedInstanceIdError
 from .requests import GroupMemberConfig
 
 #: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It asks for it;
-#: at the latest it is free when that one's session ends, which a broker allows to last 60 s
+#: the id is free at the latest when that one's session ends, for which a broker allows up to 60 s
 #: (group.streams.max.session.timeout.ms).
 _INSTANCE_RELEASE_PATIENCE_MS = 90_000
 #: How long an error without a reason is taken for a passing one. Kafka 4.4 makes one where it should say that source

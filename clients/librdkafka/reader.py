@@ -20,7 +20,7 @@ from penstock.topology.records import TopicPartition
 from ..reading.reader import Reader, ReaderEvent, Records
 from .errors import client_error
 
-#: How long one poll of a reader waits that is woken now and then, in seconds: nothing ends librdkafka's own poll.
+#: How long a poll lasts in a reader that may be woken, in seconds: nothing ends librdkafka's own poll early.
 WAKE_CHECK_SECONDS = 0.005
 
 
@@ -114,7 +114,7 @@ class LibrdkafkaReader(Reader):
 def ask_for_leaders(consumer: Any, topics: Collection[str]) -> None:
     """Have librdkafka ask a broker where these topics' partitions are, without waiting for the answer."""
     for topic in sorted(topics):
-        with suppress(KafkaException):  # the question is asked; the answer, which is not waited for, goes to itself
+        with suppress(KafkaException):  # always raised: the answer, which librdkafka takes itself, is not waited for
             consumer.list_topics(topic, 0)
 
 

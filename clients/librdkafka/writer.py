@@ -32,9 +32,9 @@ _FOREVER = -1
 class LibrdkafkaWriter(TransactionalWriter):
     """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
 
-    Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
-    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait forever when it
-    returns, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
+    Gives up on a call of the transaction that does not return in time: with librdkafka 2.16
+    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait forever once that is
+    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
     the thread that waits in it, and fenced by the one that replaces it.
     """
 

@@ -6,7 +6,7 @@ import struct
 
 #: "No tagged fields", behind each header and structure.
 NO_TAGS = b"\0"
-#: A string or list that is none.
+#: A null string or list.
 NULL = b"\0"
 
 _HEADER = struct.Struct(">hhi")
@@ -37,7 +37,7 @@ def request_header(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 class CompactReader:
-    """Reads an answer from its begin to its end. Raises ValueError if it ends too early."""
+    """Reads an answer from beginning to end. Raises ValueError if it ends too early."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
@@ -67,11 +67,11 @@ class CompactReader:
         raise ValueError(_ENDLESS)
 
     def count(self) -> int:
-        """Return how many entries or bytes follow; none at all counts as 0."""
+        """Return how many entries or bytes follow; null counts as 0."""
         return max(self.unsigned() - 1, 0)
 
     def string(self) -> str:
-        """Return a string; none is the empty one."""
+        """Return a string; null is read as the empty one."""
         return bytes(self._taken(self.count())).decode()
 
     def tags(self) -> dict[int, bytes]:

@@ -25,7 +25,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
 }
 
-#: What the runtime gives to each consumer, and nothing else has to do with how records are read.
+#: What the runtime gives each consumer that has nothing to do with how records are read.
 _WITHOUT_EFFECT = frozenset(
     (
         "allow.auto.create.topics",

@@ -35,7 +35,7 @@ from .reader import Reader, ReaderEvent, Records
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
 ANSWERS_AHEAD = 2
-#: … unless they are small: less than this part of what an answer may have.
+#: … unless they are small: less than this fraction of what an answer may have.
 SMALL_PART = 16
 #: How long read_ahead() goes on at most, in ms.
 READ_AHEAD_MS = 10_000
@@ -337,7 +337,7 @@ class Fetcher(Reader):
         return None
 
     def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
-        """Take that the broker does not have the epoch that was read last where it was read (KIP-320)."""
+        """Take in that the broker does not have the epoch that was read last where it was read (KIP-320)."""
         fetch = of.fetch
         if found.diverging_offset >= fetch.next_offset:  # it has none of its records any more: a compacted topic
             fetch.last_epoch = -1
@@ -372,7 +372,7 @@ class Fetcher(Reader):
 
 
 def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> BrokerError:
-    """Return what a log means whose end is now before what was read of it (KIP-320, Kafka: LogTruncationException)."""
+    """Return the error of a log that now ends before what was read of it (KIP-320, Kafka: LogTruncationException)."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
@@ -381,9 +381,9 @@ def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> 
 
 
 def _recreated(fetch: PartitionFetch, topic_id: bytes) -> BrokerError:
-    """Return what it means that a topic has another id now: what was read is not in it, whatever its offsets are."""
+    """Return the error of a topic that has another id now: what was read is not in it, whatever its offsets are."""
     before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no more {before}",
+        f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no longer {before}",
     )

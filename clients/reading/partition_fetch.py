@@ -55,7 +55,7 @@ class PartitionFetch:
         self.replica_until_ms = 0
         self.waiting = 0  # how many answers of it are in the buffer
         self.waiting_bytes = 0  # compressed, as they came
-        self.parked: list[Buffered] = []  # those of them that came to their turn while it was paused
+        self.parked: list[Buffered] = []  # those of them whose turn came while it was paused
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class FetchBuffer:
         self._buffered.append(buffered)
 
     def resume(self, fetch: PartitionFetch) -> None:
-        """Give a partition that is paused no more its turn again."""
+        """Give a partition that is no longer paused its turn again."""
         self._buffered.extendleft(reversed(fetch.parked))
         fetch.parked.clear()
 

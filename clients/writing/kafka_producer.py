@@ -157,7 +157,7 @@ class KafkaProducer(Writer):
     def _due(self, now: int) -> list[Any]:
         """Return what is to be closed: not what could not be sent yet, and can still grow meanwhile."""
         found = []
-        for records, due in self._growing.items():  # in the order in which they begun
+        for records, due in self._growing.items():  # in the order in which they began
             if due > now:
                 break
             if not records.queue.batches:
@@ -189,7 +189,7 @@ class KafkaProducer(Writer):
         self._raise_failure()
 
     def _serve_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        """Do what there is to do until something is so, time is over, or nothing can be done. Returns whether it is."""
+        """Do what there is to do until is_done, time is up, or nothing can be done. Returns whether it is done."""
         now = self._clock.monotonic_ms()
         deadline = now + seconds * 1000
         self._advance(now)

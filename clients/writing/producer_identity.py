@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import Brokers, ProducerId
@@ -56,47 +58,49 @@ class Identity(Protocol):
         """Begin a new epoch before anything else is written: brokers may have a number that comes again."""
 
 
-class ProducerIdentity:
+class ProducerIdentity(Identity):
     """A producer id, requested on first use, and its epoch. Nothing here waits.
 
     on_done: called on another thread when there is an answer to take.
     """
 
+    transactional_id = None
+    produce_version = API_VERSION
+    producer: ProducerId | None = None
+    #: Why there is no producer id and will be none, None as long as there may be.
+    refusal: ClientError | None = None
+
     def __init__(self, brokers: Brokers, retry_backoff_ms: int, on_done: Callable[[], None]) -> None:
         self._brokers = brokers
         self._retry_backoff_ms = retry_backoff_ms
         self._on_done = on_done
-        self.producer: ProducerId | None = None
         self._asked: Future[ProducerId] | None = None
         self._ask_at = 0
-        self.transactional_id = None
-        self.produce_version = API_VERSION
-        #: Why there is no producer id and will be none, None as long as there may be.
-        self.refusal: ClientError | None = None
 
     @property
+    @override
     def has_answer(self) -> bool:
-        """See Identity."""
         return self._asked is not None and self._asked.done()
 
     @property
+    @override
     def next_at(self) -> float:
-        """See Identity."""
         return math.inf if self.producer is not None or self._asked is not None else self._ask_at
 
+    @override
     def advance(self, now_ms: int) -> None:
-        """See Identity."""
         if self._asked is not None and self._asked.done():
             self._take(self._asked, now_ms)
         if self.producer is None and self._asked is None and now_ms >= self._ask_at:
             self._asked = self._brokers.producer_id(self._on_done)
 
+    @override
     def may_write(self, partition: TopicPartition) -> bool:
-        """See Identity."""
         return True
 
+    @override
     def note_failed(self, error: ClientError) -> None:
-        """See Identity."""
+        pass
 
     def _take(self, answer: Future[ProducerId], now_ms: int) -> None:
         self._asked = None
@@ -108,6 +112,7 @@ class ProducerIdentity:
         if isinstance(error, BrokerError) and not error.code.retriable:
             self.refusal = error
 
+    @override
     def bump(self) -> None:
         """Begin a new epoch, because the brokers may not have all that was sent, or forgot it (KIP-360).
 

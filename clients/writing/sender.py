@@ -32,7 +32,7 @@ from .writer import Lost
 REQUESTS_IN_FLIGHT = 5
 #: How long a batch waits for its transaction to begin where the one before is still being ended, in ms.
 CONCURRENT_BACKOFF_MS = 20
-#: How long is waited before a look at what is behind a batch that is in flight, and while none is, without a leader or
+#: How long to wait before a look at what is behind a batch that is in flight, and while none is, without a leader or
 #: a connection; in ms.
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes. A process that is suspended in it has waited for so long at most, as far
@@ -112,7 +112,7 @@ class Sender:
             self._send(now_ms)
 
     def wait_ends(self, now_ms: int, until_ms: float) -> int:
-        """Return until when a wait for something to do may take, until_ms at most."""
+        """Return until when a wait for something to do may last, until_ms at most."""
         return int(min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS))
 
     def wait(self, now_ms: int, until_ms: int) -> None:
@@ -189,7 +189,7 @@ class Sender:
                 self._settle(queue, response, now)
 
     def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
-        """Make what a broker says of the first batch true."""
+        """Do what a broker's answer about the first batch asks for."""
         code, batch = ErrorCode(response.error), queue.batches[0]
         if code.kind is Kind.SUCCESS:  # now, or since it was sent before
             self._remove(queue, queue.acknowledge())

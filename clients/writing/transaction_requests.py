@@ -23,7 +23,7 @@ from ..protocol.schema import Request
 #: The last versions of the old protocol. In the next ones the coordinator adds the group by itself, and the answer has
 #: the next epoch.
 _OLD_TXN_OFFSET_COMMIT = _OLD_END_TXN = 4
-#: The finalized feature of a cluster whose brokers know the new protocol, and the level from which on they do.
+#: The finalized feature of a cluster whose brokers know the new protocol, and the level from which they do.
 TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
 
 #: Error code by partition.

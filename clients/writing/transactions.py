@@ -29,9 +29,9 @@ from ..state_machine import StateMachine
 from . import transaction_requests as requests
 from .open_transaction import OpenTransaction, Question, code_of
 
-#: How long a coordinator is not asked again that still ends the transaction before; it takes it some milliseconds.
+#: The pause before a coordinator is asked again that is still ending the last transaction; it takes milliseconds.
 CONCURRENT_BACKOFF_MS = 20
-#: How old the knowledge may be of which protocol the cluster speaks, in ms (metadata.max.age.ms).
+#: How old the knowledge of the protocol that the cluster speaks may be, in ms (metadata.max.age.ms).
 LEVEL_MAX_AGE_MS = 300_000
 _NOBODY = ProducerId(-1, -1)
 

@@ -21,11 +21,11 @@ from .view import HttpView
 
 logger = logging.getLogger(__name__)
 
-#: Connections that the kernel queues until there is room; see http_connections.py.
+#: Connections that the kernel queues until there is room; see connections.py.
 BACKLOG = 1024
 #: Seconds that pending requests may delay the end.
 STOP_SECONDS = 2
-#: Maximum size of a request line with its headers, in bytes; for the URL alone see http_security.py.
+#: Maximum size of a request line with its headers, in bytes; for the URL alone see security.py.
 HEADER_BYTES_MAX = 32_768
 #: The name of the server's thread.
 THREAD = "penstock-http"

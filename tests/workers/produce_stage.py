@@ -12,6 +12,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.served_clock import STEP_MS
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import ProduceSettings
+from penstock.clients.writing.sender import Sender
 from penstock.topology.records import TopicPartition
 from tests.produce_bytes import KnownProducers, ProduceBytes, Said, encoded_answer
 from tests.workers.memory_kafka import ManualClock
@@ -104,6 +105,11 @@ class ProduceStage:
     def new_producer(self) -> KafkaProducer:
         """Return a producer for these brokers."""
         return KafkaProducer(self.brokers, self.settings, self.clock, LOG, seed=0)
+
+    @property
+    def sender(self) -> Sender:
+        """The producer's other half, whose waiting a test replaces and whose buffer it looks at."""
+        return self.producer._sender
 
     def send(self, *keys: bytes, to: TopicPartition = OUT_0) -> None:
         """Produce records with these keys; the topic becomes known with the first."""

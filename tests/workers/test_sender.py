@@ -215,7 +215,7 @@ def test_a_request_has_no_more_than_max_request_size() -> None:
 def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage) -> None:
     stage.brokers.answer = Leaders({}, {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     started = stage.clock.now_ms
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
+    stage.sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         stage.send(b"a", to=TopicPartition("gone", 0))
     assert stage.clock.now_ms - started >= stage.settings.unknown_topic_ms
@@ -227,7 +227,7 @@ def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage
 def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_for_it(stage: ProduceStage) -> None:
     late = TopicPartition("late", 0)
     stage.brokers.answer = Leaders({}, {"late": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
+    stage.sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     with pytest.raises(ClientError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         stage.send(b"a", to=late)
     stage.brokers.answer = Leaders({late: Leader(1, 5)})
@@ -242,7 +242,7 @@ def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_fo
 
 def test_brokers_that_cannot_be_asked_for_a_topic_are_waited_for(stage: ProduceStage) -> None:
     stage.brokers.answer = UnreachableError("nobody there")
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign,assignment]
+    stage.sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign,assignment]
     stage.send(b"a")
     assert stage.lost() == [(DeliveryTimeoutError, "out", 0, b"a")]
 
@@ -260,7 +260,7 @@ def test_a_topic_that_was_deleted_is_an_error_for_what_waits(stage: ProduceStage
 def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: ProduceStage) -> None:
     stage.send(b"a")
     stage.brokers.answer = Leaders({TopicPartition("out", number): Leader(1, 5) for number in range(3)})
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
+    stage.sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     assert sent(stage, b"b", to=TopicPartition("out", 2)).batches[TopicPartition("out", 2)].keys == (b"b",)
 
 
@@ -284,7 +284,7 @@ def test_brokers_that_cannot_be_asked_any_more_are_an_error(stage: ProduceStage)
 
 def test_a_flush_ends_when_its_time_is_over(stage: ProduceStage) -> None:
     stage.send(b"a")
-    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
+    stage.sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign,assignment]
     started = stage.clock.now_ms
     stage.producer.flush(1.0)
     assert 1_000 <= stage.clock.now_ms - started <= 1_100
@@ -301,10 +301,10 @@ def test_a_full_buffer_is_waited_for() -> None:
             brokers.reply(brokers.request())
             answered += 1
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
     for number in range(200):
         stage.send(b"%d" % number)
-        assert stage.producer._sender.buffered_bytes <= 700
+        assert stage.sender.buffered_bytes <= 700
     assert answered > 5
     stage.producer.flush()
     assert stage.lost() == []
@@ -363,7 +363,7 @@ def test_zero_is_no_limit_to_the_time_of_a_record() -> None:
 
 def test_the_record_without_a_key_that_finds_a_batch_full_goes_to_the_next_partition() -> None:
     stage = ProduceStage({OUT_0: Leader(1, 5), OUT_1: Leader(1, 5)}, batch_bytes=200, compression_type="none")
-    while not stage.producer._sender.buffered_bytes:  # of full batches
+    while not stage.sender.buffered_bytes:  # of full batches
         stage.producer.produce("out", None, b"value", -1, 5)
     stage.run()
     stage.run(LINGER_MS)
@@ -420,7 +420,7 @@ def test_a_connection_that_is_lost_as_it_is_sent_to(stage: ProduceStage, monkeyp
     def fail(request: bytes) -> None:
         raise ConnectionResetError("reset by peer")
 
-    monkeypatch.setattr(stage.producer._sender._network.link(1)._socket, "send", fail)
+    monkeypatch.setattr(stage.sender._network.link(1)._socket, "send", fail)
     stage.send(b"b")
     stage.run()
     stage.run(LINGER_MS)
@@ -451,7 +451,7 @@ def test_what_is_not_on_its_way_can_be_dropped(stage: ProduceStage) -> None:
     stage.brokers.reply(request)
     stage.run(LINGER_MS)
     assert not stage.brokers.has_request()
-    assert (stage.producer.wait_ms(), stage.producer._sender.buffered_bytes) == (float("inf"), 0)
+    assert (stage.producer.wait_ms(), stage.sender.buffered_bytes) == (float("inf"), 0)
     assert sent(stage, b"d").batches == {OUT_0: Sent(7, 0, 1, (b"d",))}
     assert stage.lost() == []
 
@@ -506,7 +506,7 @@ def suspended(stage: ProduceStage, *then: Callable[[], object]) -> None:
         next(happening)()
         stage.clock.advance(60_000)
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
 
 
 def test_a_wait_in_which_the_process_was_suspended_takes_a_second_of_a_deadline_at_most() -> None:

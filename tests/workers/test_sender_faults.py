@@ -104,7 +104,7 @@ def run(seed: int) -> None:
         stage.clock.advance(20)
         brokers.serve()
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
     for number in range(ROUNDS):
         for _ in range(pick.randrange(6)):
             partition, key = pick.choice(PARTITIONS), b"%d-%d" % (number, pick.randrange(1_000))

@@ -183,7 +183,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id(stage: ProduceStage) ->
 
 def test_the_numbers_of_records_begin_again_after_the_last(stage: ProduceStage) -> None:
     request = sent(stage, b"a")
-    queue = stage.producer._sender._queues[OUT_0]
+    queue = stage.sender._queues[OUT_0]
     queue.batches[0].stamp = queue.batches[0].stamp._replace(sequence=(1 << 31) - 2)
     stage.brokers.reply(request)
     request = sent(stage, b"b", b"c")

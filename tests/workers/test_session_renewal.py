@@ -35,7 +35,7 @@ def test_a_session_is_renewed_when_it_has_almost_ended(stage: ProduceStage) -> N
     assert len(stage.brokers.renewed) == 1
     assert stage.brokers.opened == [1]
     assert stage.lost() == []
-    assert stage.producer._sender.is_idle
+    assert stage.sender.is_idle
 
 
 def test_nothing_is_asked_in_between_and_what_is_on_its_way_comes_first(stage: ProduceStage) -> None:
@@ -51,7 +51,7 @@ def test_nothing_is_asked_in_between_and_what_is_on_its_way_comes_first(stage: P
     assert len(stage.brokers.renewed) == 1
     stage.brokers.reply(stage.brokers.request())
     stage.run()
-    assert stage.producer._sender.is_idle
+    assert stage.sender.is_idle
     assert stage.brokers.opened == [1]
 
 
@@ -66,5 +66,5 @@ def test_a_session_that_is_not_renewed_makes_way_for_a_new_connection(stage: Pro
     stage.brokers.reply(stage.brokers.request())
     stage.run()
     assert stage.brokers.opened == [1, 1]
-    assert stage.producer._sender.is_idle
+    assert stage.sender.is_idle
     assert stage.lost() == []

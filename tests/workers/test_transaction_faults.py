@@ -83,7 +83,7 @@ class Writer:
         self.pick = brokers.pick
         self.expected: dict[TopicPartition, list[bytes]] = {}
         self.replaced = 0
-        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign,assignment]
+        self.stage.sender.wait = self._wait  # type: ignore[method-assign,assignment]
         self._initialize()
 
     def _wait(self, now: int, until: float) -> None:
@@ -100,11 +100,11 @@ class Writer:
 
     def _replace(self) -> None:
         self.replaced += 1
-        self.stage.producer._sender.close()
+        self.stage.sender.close()
         self.stage.brokers.ends.clear()
         self.stage.brokers.pending.clear()
         self.stage.producer = self.stage.new_producer()
-        self.stage.producer._sender.wait = self._wait  # type: ignore[method-assign,assignment]
+        self.stage.sender.wait = self._wait  # type: ignore[method-assign,assignment]
 
     def transaction(self, number: int) -> None:
         """Write a transaction; take what the coordinator has decided as what is to be seen."""

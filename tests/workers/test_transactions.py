@@ -166,7 +166,7 @@ def test_a_transaction_is_not_ended_while_a_batch_of_it_is_on_its_way(stage: Tra
         if len(questions) == 5:
             stage.brokers.reply(request)
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
     stage.producer.abort_transaction()
     assert "EndTxn" not in questions[4]
     assert stage.brokers.questions[-1] == "EndTxn"
@@ -193,14 +193,14 @@ def test_an_end_whose_answer_was_lost_is_asked_for_again(stage: TransactionStage
     stage.send(b"a")
     stage.producer.flush()
     stage.brokers.answers_at_once = False
-    serve = stage.producer._sender.wait
+    serve = stage.sender.wait
 
     def wait(now: int, until: int) -> None:
         if stage.brokers.pending:
             stage.brokers.answer_question(UnreachableError("gone") if stage.brokers.questions[-2] != "EndTxn" else None)
         serve(now, until)
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
     stage.producer.commit_transaction()
     assert stage.brokers.questions[-2:] == ["EndTxn", "EndTxn"]
     assert stage.brokers.coordinator.visible == {OUT_0: [b"a"]}
@@ -337,7 +337,7 @@ def test_a_broker_that_knows_no_such_requests_is_said() -> None:
         if stage.brokers.pending:
             stage.brokers.answer_question(BrokerError(ErrorCode.UNSUPPORTED_VERSION, "the broker knows 0 to 2"))
 
-    stage.producer._sender.wait = wait  # type: ignore[method-assign,assignment]
+    stage.sender.wait = wait  # type: ignore[method-assign,assignment]
     with pytest.raises(TransactionError, match="the broker knows 0 to 2") as raised:
         stage.producer.init_transactions()
     assert told(raised.value.cause) == ErrorCode.UNSUPPORTED_VERSION
