@@ -125,12 +125,37 @@ def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginni
     assert made.history().faults == []
 
 
-def test_what_a_second_coordinator_decides_again_is_one_decision() -> None:
-    ongoing, commit, abort, complete_commit, complete_abort = 1, 2, 3, 4, 5
-    states = (ongoing, commit, commit, complete_commit, ongoing, abort, complete_abort, ongoing, commit)
+def test_a_repeated_marker_is_told_from_the_end_of_a_transaction_that_wrote_nothing_here() -> None:
+    """Without epochs of their own both are markers without records behind one of the same kind."""
+    made = MadeLog()
+    feed(made)
+    made.decide(FEEDER, [IN])  # nothing was written
+    made.decide(FEEDER, [IN], commit=False)
+    made.append(FEEDER, IN, number("k0", 3))
+    made.decide(FEEDER, [IN])
+    made.mark(FEEDER, IN, coordinator_epoch=1)
+    made.decide(FEEDER, [IN], commit=False)
+    assert made.history().faults == []
+
+
+ONGOING, COMMIT, ABORT, COMMITTED, ABORTED = 1, 2, 3, 4, 5
+
+
+@pytest.mark.parametrize(
+    ("states", "decided"),
+    [
+        pytest.param([ONGOING, COMMIT, COMMIT, COMMITTED, ONGOING], [True], id="by a second coordinator"),
+        pytest.param([ONGOING, COMMIT, COMMITTED, ONGOING, ABORT, ABORTED], [True, False], id="one after the other"),
+        pytest.param([ONGOING, COMMIT], [True], id="not completed yet"),
+        # Too few replicas had the first, so that it was not carried out.
+        pytest.param([ONGOING, COMMIT, ABORT, ABORTED], [False], id="otherwise"),
+        pytest.param([ONGOING, COMMIT, ONGOING, COMMIT, COMMITTED], [True], id="once more"),
+    ],
+)
+def test_what_coordinators_prepare_more_than_once_is_one_decision(states: list[int], decided: list[bool]) -> None:
     log = Log(0, len(states), tuple(_state_batch(offset, state) for offset, state in enumerate(states)))
     found = [decision.commit for decision in decisions({("__transaction_state", 0): log})]
-    assert found == [True, False, True]
+    assert found == decided
 
 
 def _state_batch(offset: int, state: int) -> Batch:

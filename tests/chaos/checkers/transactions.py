@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tests.chaos.checkers.log_reader import Fields, Log, LogReader, Partition
@@ -20,7 +20,7 @@ from tests.chaos.checkers.record_batches import Marker, Record
 
 STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
 #: Kafka's TransactionState.
-PREPARE_COMMIT, PREPARE_ABORT = 2, 3
+PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = 2, 3, 4, 5
 #: Versions of the value of a transaction's record: with plain fields, and with compact ones.
 PLAIN, FLEXIBLE = 0, 1
 
@@ -131,7 +131,7 @@ def _assign(
     faults: list[str],
 ) -> None:
     """Give each segment to its transaction, the last to the last: the first ones may have been deleted."""
-    segments = _without_repetitions(segments, len(transactions))
+    segments = _without_repetitions(segments, [transaction.decision.commit for transaction in transactions])
     known = transactions[max(len(transactions) - len(segments), 0) :]
     for transaction in transactions[: len(transactions) - len(known)]:
         transaction.incomplete.add(partition)
@@ -151,25 +151,47 @@ def _assign(
             transaction.parts[partition] = records
 
 
-def _without_repetitions(segments: list[Segment], wanted: int) -> list[Segment]:
-    """Leave out markers that were written twice: those of an epoch that has ended, else if there are too many."""
-    with_records = [segment.epoch for segment in segments if segment.records]
-    bumped = len(set(with_records)) > 1 and all(one != next_ for one, next_ in pairwise(with_records))
+def _without_repetitions(segments: list[Segment], decided: list[bool]) -> list[Segment]:
+    """Leave out markers that were written twice: those of an epoch that has ended, else as decisions say.
+
+    decided: of each transaction whether it was committed. Where all transactions of a producer have one epoch, a marker
+    without records may be a repetition, or the end of a transaction that wrote nothing here.
+    """
+    epochs = [segment.epoch for segment in segments if segment.records]
     kept: list[Segment] = []
-    surplus = len(segments) - wanted
+    if len(set(epochs)) > 1 and all(one != next_ for one, next_ in pairwise(epochs)):
+        for segment in segments:
+            if not (kept and kept[-1].epoch == segment.epoch and _repeats(kept[-1], segment)):
+                kept.append(segment)
+        return kept
+    surplus = len(segments) - len(decided)
     for segment in segments:
-        before = kept[-1] if kept else None
-        repeated = (
-            before is not None
-            and not segment.records
-            and before.marker.commit == segment.marker.commit
-            and before.marker.coordinator_epoch <= segment.marker.coordinator_epoch
-        )
-        if repeated and (before.epoch == segment.epoch if bumped and before is not None else surplus > 0):
-            surplus -= 1
-        else:
-            kept.append(segment)
+        kept.append(segment)
+        at = len(kept) - 1
+        if surplus > 0 and (at == len(decided) or segment.marker.commit != decided[at]):
+            surplus -= _drop_last_repetition(kept, decided)
+    while surplus > 0 and _drop_last_repetition(kept, decided):
+        surplus -= 1
     return kept
+
+
+def _repeats(before: Segment, segment: Segment) -> bool:
+    return (
+        not segment.records
+        and before.marker.commit == segment.marker.commit
+        and before.marker.coordinator_epoch <= segment.marker.coordinator_epoch
+    )
+
+
+def _drop_last_repetition(kept: list[Segment], decided: list[bool]) -> bool:
+    """Take out the last marker that may be a repetition and without which the ones behind it are as decided."""
+    for at in range(len(kept) - 1, 0, -1):
+        if _repeats(kept[at - 1], kept[at]):
+            del kept[at]
+            return True
+        if at > len(decided) or kept[at].marker.commit != decided[at - 1]:
+            return False  # in the place before its own it would be wrong
+    return False
 
 
 def _name(partition: Partition) -> str:
@@ -185,21 +207,26 @@ def decisions(states: Mapping[Partition, Log]) -> list[Decision]:
 
 
 def _decisions(log: Log) -> Iterator[Decision]:
-    """Yield them in order. What the next coordinator decides again, before it was complete, is one decision."""
-    pending: set[str] = set()
+    """Yield them in order: of what was prepared more than once the last, and what is still to be completed.
+
+    The next coordinator may prepare once more what was not complete. And what was prepared may not have reached enough
+    replicas: the producer is told so, and the coordinator may decide otherwise, or let the transaction go on.
+    """
+    prepared: dict[str, Decision] = {}
     for batch in log.batches:
         for record in batch.records:
             if record.value is None:
                 continue
-            transactional_id, decision = _state(record)
-            if decision is None:
-                pending.discard(transactional_id)
-            elif transactional_id not in pending:
-                pending.add(transactional_id)
-                yield decision
+            transactional_id, state, decision = _state(record)
+            if decision is not None:
+                prepared[transactional_id] = decision
+            elif (before := prepared.pop(transactional_id, None)) and state in (COMPLETE_COMMIT, COMPLETE_ABORT):
+                yield replace(before, commit=state == COMPLETE_COMMIT)
+    yield from prepared.values()
 
 
-def _state(record: Record) -> tuple[str, Decision | None]:
+def _state(record: Record) -> tuple[str, int, Decision | None]:
+    """Return whose state it is, the state, and what is decided by it."""
     key, value = Fields(record.key or b""), record.value or b""
     key.take("h")  # version
     transactional_id = key.text()
@@ -212,9 +239,9 @@ def _state(record: Record) -> tuple[str, Decision | None]:
     fields.take("i")  # timeout
     state = fields.take("b")
     if state not in (PREPARE_COMMIT, PREPARE_ABORT):
-        return transactional_id, None
+        return transactional_id, state, None
     partitions = frozenset(_partitions(fields, flexible=version == FLEXIBLE))
-    return transactional_id, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
+    return transactional_id, state, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
 
 
 def _partitions(fields: Fields, flexible: bool) -> Iterator[Partition]:
