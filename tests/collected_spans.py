@@ -10,9 +10,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
-@cache
 def exporter() -> InMemorySpanExporter:
-    """Return what collects them, with the SDK's own provider."""
+    """Return what collects them, emptied."""
+    found = _exporter()
+    found.clear()
+    return found
+
+
+@cache
+def _exporter() -> InMemorySpanExporter:
+    """Return it, with the SDK's own provider."""
     found, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(found))
     trace.set_tracer_provider(provider)

@@ -23,9 +23,7 @@ CONFIG = {"processor.wrapper.class": "penstock.tracing:TracingWrapper"}
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    found = collected_spans.exporter()
-    found.clear()
-    return found
+    return collected_spans.exporter()
 
 
 @pytest.fixture

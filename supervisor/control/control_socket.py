@@ -87,7 +87,8 @@ class ControlSocket:
                 if sys.platform == "linux":
                     os.fchmod(listener.fileno(), 0o600)  # it creates the file with it: it is never open to others
                 listener.bind(address)
-                os.chmod(address, 0o600)
+                if sys.platform != "linux":
+                    os.chmod(address, 0o600)
             listener.listen(CONNECTIONS_MAX)
         except OSError as error:
             listener.close()

@@ -27,9 +27,7 @@ TRACED = {"processor_wrapper_class": "penstock.tracing:TracingWrapper", **HEADER
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    found = collected_spans.exporter()
-    found.clear()
-    return found
+    return collected_spans.exporter()
 
 
 def newest() -> Any:

@@ -29,9 +29,7 @@ WHOLE = {"penstock_metrics_sampling_percent": 0}
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    found = collected_spans.exporter()
-    found.clear()
-    return found
+    return collected_spans.exporter()
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def _decisions(log: Log) -> Iterator[Decision]:
     """Yield them in order: of what was prepared more than once the last, and what is still to be completed.
 
     The next coordinator may prepare once more what was not complete. And what was prepared may not have reached enough
-    replicas: the producer is told so, and the coordinator may decide otherwise, or let the transaction go on.
+    replicas: the producer is told so, and the coordinator may decide otherwise, or let the transaction continue.
     """
     prepared: dict[str, Decision] = {}
     for batch in log.batches:
