@@ -83,6 +83,14 @@ class CombinedKeySchema:
             self.primary_key_serde, primary_key_topic, "primary key"
         )
 
+    def __reduce__(self) -> Any:
+        return CombinedKeySchema, (
+            self.foreign_key_topic,
+            self.foreign_key_serde,
+            self.primary_key_topic,
+            self.primary_key_serde,
+        )
+
     def with_default(self, default: Serde[Any] | None) -> CombinedKeySchema:
         """Return a schema in which default stands for serdes that were not given."""
         return CombinedKeySchema(
@@ -118,6 +126,9 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.primary_key_topic = primary_key_topic
         self.primary_key_serde = as_serde(primary_key_serde)
         self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, primary_key_topic, "primary key")
+
+    def __reduce__(self) -> Any:
+        return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde)
 
     @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionWrapperSerde:
