@@ -1,6 +1,6 @@
 """A consumer of assigned partitions and their positions, as the main and the restore consumer.
 
-membership.GroupMember decides what is assigned. Offsets are always explicit, because the group's committed offsets are
+membership.GroupMembership decides what is assigned. Offsets are always explicit, because the group's committed offsets are
 read through the membership.
 """
 

@@ -36,7 +36,7 @@ _timestamps_of: Callable[[Iterable[Message]], list[int]] = _timestamps if compil
 
 
 class Source(Protocol):
-    """What a queue needs of the source that its records go to; topology.compiled.CompiledSource is one."""
+    """What a queue needs of the source that its records go to; compiled_source.CompiledSource is one."""
 
     extracts_timestamps: bool
     partition_time_ms: int

@@ -83,7 +83,7 @@ from .thread_status import StatusReporter
 
 
 class ThreadSpec(Protocol):
-    """Which stream thread of which application this is; supervisor.worker_process.WorkerSpec is one."""
+    """Which stream thread of which application this is; processes.worker_process.WorkerSpec is one."""
 
     @property
     def slot(self) -> int:
