@@ -195,6 +195,11 @@ def _regrouped(made: Declared) -> KStream[Any, Any]:
     return grouped.reduce(newest, newest).to_stream()
 
 
+def _joined_by_foreign_key(made: Declared) -> KStream[Any, Any]:
+    joined = made.table().join(made.table(OTHER), newest, foreign_key=lambda key, _value: key, with_key=True)
+    return joined.to_stream()
+
+
 def _versioned(made: Declared) -> KStream[Any, Any]:
     rows = Stores.persistent_versioned_key_value_store("rows", timedelta(minutes=1))
     return made.builder.table(INPUT, key_serde=made.keys, value_serde=made.values, store=rows).to_stream()
@@ -214,6 +219,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
     "versioned table": (_versioned, CACHE_BYTES),
     "table regrouped": (_regrouped, CACHE_BYTES),
     "stream-table join": (lambda made: made.stream().join(made.table(OTHER), newest), CACHE_BYTES),
+    "foreign-key join": (_joined_by_foreign_key, 0),
     "table-table join": (lambda made: made.table().join(made.table(OTHER), newest).to_stream(), CACHE_BYTES),
     "stream-stream join": (_joined_streams, CACHE_BYTES),
 }
