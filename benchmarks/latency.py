@@ -64,10 +64,6 @@ class Latency(RecoveryScenario):
         self.name = f"latency-p{percentile}"
         self.title = f"{RATE:,} records/s to their answers, p{percentile}"
 
-    def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare: the input is the run's own."""
-        return ""
-
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run."""
         run.config = {"producer.linger.ms": "0", "commit.interval.ms": "100"}
