@@ -111,7 +111,7 @@ class Failover(RecoveryScenario, ABC):
         """See RecoveryScenario.run."""
         run.config = self.config
         recreate_topic(run.bootstrap_servers, run.input)
-        run.write_changelog(workload)
+        run.write_counts(workload)
         with (
             running(run),
             Feeder(run.bootstrap_servers, run.input) as feeder,
@@ -134,10 +134,6 @@ class Failover(RecoveryScenario, ABC):
         seconds = found.back_after(killed_at)
         rss = max(instance.rss_bytes for instance in run.instances)
         return Recovered(seconds, seconds, rss, sum(instance.cpu_seconds for instance in run.instances))
-
-    def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare: the input is the run's own."""
-        return ""
 
     @abstractmethod
     def start(self, run: Run) -> None:
