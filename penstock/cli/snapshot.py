@@ -165,8 +165,8 @@ def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, j
     taken = read_snapshot(path)
     if taken.application_id != config["application.id"]:
         raise ConfigError(
-            f"The snapshot {path} belongs to application {taken.application_id}, not to {config['application.id']}: its "
-            "offsets are meaningless for other changelogs."
+            f"The snapshot {path} belongs to application {taken.application_id}, not to {config['application.id']}: "
+            "its offsets are meaningless for other changelogs."
         )
     age_hours = (time.time() * 1000 - taken.time_ms) / HOUR_MS
     if age_hours > max_age_hours:

@@ -162,7 +162,7 @@ class Topics:
             )
 
     def _missing(self, client: AdminClient | Consumer | Producer, names: Collection[str], seconds: float) -> set[str]:
-        """Return the topics that are still unusable after this time (s): brokers learn of topics from the controller."""
+        """Return the topics that are still unusable after this time (s); the controller knows a topic first."""
         deadline, pace = time.monotonic() + seconds, threading.Event()
         while True:
             found = self._metadata(client)
