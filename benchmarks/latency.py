@@ -122,10 +122,6 @@ class Latency(RecoveryScenario):
         self.name = f"{guarantee.name}-p{percentile:g}"
         self.title = f"{RATE:,} records/s to their answers{guarantee.title}, p{percentile:g}"
 
-    def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare: the input is the run's own."""
-        return ""
-
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run."""
         steady = self.guarantee.steady(run, self.percentile)

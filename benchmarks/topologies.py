@@ -111,6 +111,19 @@ def count() -> Topology:
     return builder.build()
 
 
+def keep_first() -> Topology:
+    """Keep the first value of each user, and answer each purchase with it."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .reduce(lambda first, later: first, store="first")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    )
+    return builder.build()
+
+
 def windowed_count() -> Topology:
     """Count the purchases of each user in every ten seconds."""
     builder = StreamsBuilder()

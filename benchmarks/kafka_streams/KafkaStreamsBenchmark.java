@@ -91,6 +91,7 @@ public class KafkaStreamsBenchmark {
         String output = System.getenv("BENCHMARK_OUTPUT");
         switch (arguments[0]) {
             case "count" -> count(builder, input, output);
+            case "keep_first" -> keepFirst(builder, input, output);
             case "windowed_count" -> windowedCount(builder, input, output);
             case "aggregate" -> aggregate(builder, input, output);
             case "map_filter" -> mapFilter(builder, input, output);
@@ -161,6 +162,14 @@ public class KafkaStreamsBenchmark {
             .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts"))
             .toStream()
             .to(output, Produced.with(Serdes.String(), Serdes.Long()));
+    }
+
+    private static void keepFirst(StreamsBuilder builder, String input, String output) {
+        builder.stream(input, Consumed.with(Serdes.String(), Serdes.ByteArray()))
+            .groupByKey()
+            .reduce((first, later) -> first, Materialized.<String, byte[], KeyValueStore<Bytes, byte[]>>as("first"))
+            .toStream()
+            .to(output, Produced.with(Serdes.String(), Serdes.ByteArray()));
     }
 
     private static void windowedCount(StreamsBuilder builder, String input, String output) {
