@@ -57,7 +57,7 @@ class AnswersCheck(LatestCheck):
 
     def read(self, key: bytes, value: bytes) -> None:
         """See Check.read."""
-        _add(self._latest, key, value)
+        _add(self.latest, key, value)
 
 
 class Waiting(Penstock):

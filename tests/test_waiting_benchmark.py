@@ -69,16 +69,17 @@ def problem(way: str, monkeypatch: pytest.MonkeyPatch) -> str | None:
 
 def test_answers_that_lack_come_twice_or_in_another_order_are_found() -> None:
     def found(*rows: bytes) -> str | None:
-        check = AnswersCheck(Workload(0))
+        expected, check = AnswersCheck({}), AnswersCheck({})
         for row in (b"1", b"2"):
-            check._add(check._expected, b"a", row)
+            expected.read(b"a", row)
+        check.expected = expected.latest
         for row in rows:
             check.read(b"a", row)
         return check.problem()
 
     assert found(b"1", b"2") is None
     for wrong in ((), (b"1",), (b"2", b"1"), (b"1", b"2", b"2")):
-        assert found(*wrong) == "the rows of 1 of 1 keys are others, e.g. of b'a'"
+        assert "1 of 1 keys" in (found(*wrong) or "")
 
 
 def test_what_takes_one_partition_after_the_other_is_measured_by_its_sum() -> None:
