@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import SerializationError, kernel
+from penstock.topology.common.murmur3 import hash128, hash128_in_python
 from penstock.topology.serdes import codecs
 
 pytestmark = pytest.mark.skipif(kernel.codecs is None, reason="the compiled kernel is not built here")
@@ -21,6 +22,11 @@ def test_a_uuid_is_written_and_read_as_python_does(value: uuid.UUID) -> None:
     assert (type(read), read, read.int, read.is_safe, hash(read)) == (
         uuid.UUID, value, value.int, uuid.SafeUUID.unknown, hash(value)
     )  # fmt: skip
+
+
+@given(st.binary(max_size=100))
+def test_murmur3_is_that_of_python(data: bytes) -> None:
+    assert hash128(data) == hash128_in_python(data)
 
 
 @pytest.mark.parametrize(
