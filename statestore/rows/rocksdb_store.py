@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import dropwhile, takewhile
+from itertools import chain, dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -58,6 +58,8 @@ ROOM_POLL_SECONDS = 0.001
 #: A batch of so many rows is sorted first: RocksDB then finds the place of each in its memtable from that of the one
 #: before. Rows of smaller batches lie too far from each other there to pay for being sorted.
 SORTED_BATCH_ROWS = 8_000
+#: A scan reads so many rows at once, as a fetch does, and opens an iterator only if there are more.
+SHORT_SCAN_ROWS = 32
 #: What RocksDB says to a write that would have to wait, and may not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
@@ -174,8 +176,11 @@ class RocksDBStore(BytesStore):
             found.reverse()
         return found
 
-    def _short_range(self, start: bytes | None, end: bytes | None) -> list[Row]:
-        """Return committed rows. The cursor stays open until the next commit: making one costs more than reading."""
+    def _short_range(self, start: bytes | None, end: bytes | None, limit: int | None = None) -> list[Row]:
+        """Return committed rows, only the first ones with a limit.
+
+        The cursor stays open until the next commit: making one costs more than reading some rows.
+        """
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._db.iter()
@@ -189,6 +194,8 @@ class RocksDBStore(BytesStore):
             if end is not None and key >= end:
                 break
             found.append((key, cursor.value()))
+            if len(found) == limit:
+                break
             cursor.next()
         else:
             self._check(cursor)  # it may be a damaged block that ends the rows
@@ -203,7 +210,13 @@ class RocksDBStore(BytesStore):
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        scan = merge(self._db_rows(start, end, reverse), self._buffered(start, end, reverse), reverse)
+        buffered, first = self._buffered(start, end, reverse), []
+        if start is not None and end is not None and not reverse:
+            first = self._short_range(start, end, SHORT_SCAN_ROWS)
+            if len(first) < SHORT_SCAN_ROWS:
+                return merge(iter(first), buffered)
+            start = first[-1][0] + b"\0"
+        scan = merge(chain(first, self._db_rows(start, end, reverse)), buffered, reverse)
         self._scans.add(scan)
         return scan
 
