@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,8 @@ class Bench:
             "BENCHMARK_PAYMENTS": workload.payments_topic,
             "BENCHMARK_OUTPUT": output,
         }
-        program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
+        work = partial(scenario.rows, workload)
+        program = Program(system.command(scenario.topology, properties), topics, name, home / "log", work)
         try:
             progress = scenario.progress(workload, name)
             partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]

@@ -38,6 +38,7 @@ class StateStore:
         self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
         #: The topic that serdes get, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
 
     @property
     def persistent(self) -> bool:

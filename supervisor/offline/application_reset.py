@@ -79,7 +79,7 @@ class ApplicationReset:
     # -- looking
 
     def wait_until_empty(self, wait_seconds: float) -> None:
-        """Return once the group has no members; raises StreamsError if it still has some after that time."""
+        """Wait until the group has no members; raises StreamsError if it still has some after this time (s)."""
         deadline = time.monotonic() + wait_seconds
         while True:
             found = self._group.describe()

@@ -1,4 +1,4 @@
-"""Ends the process of a stream thread, whatever the user's code has left running."""
+"""Ends the process of a stream thread, even if user code is still running."""
 
 from __future__ import annotations
 

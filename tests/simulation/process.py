@@ -59,7 +59,7 @@ class Roughness:
 
 @dataclass(frozen=True)
 class Spec:
-    """workers.stream_thread_parts.ThreadSpec."""
+    """thread.stream_thread_parts.ThreadSpec."""
 
     slot: int
     client_id: str
@@ -69,7 +69,7 @@ class Spec:
 
 
 class Control:
-    """workers.control.ThreadControl: no one commands, reports are dropped."""
+    """control.messages.ThreadControl: no one commands, reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []

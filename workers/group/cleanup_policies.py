@@ -1,7 +1,7 @@
-"""Checks that existing internal topics have the cleanup policy that they need.
+"""Checks the cleanup policies of existing internal topics.
 
-With a wrong policy the broker silently deletes state or input. It is logged and not refused: it may be intended, and a
-restart would not fix it. Kafka Streams: InternalTopicManager.validate.
+With a wrong policy the broker silently deletes state or input. It is only logged: it may be intended, and a restart
+would not fix it. Kafka Streams: InternalTopicManager.validate.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
-#: How long the brokers may take, in ms; without an answer nothing is logged until the next check.
+#: Time limit of a request, in ms; without a response nothing is logged until the next check.
 REQUEST_MS = 10_000
 
 
 class CleanupPolicies:
-    """Checks each topic until the brokers have answered once. servers: for the command that fixes it."""
+    """Checks each topic until the brokers have answered once. servers: for the command in the log that fixes it."""
 
     def __init__(self, admin: Admin, servers: str, log: PrefixedLogger) -> None:
         self._admin = admin
@@ -27,7 +27,7 @@ class CleanupPolicies:
         self._checked: set[str] = set()
 
     def check(self, needed: Mapping[str, str]) -> None:
-        """Log what is wrong. needed: the policy by topic, as it is set when the topic is made."""
+        """Log wrong policies. needed: by topic, the policy that a new topic would get."""
         new = [name for name in needed if name not in self._checked]
         if not new:
             return
@@ -60,7 +60,7 @@ class CleanupPolicies:
 
 
 def _consequence(actual: set[str], needed: str) -> str | None:
-    """Return what will go wrong, None if nothing does: a windowed changelog that is only compacted just grows."""
+    """Return the consequence, None if there is none: a windowed changelog that is only compacted just grows."""
     if needed == "delete":
         return "records are lost before they are read" if "compact" in actual else None
     if "compact" not in actual:

@@ -11,7 +11,7 @@ from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from ..control.messages import LIST_STORES, Query, QueryResult
 from ..tasks.task_manager import TaskManager
 
-#: The methods that read; docs/state-stores.md says what they do.
+#: Reading methods; docs/state-stores.md describes them.
 READ_METHODS = frozenset(
     (
         *("get", "range", "reverse_range", "all", "reverse_all", "prefix_scan", "approximate_num_entries"),
@@ -25,7 +25,7 @@ READ_METHODS = frozenset(
 def answer(query: Query, task_manager: TaskManager) -> QueryResult:
     """Return the result of every active task here that has the store: a dict by task id, rows of iterators as lists.
 
-    What cannot be answered becomes the result's error: a task that is still restoring, an unknown method or store.
+    Failures become the result's error: a task that is still restoring, an unknown method or store.
     """
     try:
         return QueryResult(query.id, _results(query, task_manager))
@@ -59,7 +59,7 @@ def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
 
 
 def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
-    """Return summaries of the stores of each task here; of one that is not open yet the name only."""
+    """Return summaries of the stores of each task here; only the name for a store that is not open yet."""
     return {
         f"{kind}:{task_id}": [
             {

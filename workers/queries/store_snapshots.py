@@ -12,9 +12,9 @@ from ..tasks.task_manager import TaskManager
 
 
 def take(command: TakeSnapshot, task_manager: TaskManager) -> QueryResult:
-    """Return the changelog offsets by store by task, of all tasks here with open stores; or what went wrong.
+    """Return the changelog offsets, by store by task, of all tasks here with open stores, or the error.
 
-    A failure is the asker's: the stores themselves are only read.
+    Errors are returned, not raised, because the stores are only read.
     """
     try:
         return QueryResult(command.id, _offsets(Path(command.directory), task_manager))

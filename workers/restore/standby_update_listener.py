@@ -1,4 +1,4 @@
-"""How a user's code can watch standby tasks (Kafka Streams: StandbyUpdateListener; KIP-988)."""
+"""The user's listener for standby tasks (Kafka Streams: StandbyUpdateListener; KIP-988)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from penstock.topology.records import TaskId, TopicPartition
 
 
 class SuspendReason(Enum):
-    """Why a standby task stops to follow a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
+    """Why a standby task stops reading a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
 
-    MIGRATED: it left this thread, to another one or for good. PROMOTED: it continues here as the active task.
+    MIGRATED: the task left this thread. PROMOTED: it continues here as the active task.
     """
 
     MIGRATED = "MIGRATED"
@@ -18,13 +18,13 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener:
-    """Override what is of interest. See KafkaStreams.set_standby_update_listener for its caller and time.
+    """Override methods as needed. KafkaStreams.set_standby_update_listener describes where and when they are called.
 
-    end_offset: where the changelog ended when the last record was fetched, None if that is not known yet.
+    end_offset: the end of the changelog as of the last fetch, None if it is not known yet.
     """
 
     def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
-        """A standby task begins to follow a changelog, from this offset."""
+        """A standby task starts to read a changelog, from this offset."""
 
     def on_batch_loaded(
         self,
@@ -35,9 +35,9 @@ class StandbyUpdateListener:
         batch_size: int,
         end_offset: int | None,
     ) -> None:
-        """A batch was applied. batch_end_offset: the offset behind it; batch_size: its number of records."""
+        """A batch was applied. batch_end_offset: the offset after it; batch_size: its number of records."""
 
     def on_update_suspended(
         self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
     ) -> None:
-        """The standby task follows no longer. store_offset: up to which offset its store is."""
+        """The standby task stops reading. store_offset: the offset that its store has reached."""

@@ -1,4 +1,4 @@
-"""How a stream thread is put together (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
+"""Assembles a stream thread from its parts (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ from .thread_status import StatusReporter
 
 
 class ThreadSpec(Protocol):
-    """Which stream thread of which application this is; supervisor.worker_process.WorkerSpec is one."""
+    """Identifies a stream thread and its application; implemented by processes.worker_process.WorkerSpec."""
 
     @property
     def slot(self) -> int:
@@ -99,24 +99,24 @@ class ThreadSpec(Protocol):
 
     @property
     def num_threads(self) -> int:
-        """How many threads share the record cache."""
+        """The number of threads, which share the record cache."""
 
     @property
     def config(self) -> StreamsConfig:
         """The effective configuration."""
 
 
-#: How long the leader of the group asks for the offsets that it plans with, in ms.
+#: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
-#: How long a commit asks where the changelogs end, in ms; then it is tried again in the loop, until task.timeout.ms.
+#: Time limit for a commit's request of end offsets, in ms; the loop then retries, until task.timeout.ms.
 COMMIT_OFFSETS_TIMEOUT_MS = 5_000
-#: How long the brokers may take to list their topics, in ms.
+#: Time limit for a request to list topics, in ms.
 METADATA_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamThreadParts:
-    """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
+    """The parts of a stream thread. close_clients: functions that close the other clients, by name in the log."""
 
     thread_client_id: str
     config: StreamsConfig
@@ -157,11 +157,11 @@ def create_parts(
     background: Executor | None = None,
     make_async_calls: MakeAsyncCalls = EventLoopThread,
 ) -> StreamThreadParts:
-    """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
+    """Create the clients and everything that uses them. supplier: creates the clients.
 
-    sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
-    stream thread itself. background: runs what stores do beside the thread, by default another thread; a simulation
-    has nothing beside it. make_async_calls(name, on_ended): makes what runs the calls of async functions.
+    sleep: waits (s) until new topics can be used. The stream thread itself calls the listeners. background: the
+    executor for the stores' background work, by default another thread; the simulation runs it synchronously.
+    make_async_calls(name, on_ended): creates the object that runs async functions.
 
     Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
     StreamsError if the state directory cannot be used.
@@ -174,14 +174,14 @@ def create_parts(
 
 
 def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
-    """Return what ``default.client.supplier`` names, by default Penstock's clients."""
+    """Return the object named by ``default.client.supplier``, by default Penstock's clients."""
     supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
     return supplier(config, clock)
 
 
 @dataclass(eq=False)
 class _Assembly:
-    """The steps of create_parts, in the order in which they depend on each other."""
+    """The steps of create_parts, in the order of their dependencies."""
 
     topology: Topology
     spec: ThreadSpec
@@ -229,17 +229,17 @@ class _Assembly:
         )
 
     def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
-        """Return the partition counts of all topics of the cluster. patience_ms: how long the brokers may take."""
+        """Return the partition counts of all topics of the cluster. patience_ms: time limit."""
         timeout_ms = METADATA_TIMEOUT_MS if patience_ms is None else patience_ms
         with answered("The topics of the cluster could not be listed"):
             return self.admin.describe(None, timeout_ms).partition_counts
 
     def _ask_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[int]]:
-        """Ask where partitions end for their readers, without waiting."""
+        """Request the end offsets that readers can reach, without blocking."""
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
     def parts(self) -> StreamThreadParts:
-        """Return everything."""
+        """Return all parts."""
         global_state = self._global_state()
         producer = self._producer()
         self.log.info("Creating restore consumer client")
@@ -406,7 +406,7 @@ class _Assembly:
     def _global_state(self) -> GlobalState:
         if self.global_topology is None:
             return NoGlobalState()
-        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # a RocksDB is open in one process
+        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # only one process can open a RocksDB
         log = self._log("global_state")
         task = GlobalTask(self.config, self.topics, self.time, self.metrics, self.custom_metrics, directory, log)
         consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
@@ -419,7 +419,9 @@ class _Assembly:
             self.clock,
             self.committed_only,
             self._log("open_transactions"),
-            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
+            max(
+                STANDSTILL_MS, 2 * self.config["commit.interval.ms"]
+            ),  # transactions of other threads may last that long
         )
 
     def _environment(
@@ -448,7 +450,7 @@ class _Assembly:
         return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms)
 
     def _assignor(self) -> StreamsPartitionAssignor:
-        # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.
+        # The group waits for the leader's requests, and this member sends no heartbeats: two must fit into a session.
         timeout_ms = min(OFFSETS_TIMEOUT_MS, self.config["session.timeout.ms"] // 4)
         self.offsets_reader = self.supplier.get_offsets_reader(f"{self.name}-offsets", timeout_ms)
         offsets = self._changelog_offsets(timeout_ms)
@@ -517,15 +519,15 @@ class _Assembly:
         )
 
     def _refuse_other_group(self) -> None:
-        """Look at what the group's members run before this one joins them; a group that does not answer is joined.
+        """Check the topology of the group's members before joining; without an answer, join.
 
-        This host's own members do not count: what is left of them until their session ends ran an earlier topology.
+        This host's own members do not count: they are remains of an earlier run, until their session ends.
         """
         application_id = self.config["application.id"]
         try:
             group = self.offsets_reader.describe()
         except StreamsError as error:
-            self.log.info("What the group runs is not known before joining it: %s", error)
+            self.log.info("The group's topology could not be read before joining: %s", error)
             return
         if group.protocol == "consumer":
             refuse_consumers(application_id, [member.client_id for member in group.members])

@@ -1,4 +1,4 @@
-"""What the supervisor's commands do to a stream thread."""
+"""Executes the supervisor's commands in a stream thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What answers questions. reader: for those who know keys as text, e.g. over HTTP."""
+    """Answers queries. reader: for queries with keys as text, e.g. over HTTP."""
 
     reader: StoreReader
     measurement: Measurement
@@ -57,7 +57,7 @@ class ThreadCommands:
         self._answers = answers
 
     def poll(self) -> None:
-        """Carry out the commands that have arrived."""
+        """Execute the commands that have arrived."""
         for command in self._control.poll_commands():
             self._carry_out(command)
 

@@ -1,6 +1,7 @@
 """Clients by their load, as Kafka Streams' ConstrainedPrioritySet keeps them.
 
-Loads change while clients are in its queue. What comes out then depends on the shape of the heap, so it is Java's.
+Loads change while clients are in the queue, so the result depends on the shape of the heap. The heap is therefore the
+one of Java.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .java_hashes import process_hash, process_order
 
 
 class ConstrainedPrioritySet:
-    """clients: what it begins with, in the order in which they are put in."""
+    """clients: the initial clients, in insertion order."""
 
     def __init__(self, clients: Iterable[ClientState]) -> None:
         self._queue = PriorityQueue[ClientState](
@@ -23,7 +24,7 @@ class ConstrainedPrioritySet:
         self.offer(clients)
 
     def poll(self, suits: Callable[[ClientState], bool]) -> ClientState | None:
-        """Remove and return the suiting client with the least load, None if none suits."""
+        """Remove and return the suitable client with the least load, None if there is none."""
         passed_over: list[ClientState] = []
         found = None
         while found is None and len(self._queue):
@@ -36,7 +37,7 @@ class ConstrainedPrioritySet:
         return found
 
     def offer(self, clients: Iterable[ClientState]) -> None:
-        """Put clients in, those that are in it already at their present load."""
+        """Insert clients; reinsert those already in the set with their current load."""
         for client in clients:
             if client in self._queue:
                 self._queue.remove(client)
