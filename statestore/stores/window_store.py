@@ -1,4 +1,4 @@
-"""Window stores that write each update through (Kafka Streams: RocksDBWindowStore, WindowKeySchema).
+"""Window stores that write every update through (Kafka Streams: RocksDBWindowStore, WindowKeySchema).
 
 Changelog key: key + 8-byte window start + 4-byte sequence number. The number is 0 unless the store keeps duplicates, as
 the stores of stream-stream joins do.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LONG_MAX = 2**63 - 1
 SEQUENCE_MAX = 2**31 - 1
 SEQUENCE = "sequence-number"
-#: Window start and sequence number behind the key.
+#: Window start and sequence number, after the key.
 _suffix = struct.Struct(">qi")
 _pack, _unpack = _suffix.pack, _suffix.unpack_from
 
@@ -42,7 +42,7 @@ WINDOW_KEY_SCHEMA = KeySchema(
 
 
 def build_segments(builder: StoreBuilder, task: TaskContext, rows: BytesStore, schema: KeySchema) -> Segments:
-    """Return the segments of a window or session store as it is declared."""
+    """Return the segments of a declared window or session store."""
     if builder.retention_ms is None:
         raise StreamsError(f"The store {builder.name} was declared without a retention; set it")
     in_memory = builder.backend is StoreBackend.IN_MEMORY
@@ -51,8 +51,8 @@ def build_segments(builder: StoreBuilder, task: TaskContext, rows: BytesStore, s
     def on_expired() -> None:
         task.record_dropped(name, "expired window segment")
 
-    # Time-ordered window stores show rows one ms longer (AbstractDualSchemaRocksDBSegmentedBytesStore.getActualFrom):
-    # else a window that closes exactly when it expires would not be emitted.
+    # Time-ordered window stores show rows one ms longer (AbstractDualSchemaRocksDBSegmentedBytesStore.getActualFrom);
+    # otherwise a window that closes exactly when it expires would not be emitted.
     longer = 1 if builder.time_ordered and not in_memory and schema is WINDOW_KEY_SCHEMA else 0
     return Segments(
         rows,
@@ -83,11 +83,11 @@ class WindowStore(StateStore):
         self._encode_key = self.serdes.encode_key
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
-        """Set the value of a key's window, None deletes it; a store with duplicates adds it and deletes nothing."""
+        """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
         self.put_row(self._encode_key(key), self.values.hold(value), window_start)
 
     def put_held(self, key: Any, held: Any, window_start: int) -> None:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         self.put_row(self._encode_key(key), held, window_start)
 
     def put_row(self, key: bytes, held: Any, window_start: int) -> None:
@@ -99,14 +99,14 @@ class WindowStore(StateStore):
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
-            self.segments.advance(window_start)  # as Kafka Streams' store in memory does, unlike the one on RocksDB
+            self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
 
     def fetch(self, key: Any, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
         return self.fetch_row(self._encode_key(key), time)
 
     def fetch_forwarded(self, key: Any, time: int) -> Any:
-        """Return what fetch returned when changes were last sent downstream: a cache has changes that were not."""
+        """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.fetch(key, time)
 
     def fetch_row(self, key: bytes, time: int) -> Any:
@@ -132,7 +132,7 @@ class WindowStore(StateStore):
     def backward_fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int
     ) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_keys gives, in the opposite order."""
+        """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, True))
 
     def fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
@@ -140,7 +140,7 @@ class WindowStore(StateStore):
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, False))
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_all gives, in the opposite order."""
+        """Iterate like fetch_all, in the opposite order."""
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, True))
 
     def all(self) -> StoreIterator[tuple[Windowed, Any]]:
@@ -194,7 +194,8 @@ class WindowStore(StateStore):
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         if self._duplicates:
-            # Continue behind the numbers of before: with the same number, a new duplicate would replace an old one.
+            # Continue after the previous sequence numbers: with the same number, a new duplicate would replace an old
+            # one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
             self._sequence = max(self._sequence, last)
         return self.segments.restored(messages, timestamped_value if self.values.with_timestamp else plain_value)
