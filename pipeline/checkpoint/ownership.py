@@ -76,17 +76,7 @@ class Ownership:
 
     def packed(self) -> bytes:
         """Return the content of the file."""
-        content = {
-            "engine": self.engine,
-            "generation": self.generation,
-            "offsets": _named(self.offsets),
-            "seeded": self.seeded,
-            "ends": _named(self.ends),
-            "mark": self.mark,
-            "files": self.files,
-            "in_files": self.in_files,
-        }
-        return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
 
 
 def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
@@ -104,10 +94,6 @@ def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
             f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It names the engine of the "
             "application; restore it from a copy of the checkpoint."
         ) from None
-
-
-def _named(offsets: Offsets) -> dict[str, dict[str, int]]:
-    return {topic: {str(number): at for number, at in found.items()} for topic, found in offsets.items()}
 
 
 def _numbered(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:

@@ -16,7 +16,7 @@ from ..session.kafka_settings import producer_settings
 from ..tasks.changelog_reader import live_keys
 from ..tasks.kafka_sink import KafkaSink
 from ..tasks.paged_rows import DIRECTORY, unpack_rows
-from ..tasks.record_batches import PACK_RECORDS_MAX, SentRecord, sent_batch
+from ..tasks.record_batches import PACK_RECORDS_MAX, SentRecord, sent_batch, to_batch
 from .store_changelogs import StoreChangelog, changelog_records, tombstones
 
 #: The written records of one store of one task.
@@ -44,11 +44,7 @@ def write_changelogs(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], It
             for (task, store), blobs in groupby(_blobs(batches), key=itemgetter(0, 1))
             if store in plan.changelogs and not plan.changelogs[store].is_source
         ]
-        columns = list(zip(*moved, strict=True)) or [(), (), ()]
-        types = (pa.string(), pa.int64(), pa.int64())
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)], ["store", "rows", "deleted"]
-        )
+        yield to_batch(moved, MOVED_DDL)
 
     return run
 

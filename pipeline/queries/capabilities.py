@@ -76,12 +76,29 @@ _WAITS = (
     "waits for all its calls and batches, and a lifespan lasts for one micro-batch",
 )
 
+#: Operators with stores whose results for a key depend only on the records of that key, in their order.
+_BY_KEY = (
+    "ForeignTableJoinProcessor",
+    "KStreamAggregate",
+    "KStreamKTableJoin",
+    "KStreamReduce",
+    "KTableAggregate",
+    "KTableKTableInnerJoin",
+    "KTableKTableJoinMerger",
+    "KTableKTableLeftJoin",
+    "KTableKTableOuterJoin",
+    "KTableKTableRightJoin",
+    "KTableReduce",
+    "KTableSource",
+    "SubscriptionJoinProcessor",
+    "SubscriptionReceiveProcessor",
+)
+
 #: By the operators' class names, which are Kafka Streams'.
 OPERATORS: Mapping[str, tuple[Capability, str]] = {
     **dict.fromkeys(
         (
-            "ForeignTableJoinProcessor",
-            "KStreamAggregate",
+            *_BY_KEY,
             "KStreamBranch",
             "KStreamFilter",
             "KStreamFlatMap",
@@ -90,31 +107,19 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
             "KStreamKStreamJoinLeftSide",
             "KStreamKStreamJoinRightSide",
             "KStreamKStreamSelfJoin",
-            "KStreamKTableJoin",
             "KStreamMap",
             "KStreamMapValues",
-            "KStreamReduce",
             "KStreamSelectKey",
             "KStreamSessionWindowAggregate",
             "KStreamSlidingWindowAggregate",
             "KStreamWindowAggregate",
-            "KTableAggregate",
             "KTableFilter",
-            "KTableKTableInnerJoin",
-            "KTableKTableJoinMerger",
-            "KTableKTableLeftJoin",
-            "KTableKTableOuterJoin",
-            "KTableKTableRightJoin",
             "KTableMapValues",
             "KTablePassThrough",
-            "KTableReduce",
             "KTableRepartitionMap",
-            "KTableSource",
             "KTableSuppressProcessor",
             "KTableToStream",
             "PassThrough",
-            "SubscriptionJoinProcessor",
-            "SubscriptionReceiveProcessor",
             "SubscriptionSendProcessor",
         ),
         _IDENTICAL,
@@ -141,25 +146,6 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
     ),
 }
 
-#: Operators with stores whose results for a key depend only on the records of that key, in their order.
-_BY_KEY = frozenset(
-    {
-        "ForeignTableJoinProcessor",
-        "KStreamAggregate",
-        "KStreamKTableJoin",
-        "KStreamReduce",
-        "KTableAggregate",
-        "KTableKTableInnerJoin",
-        "KTableKTableJoinMerger",
-        "KTableKTableLeftJoin",
-        "KTableKTableOuterJoin",
-        "KTableKTableRightJoin",
-        "KTableReduce",
-        "KTableSource",
-        "SubscriptionJoinProcessor",
-        "SubscriptionReceiveProcessor",
-    }
-)
 #: Stores in which nothing expires.
 _UNTIMED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.FOREIGN_KEY_SUBSCRIPTION)
 _BUCKET = (

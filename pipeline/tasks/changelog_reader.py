@@ -19,8 +19,9 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
-from ..session.kafka_settings import RENAMED_FOR_LIBRDKAFKA
+from ..session.kafka_settings import for_librdkafka, security_of
 from .paged_rows import DIRECTORY, unpack_rows
+from .record_batches import to_batch
 from .spark_stores import SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 
@@ -100,16 +101,7 @@ def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
 
 def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.RecordBatch:
     counts = [0 if number == DIRECTORY else sum(1 for _ in unpack_rows(data)) for number, data in blobs]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([task] * len(blobs), pa.int32()),
-            pa.array([store] * len(blobs), pa.string()),
-            pa.array([number for number, _ in blobs], pa.int64()),
-            pa.array([data for _, data in blobs], pa.binary()),
-            pa.array(counts, pa.int64()),
-        ],
-        ["task", "store", "number", "data", "rows"],
-    )
+    return to_batch([(task, store, *blob, count) for blob, count in zip(blobs, counts, strict=True)], SEED_DDL)
 
 
 def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
@@ -189,13 +181,10 @@ def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list
 
 def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
     """Return librdkafka's settings of a consumer that reads changelogs and is in no group."""
-    shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
     own = {**config.with_prefix("consumer."), **config.with_prefix("restore.consumer.")}
-    security = {name: value for name, value in own.items() if name.startswith(("ssl.", "sasl.", "security."))}
-    renamed = {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in shared.items()}
     return {
-        **renamed,
-        **security,
+        **for_librdkafka(config.common_client_settings()),
+        **security_of(own),
         "client.id": f"{config['application.id']}-handover",
         "group.id": config["application.id"],
         "enable.auto.commit": False,

@@ -42,6 +42,7 @@ TO_PYTHON = (*RECORD_SCHEMA.names[:-1], "to_json(headers) AS headers")
 
 #: Rows of packed records: the task (see pack_by_task), where the records come from, the first one's offset.
 PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
+_ARROW_TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 #: Records that packs_of and send_all pack into one value: enough for few rows, but small enough to hold several in
 #: memory.
 PACK_RECORDS_MAX = 20_000
@@ -80,24 +81,23 @@ def pack_by_task(batches: Iterable[pa.RecordBatch], buckets: int = 1) -> Iterato
     """
     for batch in batches:
         rows = [
-            (
-                part.column("partition")[0].as_py() * buckets + bucket,
-                topic,
-                part.column("offset")[0].as_py(),
-                pack(part),
-            )
+            (_first(part, "partition") * buckets + bucket, topic, _first(part, "offset"), pack(part))
             for topic, _, whole in by_partition(batch)
             for bucket, part in _by_bucket(whole, buckets)
         ]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([row[0] for row in rows], pa.int32()),
-                pa.array([row[1] for row in rows], pa.string()),
-                pa.array([row[2] for row in rows], pa.int64()),
-                pa.array([row[3] for row in rows], pa.binary()),
-            ],
-            ["task", "topic", "first_offset", "records"],
-        )
+        yield to_batch(rows, PACKED_DDL)
+
+
+def _first(batch: pa.RecordBatch, name: str) -> int:
+    number: int = batch.column(name)[0].as_py()
+    return number
+
+
+def to_batch(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
+    """Return rows as a batch with the columns of a schema, in Spark's spelling."""
+    schema = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in map(str.split, ddl.split(", "))])
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
 
 def _by_bucket(batch: pa.RecordBatch, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -20,7 +20,7 @@ from penstock.topology.records import Message, ProcessorRecordContext
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
-from ..stores.state_store import LONG, StateStore, StoreSerdes, plain_rows
+from ..stores.state_store import LONG, StateStore, plain_rows
 from ..stores.window_store import SEQUENCE, SEQUENCE_MAX
 from .buffer_value import BufferValue, serialize_source, with_source
 
@@ -39,7 +39,6 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         super().__init__(builder, task, rows)
         if builder.grace_ms is None:
             raise StreamsError(f"The join buffer {builder.name} was declared without a grace period; set it")
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
         self._grace_ms = builder.grace_ms
         self._reload()
 

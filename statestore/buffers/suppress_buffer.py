@@ -18,7 +18,7 @@ from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Change, Message, ProcessorRecordContext
 
 from ..memory_store import InMemoryStore
-from ..stores.state_store import LONG, StateStore, StoreSerdes
+from ..stores.state_store import LONG, StateStore
 from .buffer_value import UNCOUNTED_BYTES, BufferValue
 
 #: Header with the version of the changelog's format.
@@ -50,7 +50,6 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext) -> None:
         super().__init__(builder, task, InMemoryStore())
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
         self._buffered: dict[bytes, Buffered] = {}
         self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
         self._dirty: dict[bytes, None] = {}

@@ -18,7 +18,6 @@ from ..rows.bytes_store import BytesStore, RawRow, Row, after
 from .row_contexts import RowContexts, keeps_contexts
 from .state_store import (
     StateStore,
-    StoreSerdes,
     newest_by_key,
     plain_rows,
     plain_value,
@@ -36,7 +35,6 @@ class KeyValueStore(StateStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
         log_change = None
         if isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE:
             log_change = _evictions_logged(task, rows)

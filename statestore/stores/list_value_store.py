@@ -9,11 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from penstock.topology.context.store_interfaces import StoreBuilder
-from penstock.topology.context.task_context import TaskContext
-
-from ..rows.bytes_store import BytesStore
-from .state_store import StateStore, StoreSerdes
+from .state_store import StateStore
 from .store_iterator import StoreIterator
 
 _header = struct.Struct(">bi")
@@ -23,10 +19,6 @@ VARIABLE_SIZE = 1
 
 class ListValueStore(StateStore):
     """A store whose ``put`` adds to the list of a key."""
-
-    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows)
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
 
     def put(self, key: Any, value: Any) -> None:
         """Add a value to the list of a key; None deletes the list."""

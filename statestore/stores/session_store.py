@@ -5,25 +5,19 @@ Changelog key: key + 8-byte session end + 8-byte session start.
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
-
-from typing_extensions import override
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.records import Message, Windowed
+from penstock.topology.records import Windowed
 
-from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .segments import KeySchema, Segments
-from .state_store import StateStore, StoreSerdes, plain_value
+from ..rows.bytes_store import BytesStore, Row
+from .segmented_store import SegmentedStore
+from .segments import KeySchema
 from .store_iterator import Rows, StoreIterator
-from .values import Values
-from .window_store import LONG_MAX, build_segments, in_range
-
-log = logging.getLogger(__name__)
+from .window_store import LONG_MAX
 
 #: Session end and start, after the key.
 PAIR = struct.Struct(">qq")
@@ -50,19 +44,14 @@ END_FIRST = KeySchema(
 )
 
 
-class SessionStore(StateStore):
+class SessionStore(SegmentedStore):
     """A session store. Times are in ms; sessions are [start, end].
 
     Sessions whose end is at or below the highest end put minus the retention are hidden.
     """
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows)
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
-        self.values = Values(builder, task, self.serdes)
-        schema = END_FIRST if builder.backend is StoreBackend.IN_MEMORY else TIME_FIRST
-        self.segments = build_segments(builder, task, rows, schema)
-        self._encode_key = self.serdes.encode_key
+        super().__init__(builder, task, rows, END_FIRST if builder.backend is StoreBackend.IN_MEMORY else TIME_FIRST)
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the aggregate of a session, None deletes it."""
@@ -145,17 +134,8 @@ class SessionStore(StateStore):
     def _fetch_keys(
         self, key_from: Any, key_to: Any, earliest_end: int, latest_start: int, reverse: bool
     ) -> Iterator[tuple[Windowed, Any]]:
-        low = None if key_from is None else self._encode_key(key_from)
-        high = None if key_to is None else self._encode_key(key_to)
-        if low is not None and high is not None and low > high:
-            log.warning("Store %s: the range from %r to %r has no sessions", self.name, key_from, key_to)
-            return iter(())
-        rows = self._scan(earliest_end, LONG_MAX, reverse)
-        return self._decoded(
-            row
-            for row in rows
-            if _unpack(row[0], len(row[0]) - 16)[1] <= latest_start and in_range(row[0][8:-16], low, high)
-        )
+        rows = self._of_keys(self._scan(earliest_end, LONG_MAX, reverse), key_from, key_to)
+        return self._decoded(row for row in rows if _unpack(row[0], len(row[0]) - 16)[1] <= latest_start)
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         """Iterate over the rows with session ends of this range."""
@@ -167,21 +147,3 @@ class SessionStore(StateStore):
         for row_key, data in rows:
             end, start = _unpack(row_key, len(row_key) - 16)
             yield Windowed(decode_key(row_key[8:-16]), start, end), decode(data)
-
-    @override
-    def marks(self) -> Marks:
-        return self.segments.marks()
-
-    @override
-    def rollback(self) -> None:
-        super().rollback()
-        self.segments.reload()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self.segments = cast("Segments", self.rows)
-
-    @override
-    def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
-        return self.segments.restored(messages, plain_value)

@@ -38,6 +38,7 @@ class StateStore:
         self._persistent = rows.persistent  # also read from a closed store, which has no rows
         #: The topic passed to serdes, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
 
     @property
     def persistent(self) -> bool:

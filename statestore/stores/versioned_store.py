@@ -25,7 +25,7 @@ from penstock.topology.records import Message, VersionedRecord
 
 from ..rows.bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
-from .state_store import LONG, StateStore, StoreSerdes
+from .state_store import LONG, StateStore
 from .store_iterator import Rows
 from .values import Values
 
@@ -54,11 +54,9 @@ class VersionedStore(StateStore):
         super().__init__(builder, task, rows)
         if builder.history_retention_ms is None:
             raise StreamsError(f"The versioned store {builder.name} was declared without a history retention; set it")
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
         self.values = Values(builder, task, self.serdes)
         self._retention_ms = builder.history_retention_ms
         self._interval_ms = builder.segment_interval_ms or default_segment_interval_ms(self._retention_ms)
-        self._observed_ms = NOTHING_OBSERVED
         self._reload()
 
     def _reload(self) -> None:

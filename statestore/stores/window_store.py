@@ -6,25 +6,20 @@ the stores of stream-stream joins do.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, Windowed
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .segments import KeySchema, Segments
-from .state_store import StateStore, StoreSerdes, plain_value, timestamped_value
+from .segmented_store import SegmentedStore
+from .segments import KeySchema
 from .store_iterator import Rows, StoreIterator
-from .values import Values
-
-log = logging.getLogger(__name__)
 
 LONG_MAX = 2**63 - 1
 SEQUENCE_MAX = 2**31 - 1
@@ -41,46 +36,22 @@ WINDOW_KEY_SCHEMA = KeySchema(
 )
 
 
-def build_segments(builder: StoreBuilder, task: TaskContext, rows: BytesStore, schema: KeySchema) -> Segments:
-    """Return the segments of a declared window or session store."""
-    if builder.retention_ms is None:
-        raise StreamsError(f"The store {builder.name} was declared without a retention; set it")
-    in_memory = builder.backend is StoreBackend.IN_MEMORY
-    name = builder.name
-
-    def on_expired() -> None:
-        task.record_dropped(name, "expired window segment")
-
-    # Time-ordered window stores show rows one ms longer (AbstractDualSchemaRocksDBSegmentedBytesStore.getActualFrom);
-    # otherwise a window that closes exactly when it expires would not be emitted.
-    longer = 1 if builder.time_ordered and not in_memory and schema is WINDOW_KEY_SCHEMA else 0
-    return Segments(
-        rows,
-        schema,
-        builder.retention_ms,
-        on_expired,
-        exact=in_memory,
-        indexed=in_memory or builder.time_ordered,
-        visible_ms=builder.retention_ms + longer,
-    )
-
-
-class WindowStore(StateStore):
+class WindowStore(SegmentedStore):
     """A window store, plain or timestamped. Times are in ms.
 
     Rows whose window start is at or below the highest start put minus the retention are hidden.
     """
 
+    #: As AbstractDualSchemaRocksDBSegmentedBytesStore.getActualFrom does: else a window that closes exactly when it
+    #: expires would not be emitted.
+    _shown_longer_ms: ClassVar[int] = 1
+
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows)
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
-        self.values = Values(builder, task, self.serdes)
-        self.segments = build_segments(builder, task, rows, WINDOW_KEY_SCHEMA)
+        super().__init__(builder, task, rows, WINDOW_KEY_SCHEMA)
         self._size_ms = builder.window_size_ms or 0
         self._duplicates = builder.retain_duplicates
         self._in_memory = builder.backend is StoreBackend.IN_MEMORY
         self._sequence = rows.committed_mark(SEQUENCE) or 0
-        self._encode_key = self.serdes.encode_key
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
@@ -154,13 +125,7 @@ class WindowStore(StateStore):
     def _fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int, reverse: bool
     ) -> Iterator[tuple[Windowed, Any]]:
-        low = None if key_from is None else self._encode_key(key_from)
-        high = None if key_to is None else self._encode_key(key_to)
-        if low is not None and high is not None and low > high:
-            log.warning("Store %s: the range from %r to %r has no rows", self.name, key_from, key_to)
-            return iter(())
-        rows = self._scan(time_from, time_to, reverse)
-        return self._decoded(row for row in rows if in_range(row[0][8:-12], low, high))
+        return self._decoded(self._of_keys(self._scan(time_from, time_to, reverse), key_from, key_to))
 
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         """Iterate over the visible rows with window starts of this range."""
@@ -178,18 +143,12 @@ class WindowStore(StateStore):
 
     @override
     def marks(self) -> Marks:
-        return {**self.segments.marks(), SEQUENCE: self._sequence} if self._duplicates else self.segments.marks()
+        return {**super().marks(), SEQUENCE: self._sequence} if self._duplicates else super().marks()
 
     @override
     def rollback(self) -> None:
         super().rollback()
-        self.segments.reload()
         self._sequence = self.rows.committed_mark(SEQUENCE) or 0
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self.segments = cast("Segments", self.rows)
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
@@ -198,9 +157,4 @@ class WindowStore(StateStore):
             # one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
             self._sequence = max(self._sequence, last)
-        return self.segments.restored(messages, timestamped_value if self.values.with_timestamp else plain_value)
-
-
-def in_range(key: bytes, low: bytes | None, high: bytes | None) -> bool:
-    """Return whether low <= key <= high; None leaves a side open."""
-    return (low is None or low <= key) and (high is None or key <= high)
+        return super().restored_rows(messages)

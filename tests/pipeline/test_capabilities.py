@@ -189,7 +189,7 @@ def test_buckets_bring_several_topics_into_orders_of_their_own() -> None:
     left.join(right, lambda one, other: one + other).to_stream().to("out")
     in_order, in_buckets = report(builder.build()), report(builder.build(), penstock_spark_buckets=4)
     assert "identical" in of(in_order, "SOURCE")
-    assert "may find other partners" in of(in_buckets, "SOURCE")
+    assert "may find other matches" in of(in_buckets, "SOURCE")
 
 
 def test_objects_of_the_users_may_look_at_all_keys_of_a_partition_so_these_stay_together() -> None:

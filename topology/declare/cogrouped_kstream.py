@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
-from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KStreamAggregate
@@ -17,19 +16,12 @@ from ..operators.table_operator import TableOperator
 from ..records import Windowed
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
-from ..stores.materialized import (
-    Materialized,
-    MaterializedInternal,
-    StoreFactory,
-    key_value_store,
-    session_store,
-    window_store,
-)
+from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_store, session_store, window_store
 from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
 from .abstract_stream import AbstractStream
 from .kgrouped_stream import KGroupedStream
 from .options import TableOptions, table_options
-from .windowed_kstream import window_operator, window_size_ms
+from .windowed_kstream import WINDOWS_HINT, window_operator, window_size_ms
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -60,8 +52,7 @@ class CogroupedKStream(Generic[K, VR]):
 
     def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]:
         """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
-        name, given = table_options(**options)
-        kept = self.kept(given)
+        name, kept = self.kept(options)
         return self.build(
             name,
             kept,
@@ -80,16 +71,17 @@ class CogroupedKStream(Generic[K, VR]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self, windows)
-        if isinstance(windows, Windows | SlidingWindows):
-            return TimeWindowedCogroupedKStream(self, windows)
-        raise TopologyError(
-            f"windowed_by() needs TimeWindows, SlidingWindows, SessionWindows or the like, got {windows!r}"
-        )
+        check_type(windows, (Windows, SlidingWindows), "The argument of windowed_by()", WINDOWS_HINT)
+        return TimeWindowedCogroupedKStream(self, windows)
 
-    def kept(self, given: Materialized | None) -> MaterializedInternal:
-        """Return how the result is kept; for the DSL itself. Keys are those of the first grouped stream that knows."""
+    def kept(self, options: TableOptions) -> tuple[str | None, MaterializedInternal]:
+        """Return the name of the aggregation, and how its table is kept; for the DSL itself.
+
+        Keys are those of the first grouped stream that knows.
+        """
+        name, given = table_options(**options)
         keys = next((grouped.key_serde for grouped in self._inputs if grouped.key_serde is not None), None)
-        return MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=keys)
+        return name, MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=keys)
 
     def build(
         self,
@@ -149,8 +141,7 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
 
     def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed, VR]:
         """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
-        name, given = table_options(**options)
-        kept = self._cogrouped.kept(given)
+        name, kept = self._cogrouped.kept(options)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(
             name,
@@ -175,8 +166,7 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
 
         session_merger(key, one, other) -> aggregate makes one of two sessions that a record connects.
         """
-        name, given = table_options(**options)
-        kept = self._cogrouped.kept(given)
+        name, kept = self._cogrouped.kept(options)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(
             name,

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from ..common.naming import Named
-from ..errors import TopologyError
+from ..common.arguments import check_type
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
 from ..operators.counting import count_aggregator, count_initializer
 from ..operators.table_operator import TableOperator
 from ..stores.materialized import MaterializedInternal, key_value_store
 from ..stores.windows import SessionWindows, SlidingWindows, Windows
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder
-from .options import TableOptions, table_options
-from .windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
+from .options import TableOptions
+from .windowed_kstream import WINDOWS_HINT, SessionWindowedKStream, TimeWindowedKStream
 
 if TYPE_CHECKING:
     from .cogrouped_kstream import CogroupedKStream
@@ -34,8 +33,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
 
     def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the records of each key."""
-        name, given = table_options(**options)
-        kept = self.kept_count(given)
+        name, kept = self.kept_count(options)
         operator = KStreamAggregate(kept.store_name, count_initializer, count_aggregator)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
@@ -44,8 +42,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
 
         The first value is the first aggregate. A None deletes the aggregate.
         """
-        name, given = table_options(**options)
-        kept = self.kept(given, REDUCE_NAME, self.value_serde)
+        name, kept = self.kept(options, REDUCE_NAME, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KStreamReduce(kept.store_name, reducer), kept)
 
     def aggregate(
@@ -55,15 +52,13 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        name, given = table_options(**options)
-        kept = self.kept(given, AGGREGATE_NAME)
+        name, kept = self.kept(options, AGGREGATE_NAME)
         return self._aggregate(name, AGGREGATE_NAME, KStreamAggregate(kept.store_name, initializer, aggregator), kept)
 
     def _aggregate(
         self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
-        function_name = Named(name).or_generate(self.builder, prefix)
-        return self.build(function_name, operator, key_value_store(kept), kept, kept.key_serde)
+        return self.build(name, prefix, operator, key_value_store(kept), kept, kept.key_serde)
 
     def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
         """Start an aggregation of several grouped streams into one table.
@@ -85,8 +80,5 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
-        if isinstance(windows, Windows | SlidingWindows):
-            return TimeWindowedKStream(self, windows)
-        raise TopologyError(
-            f"windowed_by() needs TimeWindows, SlidingWindows, SessionWindows or the like, got {windows!r}"
-        )
+        check_type(windows, (Windows, SlidingWindows), "The argument of windowed_by()", WINDOWS_HINT)
+        return TimeWindowedKStream(self, windows)

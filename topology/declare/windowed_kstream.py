@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from ..common.arguments import check_type
-from ..common.naming import Named
 from ..errors import TopologyError
 from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
 from ..operators.session_windowed import KStreamSessionWindowAggregate
@@ -24,7 +23,7 @@ from .aggregate_builder import (
     merger_for_reducer,
     reduce_initializer,
 )
-from .options import TableOptions, table_options
+from .options import TableOptions
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 VR = TypeVar("VR")
+W = TypeVar("W")
 
 
 def window_operator(
@@ -47,23 +47,24 @@ def window_operator(
     return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
 
 
+#: What windowed_by() takes.
+WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
+
+
 def window_size_ms(windows: Windows | SlidingWindows) -> int:
     """Return how long after its start a window ends."""
     return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
 
 
-class TimeWindowedKStream(Generic[K, V]):
-    """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
+class _WindowedKStream(Generic[K, V, W]):
+    """What both kinds have."""
 
-    Options as in KGroupedStream. The keys of the resulting tables are Windowed.
-    """
-
-    def __init__(self, grouped: AggregateBuilder, windows: Windows | SlidingWindows) -> None:
+    def __init__(self, grouped: AggregateBuilder, windows: W) -> None:
         self._grouped = grouped
         self._windows = windows
         self._emit = EmitStrategy.ON_WINDOW_UPDATE
 
-    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
         check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
@@ -71,16 +72,21 @@ class TimeWindowedKStream(Generic[K, V]):
         self._emit = strategy
         return self
 
+
+class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
+    """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
+
+    Options as in KGroupedStream. The keys of the resulting tables are Windowed.
+    """
+
     def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
         """Count the records of each key and window; null values count too."""
-        name, given = table_options(**options)
-        kept = self._grouped.kept_count(given, numbered=not isinstance(self._windows, SlidingWindows))
+        name, kept = self._grouped.kept_count(options, numbered=not isinstance(self._windows, SlidingWindows))
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
 
     def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
         """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
-        name, given = table_options(**options)
-        kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
         return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
 
     def aggregate(
@@ -90,8 +96,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        name, given = table_options(**options)
-        kept = self._grouped.kept(given, AGGREGATE_NAME)
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
         return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
 
     def _build(
@@ -102,37 +107,23 @@ class TimeWindowedKStream(Generic[K, V]):
         aggregator: Callable[[Any, Any, Any], Any],
         kept: MaterializedInternal,
     ) -> KTable[Windowed, Any]:
-        function_name = Named(name).or_generate(self._grouped.builder, prefix)
         store = window_store(kept, self._windows, self._emit)
         operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
         serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
-        return self._grouped.build(function_name, operator, store, kept, serde)
+        return self._grouped.build(name, prefix, operator, store, kept, serde)
 
 
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
-
-    def __init__(self, grouped: AggregateBuilder, windows: SessionWindows) -> None:
-        self._grouped = grouped
-        self._windows = windows
-        self._emit = EmitStrategy.ON_WINDOW_UPDATE
-
-    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
-        """Say when results are sent: with each update, or once when the session closes (KIP-825)."""
-        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
-        self._emit = strategy
-        return self
 
     def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
         """Count the records of each key and session; null values count too."""
-        name, given = table_options(**options)
-        kept = self._grouped.kept_count(given)
+        name, kept = self._grouped.kept_count(options)
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
 
     def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
         """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
-        name, given = table_options(**options)
-        kept = self._grouped.kept(given, REDUCE_NAME, self._grouped.value_serde)
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
         return self._build(
             name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
         )
@@ -149,8 +140,7 @@ class SessionWindowedKStream(Generic[K, V]):
         It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
         record connects.
         """
-        name, given = table_options(**options)
-        kept = self._grouped.kept(given, AGGREGATE_NAME)
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
         return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
 
     def _build(
@@ -162,9 +152,8 @@ class SessionWindowedKStream(Generic[K, V]):
         merger: Callable[[Any, Any, Any], Any],
         kept: MaterializedInternal,
     ) -> KTable[Windowed, Any]:
-        function_name = Named(name).or_generate(self._grouped.builder, prefix)
         store = session_store(kept, self._windows, self._emit)
         operator = KStreamSessionWindowAggregate(
             self._windows, kept.store_name, self._emit, initializer, aggregator, merger
         )
-        return self._grouped.build(function_name, operator, store, kept, SessionWindowedSerde(kept.key_serde))
+        return self._grouped.build(name, prefix, operator, store, kept, SessionWindowedSerde(kept.key_serde))

@@ -77,12 +77,12 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
 
     def process(self, max_records: int) -> int:
-        """Let every running task process up to max_records. Returns how many records were processed.
+        """Let every running task that has some process up to max_records. Returns how many records were processed.
 
         Tasks share the limit of async calls in flight. First all of them forward completed records; then the task with
         the fewest waiting records is first. Otherwise the first task would take every free place.
         """
-        tasks: Collection[StreamTask] = self.running.values()
+        tasks = [task for task in self.running.values() if task.has_work]
         if any(task.records_waiting for task in tasks):
             self._sum("process", lambda task: task.pass_on(), tasks)
             tasks = sorted(tasks, key=lambda task: task.records_waiting)
@@ -93,7 +93,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         return self._sum(
             "punctuate",
             lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time(),
-            self.running.values(),
+            [task for task in self.running.values() if task.has_punctuations],
         )
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:

@@ -193,6 +193,11 @@ class PartitionGroup:
         """All partitions of the group."""
         return self._queues.keys()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is buffered, and it makes no difference for how long that has been so."""
+        return not self._non_empty and (len(self._queues) == 1 or self._max_task_idle_ms <= 0)
+
     def num_buffered(self, partition: TopicPartition | None = None) -> int:
         """Return how many records wait, in one partition or in all."""
         return sum(map(len, self._queues.values())) if partition is None else len(self._queues[partition])

@@ -211,6 +211,11 @@ class StreamTask(Task):
         group = self._partition_group
         return [partition for partition in group.partitions if group.num_buffered(partition) > limit]
 
+    @property
+    def has_work(self) -> bool:
+        """Whether process() has something to do: of many tasks few do at any time."""
+        return not self._partition_group.is_idle or self.records_waiting > 0
+
     def process(self, max_records: int) -> int:
         """Process up to max_records buffered records, unless the task must wait for others. Returns how many.
 
@@ -303,6 +308,11 @@ class StreamTask(Task):
         if punctuation is Punctuation.STREAM_TIME:
             return self._stream_time_queue.schedule(0, interval_ms, callback)
         return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
+
+    @property
+    def has_punctuations(self) -> bool:
+        """Whether any punctuation is scheduled."""
+        return bool(self._stream_time_queue or self._system_time_queue)
 
     def maybe_punctuate_stream_time(self) -> int:
         """Run due punctuations by stream time, which only records advance. Returns how many ran."""

@@ -26,8 +26,12 @@ class BatchSizer:
         return max(1, min(RECORDS_MAX, int(iterations * self._records_per_iteration)))
 
     def record(self, iterations: int, processed: int, latency_ms: int) -> None:
-        """Adapt to the time of a batch: halve the size if it was too slow, double it if a full batch was fast."""
+        """Adapt to the time of a batch: halve the size if it was too slow, double it if a full batch was fast.
+
+        Many tasks may take that long with one record each; then there is nothing to halve.
+        """
         if latency_ms > TARGET_MS:
-            self._records_per_iteration /= 2
+            if self.max_records(iterations) > 1:
+                self._records_per_iteration /= 2
         elif processed >= self.max_records(iterations) and latency_ms <= TARGET_MS // 4:
             self._records_per_iteration = min(self._records_per_iteration * 2, RECORDS_MAX)
