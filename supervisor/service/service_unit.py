@@ -115,7 +115,7 @@ class ServiceUnit:
         yield "OOMPolicy=continue"
         yield "Restart=on-failure"
         yield f"RestartSec={RESTART_SECONDS}"
-        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help, an operator has to look."
+        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help; they need an operator."
         yield f"RestartPreventExitStatus={' '.join(str(int(code)) for code in NEEDS_A_PERSON)}"
 
     def _hardening(self) -> Iterator[str]:
