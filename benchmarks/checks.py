@@ -67,21 +67,21 @@ class LatestCheck(Check):
     """The last value of each key is the expected one, byte by byte."""
 
     def __init__(self, expected: Mapping[bytes, Any]) -> None:
-        self.expected = expected
-        self.latest: dict[bytes, Any] = {}
+        self._expected = expected
+        self._latest: dict[bytes, Any] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
-        self.latest[key] = value
+        self._latest[key] = value
 
     def problem(self) -> str | None:
-        keys = self.expected.keys() | self.latest.keys()
-        wrong = [key for key in keys if self.latest.get(key) != self.expected.get(key)]
+        keys = self._expected.keys() | self._latest.keys()
+        wrong = [key for key in keys if self._latest.get(key) != self._expected.get(key)]
         if not wrong:
             return None
         key = min(wrong)
         return (
-            f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self.latest.get(key)!r} "
-            f"instead of {self.expected.get(key)!r}"
+            f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self._latest.get(key)!r} "
+            f"instead of {self._expected.get(key)!r}"
         )
 
 
@@ -90,9 +90,9 @@ class SumsCheck(LatestCheck):
 
     def problem(self) -> str | None:
         sums: dict[bytes, Counter[str]] = defaultdict(Counter)
-        for key, value in self.latest.items():
+        for key, value in self._latest.items():
             sums[key.partition(b"-")[0]].update(orjson.loads(value))
-        self.latest = {key: orjson.dumps(total) for key, total in sums.items()}
+        self._latest = {key: orjson.dumps(total) for key, total in sums.items()}
         return super().problem()
 
 

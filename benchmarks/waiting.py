@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.__main__ import Bench
-from benchmarks.checks import LatestCheck
+from benchmarks.checks import Check
 from benchmarks.data import Workload
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import Results, environment_line
@@ -40,24 +40,39 @@ RECORDS = 100_000
 
 
 def answers(workload: Workload) -> dict[bytes, int]:
-    """Return one number for all rows of each key, in their order."""
-    rows: dict[bytes, int] = {}
-    for key, value, _ in workload.purchases():
-        row = orjson.loads(value)
-        _add(rows, key, orjson.dumps({**row, "x": 2 * row["amount"]}))
-    return rows
+    """Return what AnswersCheck compares."""
+    rows = ((key, orjson.loads(value)) for key, value, _ in workload.purchases())
+    return in_order((key, orjson.dumps({**row, "x": 2 * row["amount"]})) for key, row in rows)
+
+
+def in_order(rows: Iterable[tuple[bytes, bytes]]) -> dict[bytes, int]:
+    """Return one hash of each key's rows, which depends on their order."""
+    found: dict[bytes, int] = {}
+    for key, value in rows:
+        _add(found, key, value)
+    return found
 
 
 def _add(rows: dict[bytes, int], key: bytes, value: bytes) -> None:
     rows[key] = hash((rows.get(key), value))
 
 
-class AnswersCheck(LatestCheck):
+class AnswersCheck(Check):
     """The rows of each key are the expected ones, in their order, byte by byte."""
+
+    def __init__(self, expected: Mapping[bytes, int]) -> None:
+        self._expected = expected
+        self._found: dict[bytes, int] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
         """See Check.read."""
-        _add(self.latest, key, value)
+        _add(self._found, key, value)
+
+    def problem(self) -> str | None:
+        """See Check.problem."""
+        keys = self._expected.keys() | self._found.keys()
+        wrong = [key for key in keys if self._expected.get(key) != self._found.get(key)]
+        return f"the rows of {len(wrong)} of {len(keys)} keys are others, e.g. of {min(wrong)!r}" if wrong else None
 
 
 class Waiting(Penstock):

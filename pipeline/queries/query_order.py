@@ -9,9 +9,9 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 
 
 def processing_order(built: Sequence[ProcessorTopology]) -> tuple[list[ProcessorTopology], bool]:
-    """Return the sub-topologies, writers of topics before their readers; and whether one round may not be enough.
+    """Return the sub-topologies, writers of topics before their readers; and whether one round may be insufficient.
 
-    It may not be if sub-topologies write to each other in a cycle, or one to itself, as those of a foreign-key join.
+    It may be if sub-topologies write to each other in a cycle, or one to itself, as in a foreign-key join.
     """
     left = {each.subtopology: each for each in built}
     written_by = {each.subtopology: {sink.topic for sink in each.sinks} for each in built}

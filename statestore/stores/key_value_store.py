@@ -1,4 +1,4 @@
-"""Key-value stores that write each update through: to the rows and to the changelog."""
+"""Key-value stores that write every update through to the rows and the changelog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class KeyValueStore(StateStore):
-    """A key-value store, plain or timestamped, that writes each update through."""
+    """A key-value store, plain or timestamped, that writes every update through."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
@@ -40,7 +40,7 @@ class KeyValueStore(StateStore):
             log_change = _evictions_logged(task, rows)
         keeps = keeps_contexts(builder, task)
         self.values = Values(builder, task, self.serdes, log_change, keeps)
-        #: None if the store keeps none.
+        #: None if the store keeps no contexts.
         self.contexts = RowContexts(task, rows) if keeps else None
         if self.contexts is not None:
             self.values.log_value = self.contexts.keeping(self.values.log_value)
@@ -55,19 +55,19 @@ class KeyValueStore(StateStore):
         return self._decode(self.rows.get(self._encode_key(key)))
 
     def get_forwarded(self, key: Any) -> Any:
-        """Return what get returned when changes were last sent downstream: a cache has changes that were not."""
+        """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.get(key)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; None deletes it. The object stays the caller's own.
 
-        Raises what the serdes raise for a key or value that they cannot write; the store is then as before.
+        Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
         """
         row_key = self._encode_key(key)
         self.rows.put(row_key, self._log_value(row_key, value))
 
     def put_held(self, key: Any, held: Any) -> None:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         row_key = self._encode_key(key)
         self.rows.put(row_key, self.values.log_held(row_key, held))
 
@@ -76,14 +76,14 @@ class KeyValueStore(StateStore):
         return None if self.contexts is None else self.contexts.of_row(self._encode_key(key))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of a key that has none; return the value that it had."""
+        """Set the value of a key that has none; return the previous value."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: Any) -> Any:
-        """Delete a key; return the value that it had."""
+        """Delete a key; return the previous value."""
         old = self.get(key)
         self.put(key, None)
         return old
@@ -96,7 +96,7 @@ class KeyValueStore(StateStore):
     def range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the (key, value) rows with key_from <= key <= key_to in the order of the keys' bytes.
 
-        None leaves a side open. The rows are those of this moment. Close the iterator or exhaust it.
+        None leaves a side open. The iterator shows the rows as of now. Close it or exhaust it.
         """
         return StoreIterator(self._range(key_from, key_to, False))
 
@@ -124,7 +124,7 @@ class KeyValueStore(StateStore):
         return StoreIterator(self._decoded(self._scan(prefix, after(prefix), False)))
 
     def approximate_num_entries(self) -> int:
-        """Return about how many rows the store has; what only the cache holds does not count."""
+        """Return the approximate number of rows, without those that are only in the cache."""
         return self.rows.approximate_num_entries()
 
     def _range(self, key_from: Any, key_to: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
@@ -154,7 +154,7 @@ class KeyValueStore(StateStore):
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
-        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # nothing is known about them
+        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # their handling of None is unknown
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,
@@ -177,16 +177,16 @@ class KeyValueStore(StateStore):
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        if self.rows.persistent:  # in memory the order of the records may count: see MemoryLRUCache
+        if self.rows.persistent:  # in memory the order of the records may matter: see MemoryLRUCache
             messages = newest_by_key(messages)
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)
 
 
 def _evictions_logged(task: TaskContext, rows: MemoryLRUCache) -> LogChange:
-    """Return a log_change that writes a tombstone for the row that a put evicts, before the put itself.
+    """Return a log_change that writes a tombstone for the row that a put evicts, before the put.
 
-    In that order a restore keeps the rows that were kept: the other way round the put would evict a row again, by the
-    order of the writes. Kafka Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
+    With this order a restore keeps the same rows; in the other order, the restored put would evict another row. Kafka
+    Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
     """
 
     def log_change(

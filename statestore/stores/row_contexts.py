@@ -1,8 +1,8 @@
-"""The trace contexts beside the rows of a table: which trace has written a row, for those that read it.
+"""Trace contexts of a table's rows: they link the reader of a row to the trace that wrote it.
 
-Only with dsl.store.format=HEADERS and a processor wrapper, and only for sampled records. A changelog record has the
-context as its headers, where Kafka Streams' stores in that format have the headers of a value (KIP-1271). On disk it is
-beside the rows, which are the same with and without it.
+Only with dsl.store.format=HEADERS and a processor wrapper, and only for sampled records. In the changelog, the context
+is in the record's headers, where Kafka Streams' stores in that format have the headers of a value (KIP-1271). On disk,
+contexts are separate from the rows, which are the same with and without them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SEPARATOR = b"\0"
 
 
 def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
-    """Return whether a store keeps them."""
+    """Return whether a store keeps trace contexts."""
     table = builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
     return table and builder.headers_format and task.config.get(KEY) is not None
 
 
 class RowContexts:
-    """The contexts of one store. Each has a checksum of its row: after an untraced update it no longer fits."""
+    """The contexts of one store. Each has a checksum of its row, so an untraced update invalidates it."""
 
     def __init__(self, task: TaskContext, rows: BytesStore) -> None:
         self._task = task
         self._rows = rows
 
     def keeping(self, log: LogValue) -> LogValue:
-        """Return log, which also keeps the context of the record being processed."""
+        """Wrap log to also store the context of the record being processed."""
         task, keep = self._task, self._rows.keep_context
 
         def log_and_keep(key: bytes, value: Any) -> bytes | None:
@@ -52,7 +52,7 @@ class RowContexts:
         return log_and_keep
 
     def noting(self, get: Callable[[Any], Any], context_of: Callable[[Any], Headers]) -> Callable[[Any], Any]:
-        """Return get, which tells the task the context of what it has found, while that is wanted."""
+        """Wrap get to also pass the context of the found row to the task, if requested."""
         task = self._task
 
         def get_and_note(key: Any) -> Any:
@@ -66,7 +66,7 @@ class RowContexts:
         return get_and_note
 
     def of_row(self, row_key: bytes) -> Headers:
-        """Return the context of the row that a key has; None without one."""
+        """Return the context of a key's row; None without one."""
         kept = self._rows.context(row_key)
         row = None if kept is None else self._rows.get(row_key)
         if kept is None or row is None or kept[:_CHECKSUM_BYTES] != _checksum(row):
@@ -75,7 +75,7 @@ class RowContexts:
         return [(TRACEPARENT, parent), (TRACESTATE, state)] if state else [(TRACEPARENT, parent)]
 
     def restore(self, messages: Sequence[Message], row_of: Callable[[Message], bytes | None]) -> None:
-        """Keep the contexts that changelog records have."""
+        """Store the contexts of changelog records."""
         for message in messages:
             key, row = message.key(), row_of(message)
             if key is not None and row is not None and (context := trace_context(message.headers())) is not None:

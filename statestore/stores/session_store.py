@@ -1,4 +1,4 @@
-"""Session stores that write each update through (Kafka Streams: RocksDBSessionStore, SessionKeySchema).
+"""Session stores that write every update through (Kafka Streams: RocksDBSessionStore, SessionKeySchema).
 
 Changelog key: key + 8-byte session end + 8-byte session start.
 """
@@ -19,14 +19,14 @@ from .segments import KeySchema
 from .store_iterator import Rows, StoreIterator
 from .window_store import LONG_MAX
 
-#: Session end and start behind the key.
+#: Session end and start, after the key.
 PAIR = struct.Struct(">qq")
 _pack, _unpack = PAIR.pack, PAIR.unpack_from
 _new = tuple.__new__
 
 
 def _escaped(key: bytes) -> bytes:
-    """Return bytes that say where they end and have the order of the keys, whatever follows them."""
+    """Return self-delimiting bytes in the order of the keys, regardless of the bytes after them."""
     return key.replace(b"\0", b"\0\xff") + b"\0\0"
 
 
@@ -34,7 +34,7 @@ def _unescaped(data: bytes) -> bytes:
     return data[:-2].replace(b"\0\xff", b"\0")
 
 
-#: Time-ordered RocksDB stores go by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
+#: Time-ordered RocksDB stores sort by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
 TIME_FIRST = KeySchema(PAIR, LONG_MAX, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
 END_FIRST = KeySchema(
     PAIR,
@@ -58,7 +58,7 @@ class SessionStore(SegmentedStore):
         self.put_held(session, self.values.hold(value))
 
     def put_held(self, session: Windowed, held: Any) -> None:
-        """Put what values.hold() has made of an aggregate."""
+        """Put a held aggregate, made by values.hold()."""
         key, start, end = session
         self.put_row(self._encode_key(key), start, end, held)
 
@@ -76,7 +76,7 @@ class SessionStore(SegmentedStore):
         return self.fetch_row(self._encode_key(key), start, end)
 
     def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
-        """Return what fetch_session returned when changes were last sent downstream, see WindowStore."""
+        """Return the aggregate as of the last changes sent downstream, see WindowStore."""
         return self.fetch_session(key, start, end)
 
     def fetch_row(self, key: bytes, start: int, end: int) -> Any:
@@ -86,7 +86,7 @@ class SessionStore(SegmentedStore):
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of a key's sessions with end >= earliest_end and start <= latest_start.
 
-        They come by end, then by start.
+        They are sorted by end, then by start.
         """
         decode = self.values.decode
         found = self.segments.fetch(self._encode_key(key), earliest_end, LONG_MAX)
@@ -101,8 +101,8 @@ class SessionStore(SegmentedStore):
     def find_sessions_ending(self, earliest_end: int, latest_end: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.
 
-        By end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store shows
-        what has expired too, as long as its segment is there: so no session is lost that closes late.
+        Sorted by end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store
+        also shows expired sessions until their segment is dropped, so no session that closes late is lost.
         """
         hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
@@ -124,7 +124,7 @@ class SessionStore(SegmentedStore):
     def backward_fetch_keys(
         self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
     ) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_keys gives, in the opposite order."""
+        """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, True))
 
     def all(self) -> StoreIterator[tuple[Windowed, Any]]:

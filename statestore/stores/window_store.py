@@ -1,4 +1,4 @@
-"""Window stores that write each update through (Kafka Streams: RocksDBWindowStore, WindowKeySchema).
+"""Window stores that write every update through (Kafka Streams: RocksDBWindowStore, WindowKeySchema).
 
 Changelog key: key + 8-byte window start + 4-byte sequence number. The number is 0 unless the store keeps duplicates, as
 the stores of stream-stream joins do.
@@ -24,7 +24,7 @@ from .store_iterator import Rows, StoreIterator
 LONG_MAX = 2**63 - 1
 SEQUENCE_MAX = 2**31 - 1
 SEQUENCE = "sequence-number"
-#: Window start and sequence number behind the key.
+#: Window start and sequence number, after the key.
 _suffix = struct.Struct(">qi")
 _pack, _unpack = _suffix.pack, _suffix.unpack_from
 
@@ -54,11 +54,11 @@ class WindowStore(SegmentedStore):
         self._sequence = rows.committed_mark(SEQUENCE) or 0
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
-        """Set the value of a key's window, None deletes it; a store with duplicates adds it and deletes nothing."""
+        """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
         self.put_row(self._encode_key(key), self.values.hold(value), window_start)
 
     def put_held(self, key: Any, held: Any, window_start: int) -> None:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         self.put_row(self._encode_key(key), held, window_start)
 
     def put_row(self, key: bytes, held: Any, window_start: int) -> None:
@@ -70,14 +70,14 @@ class WindowStore(SegmentedStore):
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
-            self.segments.advance(window_start)  # as Kafka Streams' store in memory does, unlike the one on RocksDB
+            self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
 
     def fetch(self, key: Any, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
         return self.fetch_row(self._encode_key(key), time)
 
     def fetch_forwarded(self, key: Any, time: int) -> Any:
-        """Return what fetch returned when changes were last sent downstream: a cache has changes that were not."""
+        """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.fetch(key, time)
 
     def fetch_row(self, key: bytes, time: int) -> Any:
@@ -103,7 +103,7 @@ class WindowStore(SegmentedStore):
     def backward_fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int
     ) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_keys gives, in the opposite order."""
+        """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, True))
 
     def fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
@@ -111,7 +111,7 @@ class WindowStore(SegmentedStore):
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, False))
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_all gives, in the opposite order."""
+        """Iterate like fetch_all, in the opposite order."""
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, True))
 
     def all(self) -> StoreIterator[tuple[Windowed, Any]]:
@@ -153,7 +153,8 @@ class WindowStore(SegmentedStore):
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         if self._duplicates:
-            # Continue behind the numbers of before: with the same number, a new duplicate would replace an old one.
+            # Continue after the previous sequence numbers: with the same number, a new duplicate would replace an old
+            # one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
             self._sequence = max(self._sequence, last)
         return super().restored_rows(messages)
