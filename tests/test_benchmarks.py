@@ -138,7 +138,7 @@ def test_the_rows_that_a_scan_reads_are_counted() -> None:
     counted = {"prefix-scan": read, "range-scan": read, "punctuator": sum(range(step, 5_001, step))}
     for scenario in WIDE:
         if scenario.name in counted:
-            assert scenario.rows(SPARSE, 5_000) == pytest.approx(counted[scenario.name], rel=0.02)
+            assert scenario.rows(SPARSE, 5_000) == pytest.approx(counted[scenario.name], rel=0.05)
         else:
             assert scenario.rows(SPARSE, 5_000) == 5_000
 
