@@ -47,10 +47,10 @@ class NamedCache:
     """
 
     __slots__ = (
+        "_check_at",
         "_flush",
         "_owner",
         "_size_of",
-        "check_at",
         "dirty",
         "entries",
         "entry_bytes",
@@ -74,7 +74,7 @@ class NamedCache:
         self.table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
         self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
         self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
-        self.check_at = 1
+        self._check_at = 1
         self.evictions = 0  # how often entries were dropped
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
@@ -96,9 +96,15 @@ class NamedCache:
         cell = self.entries[key] = self.new_cell(value, 0, 0, None, None, False, key)
         return cell
 
+    def check_at(self, count: int) -> None:
+        """Say from how many entries on a new one may be one too many."""
+        self._check_at = count
+        if self.table is not None:
+            self.table.check_at = count
+
     def grown(self) -> None:
         """Make room if this new entry was one too many. Call it after each entry that was not there before."""
-        if len(self.entries) >= self.check_at:
+        if len(self.entries) >= self._check_at:
             self._measure()
             self._owner.make_room(self)
 
@@ -111,7 +117,8 @@ class NamedCache:
     def take_dirty(self, most: int | None = None) -> list[Changed]:
         """Return what has changed, in the order of the last puts, and count it as clean; most: not more, the oldest.
 
-        The entries of deleted keys go.
+        The entries of deleted keys go. With most, which asks for room, the others count as not used for long: they
+        changed before all that stay dirty.
         """
         if self.table is not None:
             changes: list[Changed] = self.table.take_dirty(most)
@@ -124,6 +131,8 @@ class NamedCache:
         for cell in taken:
             cell[STAMP] = 0
             cell[MESSAGE] = None  # lets go of the record
+            if most is not None:
+                cell[USED] = False
             if cell[VALUE] is None:
                 del entries[cell[KEY]]
         return changes
@@ -176,7 +185,7 @@ class NamedCache:
         """Forget everything, dirty entries too."""
         self.entries.clear()
         self.dirty.clear()
-        self.check_at = 1
+        self.check_at(1)
 
     def close(self) -> None:
         """Forget everything and give the room back."""
@@ -219,4 +228,4 @@ class ThreadCache:
             cache.evict(int(wanted / cache.entry_bytes) + 1)  # what goes is clean, and what comes has changed
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
-        cache.check_at = entries + max(1, min(entries, room // 2))
+        cache.check_at(entries + max(1, min(entries, room // 2)))

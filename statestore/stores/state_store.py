@@ -63,7 +63,7 @@ class StateStore:
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
         """Have the cache send its changes on through a fused loop, which does what the flush listener does.
 
-        send(changes, old values); a change: (key as a listener gets it, value, timestamp, headers, message).
+        send(changes, old values), held as in the cache; a change: (cache key, value, timestamp, headers, message).
         """
         raise StreamsError(f"The store {self.name} has no cache that sends changes")
 
