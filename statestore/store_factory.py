@@ -18,14 +18,12 @@ from .cache.thread_cache import ThreadCache
 from .directory.state_directory import STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
-from .rows.rocksdb_resources import RocksDBResources
 from .rows.rocksdb_store import RocksDBStore
 from .stores.key_value_store import KeyValueStore
 from .stores.list_value_store import ListValueStore
-from .stores.session_store import SessionStore
+from .stores.segmented_stores import SessionStore, WindowStore
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
-from .stores.window_store import WindowStore
 
 #: Kinds of stores by whether there is a cache in front: the uncached class and the cached one.
 CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
@@ -46,7 +44,7 @@ UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
 
 
 #: As build_rows: opens what is under a store.
-OpenRows = Callable[[StoreBuilder, TaskContext, Path | None, RocksDBResources | None], BytesStore]
+OpenRows = Callable[[StoreBuilder, TaskContext, Path | None], BytesStore]
 
 
 def build_store(
@@ -54,17 +52,15 @@ def build_store(
     task: TaskContext,
     directory: Path | None,
     cache: ThreadCache | None,
-    resources: RocksDBResources | None = None,
     recycled: StateStore | None = None,
     open_rows: OpenRows | None = None,
 ) -> Any:
     """Return an open store.
 
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
-    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
-    block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
-    same builder that a standby or active task releases here: its committed rows are taken over without re-opening them.
-    open_rows: replaces build_rows, for a simulated disk.
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. recycled: a
+    store of the same builder that a standby or active task releases here: its committed rows are taken over without
+    re-opening them. open_rows: replaces build_rows, for a simulated disk.
     Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
     open, ProcessorStateError for a directory that cannot be used.
     """
@@ -75,7 +71,7 @@ def build_store(
     if recycled is not None:
         rows = recycled_rows(recycled, task)
     else:
-        rows = (open_rows or build_rows)(builder, task, directory, resources)
+        rows = (open_rows or build_rows)(builder, task, directory)
     if builder.kind in UNCACHED:
         return UNCACHED[builder.kind](builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
@@ -92,9 +88,7 @@ def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
     return rows
 
 
-def build_rows(
-    builder: StoreBuilder, task: TaskContext, directory: Path | None, resources: RocksDBResources | None
-) -> BytesStore:
+def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> BytesStore:
     """Return where the rows of a store are kept."""
     if builder.backend is StoreBackend.LRU:
         if builder.max_entries is None:
@@ -106,6 +100,6 @@ def build_rows(
     configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
     path = directory / STORES_DIRECTORY / builder.name
     try:
-        return RocksDBStore(path, resources, task.request_commit, configure=configure)
+        return RocksDBStore(path, request_commit=task.request_commit, configure=configure)
     except TaskCorruptedError as error:
         raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Headers
 
-from .record_batches import columns, unpack_all
+from .record_batches import MapInArrow, columns, unpack_all
 
 #: librdkafka takes timestamp 0 for "now": 1 ms after 1970 is closest.
 EARLIEST_TIMESTAMP = 1
@@ -99,9 +99,7 @@ class KafkaSink:
             )
 
 
-def write_to_kafka(
-    settings: Mapping[str, Any], packed: bool = False
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def write_to_kafka(settings: Mapping[str, Any], packed: bool = False) -> MapInArrow:
     """Return a function for mapInArrow that writes records and yields nothing. packed: they come as unpack_all's."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,9 +18,9 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, ProcessorRecordContext
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow
+from ..stores.segmented_stores import SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
 from ..stores.state_store import LONG, StateStore, plain_rows
-from ..stores.window_store import SEQUENCE, SEQUENCE_MAX
 from .buffer_value import BufferValue, serialize_source, with_source
 
 _sequence = struct.Struct(">i")

@@ -48,7 +48,7 @@ class BytesStore(ABC):
         return iter(self.rows(start, end, reverse))
 
     def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
-        """Keep something beside a row from the next commit on, None for nothing; see row_contexts.py."""
+        """Keep something beside a row from the next commit on, None for nothing; see RowContexts."""
 
     def context(self, key: bytes) -> bytes | None:
         """Return what is kept beside a row, uncommitted updates included; None where nothing can be."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 from typing_extensions import override
 
+from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes.serdes import ITSELF, inline
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
-from .row_contexts import RowContexts, keeps_contexts
 from .state_store import (
     StateStore,
     newest_by_key,
@@ -25,9 +27,86 @@ from .state_store import (
     timestamped_value,
 )
 from .store_iterator import StoreIterator
-from .values import LogChange, Values
+from .values import LogChange, LogValue, Values
 
 log = logging.getLogger(__name__)
+
+
+_CHECKSUM_BYTES = 4
+_SEPARATOR = b"\0"
+
+
+def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
+    """Return whether a store keeps them."""
+    table = builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
+    return table and builder.headers_format and task.config.get(KEY) is not None
+
+
+class RowContexts:
+    """The trace contexts beside the rows of a table: which trace has written a row, for those that read it.
+
+    Only with dsl.store.format=HEADERS and a processor wrapper, and only for sampled records. A changelog record has the
+    context as its headers, where Kafka Streams' stores in that format have the headers of a value (KIP-1271). On disk
+    it is beside the rows, with a checksum of its row: after an untraced update it no longer fits.
+    """
+
+    def __init__(self, task: TaskContext, rows: BytesStore) -> None:
+        self._task = task
+        self._rows = rows
+
+    def keeping(self, log: LogValue) -> LogValue:
+        """Return log, which also keeps the context of the record being processed."""
+        task, keep = self._task, self._rows.keep_context
+
+        def log_and_keep(key: bytes, value: Any) -> bytes | None:
+            row = log(key, value)
+            if row is None:
+                keep(key, None)
+            elif (context := trace_context(task.headers)) is not None:
+                keep(key, _encode(row, context))
+            return row
+
+        return log_and_keep
+
+    def noting(self, get: Callable[[Any], Any], context_of: Callable[[Any], Headers]) -> Callable[[Any], Any]:
+        """Return get, which tells the task the context of what it has found, while that is wanted."""
+        task = self._task
+
+        def get_and_note(key: Any) -> Any:
+            found = get(key)
+            if found is not None and task.row_contexts is not None:
+                context = context_of(key)
+                if context is not None:
+                    task.row_contexts.append(context)
+            return found
+
+        return get_and_note
+
+    def of_row(self, row_key: bytes) -> Headers:
+        """Return the context of the row that a key has; None without one."""
+        kept = self._rows.context(row_key)
+        row = None if kept is None else self._rows.get(row_key)
+        if kept is None or row is None or kept[:_CHECKSUM_BYTES] != _checksum(row):
+            return None
+        parent, _, state = kept[_CHECKSUM_BYTES:].partition(_SEPARATOR)
+        return [(TRACEPARENT, parent), (TRACESTATE, state)] if state else [(TRACEPARENT, parent)]
+
+    def restore(self, messages: Sequence[Message], row_of: Callable[[Message], bytes | None]) -> None:
+        """Keep the contexts that changelog records have."""
+        for message in messages:
+            key, row = message.key(), row_of(message)
+            if key is not None and row is not None and (context := trace_context(message.headers())) is not None:
+                self._rows.keep_context(key, _encode(row, context))
+
+
+def _encode(row: bytes, context: Headers) -> bytes:
+    found = dict(context or ())
+    state = found.get(TRACESTATE)
+    return _checksum(row) + (found[TRACEPARENT] or b"") + (_SEPARATOR + state if state else b"")
+
+
+def _checksum(row: bytes) -> bytes:
+    return crc32(row).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 class KeyValueStore(StateStore):

@@ -21,13 +21,12 @@ from confluent_kafka.cimpl import NewTopic
 from penstock import Serdes, StreamsConfig, Topology
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import full_source_topics
-from penstock.pipeline.handover.state_reader import read_stores
+from penstock.pipeline.handover.spark_side import read_stores
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
-from penstock.pipeline.queries.query_order import processing_order
+from penstock.pipeline.queries.streaming_queries import processing_order
 from penstock.statestore.buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import ProducedRecord
-from penstock.topology.records import Message
+from penstock.topology.records import Message, SentRecord
 from penstock.topology.run.compiled import CompiledSource, StampedRecord
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
@@ -212,7 +211,7 @@ def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> R
             for each in batch:
                 source = task.compiled.source_of(each.topic)
                 headers: Any = each.headers
-                record = ProducedRecord(each.topic, each.key, each.value, each.timestamp, headers)
+                record = SentRecord(each.topic, each.key, each.value, each.timestamp, headers)
                 driver._enqueue(source, record)
             driver._complete_all_processable_work()
         task.commit = commit

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
+from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KStreamAggregate
@@ -19,16 +20,13 @@ from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_store, session_store, window_store
 from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
 from .abstract_stream import AbstractStream
-from .kgrouped_stream import KGroupedStream
+from .kgrouped_stream import WINDOWS_HINT, KGroupedStream, window_operator, window_size_ms
 from .options import TableOptions, table_options
-from .windowed_kstream import WINDOWS_HINT, window_operator, window_size_ms
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .ktable import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
 
 AGGREGATE_NAME = "COGROUPKSTREAM-AGGREGATE-"
 MERGE_NAME = "COGROUPKSTREAM-MERGE-"
@@ -71,7 +69,8 @@ class CogroupedKStream(Generic[K, VR]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self, windows)
-        check_type(windows, (Windows, SlidingWindows), "The argument of windowed_by()", WINDOWS_HINT)
+        if not isinstance(windows, Windows | SlidingWindows):
+            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
         return TimeWindowedCogroupedKStream(self, windows)
 
     def kept(self, options: TableOptions) -> tuple[str | None, MaterializedInternal]:

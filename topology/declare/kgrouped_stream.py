@@ -1,27 +1,35 @@
-"""KGroupedStream: a stream grouped by key, to be aggregated."""
+"""Streams grouped by key, or by key and window, to be aggregated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
+from ..errors import TopologyError
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
-from ..operators.counting import count_aggregator, count_initializer
+from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
+from ..operators.session_windowed import KStreamSessionWindowAggregate
+from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
 from ..operators.table_operator import TableOperator
-from ..stores.materialized import MaterializedInternal, key_value_store
-from ..stores.windows import SessionWindows, SlidingWindows, Windows
-from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder
+from ..operators.windowed import KStreamWindowAggregate
+from ..records import Windowed
+from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from ..stores.materialized import MaterializedInternal, key_value_store, session_store, window_store
+from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
+from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
 from .options import TableOptions
-from .windowed_kstream import WINDOWS_HINT, SessionWindowedKStream, TimeWindowedKStream
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .cogrouped_kstream import CogroupedKStream
     from .ktable import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
+
+W = TypeVar("W")
+
+#: What windowed_by() takes.
+WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
 
 
 class KGroupedStream(AggregateBuilder, Generic[K, V]):
@@ -80,5 +88,127 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
-        check_type(windows, (Windows, SlidingWindows), "The argument of windowed_by()", WINDOWS_HINT)
+        if not isinstance(windows, Windows | SlidingWindows):
+            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
         return TimeWindowedKStream(self, windows)
+
+
+def window_operator(
+    windows: Windows | SlidingWindows,
+    store_name: str,
+    emit: EmitStrategy,
+    initializer: Callable[[], Any],
+    aggregator: Callable[[Any, Any, Any], Any],
+) -> TableOperator:
+    """Return the operator that aggregates in these windows."""
+    if isinstance(windows, SlidingWindows):
+        return KStreamSlidingWindowAggregate(windows, store_name, emit, initializer, aggregator)
+    return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
+
+
+def window_size_ms(windows: Windows | SlidingWindows) -> int:
+    """Return how long after its start a window ends."""
+    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+
+
+class _WindowedKStream(Generic[K, V, W]):
+    """What both kinds have."""
+
+    def __init__(self, grouped: AggregateBuilder, windows: W) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = EmitStrategy.ON_WINDOW_UPDATE
+
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
+        if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
+            raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
+        self._emit = strategy
+        return self
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
+    """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
+
+    Options as in KGroupedStream. The keys of the resulting tables are Windowed.
+    """
+
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+        """Count the records of each key and window; null values count too."""
+        name, kept = self._grouped.kept_count(options, numbered=not isinstance(self._windows, SlidingWindows))
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
+
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+        """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
+        return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
+
+    def aggregate(
+        self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        store = window_store(kept, self._windows, self._emit)
+        operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
+        serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
+        return self._grouped.build(name, prefix, operator, store, kept, serde)
+
+
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
+    """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
+
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+        """Count the records of each key and session; null values count too."""
+        name, kept = self._grouped.kept_count(options)
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
+
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+        """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
+        return self._build(
+            name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        aggregator: Callable[[K, V, VR], VR],
+        session_merger: Callable[[K, VR, VR], VR],
+        **options: Unpack[TableOptions],
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
+        record connects.
+        """
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        store = session_store(kept, self._windows, self._emit)
+        operator = KStreamSessionWindowAggregate(
+            self._windows, kept.store_name, self._emit, initializer, aggregator, merger
+        )
+        return self._grouped.build(name, prefix, operator, store, kept, SessionWindowedSerde(kept.key_serde))

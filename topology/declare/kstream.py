@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO, Unpack, cast, overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named, validate_name
@@ -33,16 +33,12 @@ from .branched_kstream import BranchedKStream
 from .kstream_async import AsyncStream
 from .options import StreamJoinOptions
 from .printed import print_action
+from .type_variables import KR, VR, K, V
 
 if TYPE_CHECKING:
     from .global_ktable import GlobalKTable
     from .kgrouped_stream import KGroupedStream
     from .ktable import KTable
-
-K = TypeVar("K")
-V = TypeVar("V")
-KR = TypeVar("KR")
-VR = TypeVar("VR")
 
 
 class KStream(AsyncStream[K, V]):

@@ -28,7 +28,7 @@ from .foreign_key_serdes import (
 )
 from .operator import NodeContext, Operator
 from .record_context import record_metadata
-from .value_getters import KTableValueGetterSupplier
+from .table_store import KTableValueGetterSupplier
 
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE
 _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE

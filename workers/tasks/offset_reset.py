@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -38,27 +39,22 @@ RESET_WAIT_SECONDS = 1.0
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
+@dataclass(eq=False)
 class OffsetReset:
     """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without their own.
 
     offsets_at: asks the brokers; wall_clock_ms: what time it is.
     """
 
-    def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        topics: TopicNames,
-        original_reset: str,
-        offsets_at: OffsetsAt,
-        wall_clock_ms: Callable[[], int],
-        log: PrefixedLogger,
-    ) -> None:
-        self._topologies = topologies
-        self._topics = topics
+    topologies: Iterable[ProcessorTopology]
+    topics: TopicNames
+    original_reset: InitVar[str]
+    offsets_at: OffsetsAt
+    wall_clock_ms: Callable[[], int]
+    log: PrefixedLogger
+
+    def __post_init__(self, original_reset: str) -> None:
         self._original_reset = AutoOffsetReset.of(original_reset)
-        self._offsets_at = offsets_at
-        self._wall_clock_ms = wall_clock_ms
-        self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
         self._logged: set[str] = set()  # topics that the others that start together need not log again
@@ -93,18 +89,18 @@ class OffsetReset:
         for topic in sorted(by_topic.keys() - self._logged):
             policy = by_topic[topic]
             if own.get(topic) is not None:
-                self._log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
+                self.log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
             else:
-                self._log.info(
+                self.log.info(
                     "No custom setting defined for topic '%s' using original config '%s' for offset reset",
                     topic,
                     _shown(policy),
                 )
 
     def _find(self, policies: Policies, timeout_seconds: float) -> dict[TopicPartition, int]:
-        now_ms = self._wall_clock_ms()
+        now_ms = self.wall_clock_ms()
         timestamps = {p: _timestamp(policy, now_ms) for p, policy in policies.items()}
-        return dict(self._offsets_at(timestamps, timeout_seconds))
+        return dict(self.offsets_at(timestamps, timeout_seconds))
 
     @contextmanager
     def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
@@ -132,17 +128,17 @@ class OffsetReset:
         try:
             self._starts = self._find(resettable, START_WAIT_SECONDS)
         except BrokerUnavailableError as error:  # of one partition, perhaps: the tasks of the others need not wait
-            self._log.warning("%s Asking for each partition alone", error)
+            self.log.warning("%s Asking for each partition alone", error)
 
     def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
 
     def _own_policies(self) -> OwnPolicies:
-        nodes = (node for topology in self._topologies for node in topology.nodes.values())
+        nodes = (node for topology in self.topologies for node in topology.nodes.values())
         # Only the application writes its internal topics, so none of their records may be skipped.
         return {
-            self._topics.full(topic): (
-                AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset
+            self.topics.full(topic): (
+                AutoOffsetReset.EARLIEST if topic in self.topics.internal else node.auto_offset_reset
             )
             for node in nodes
             if isinstance(node, SourceNode)

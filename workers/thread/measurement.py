@@ -6,6 +6,7 @@ Gathered on request only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass
 
 from penstock.statestore.view.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
 
@@ -38,38 +39,31 @@ def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[Me
         yield MetricGroup(DEAD_LETTER_GROUP, {**tags, **letter}, {"dead-letters-total": float(count)})
 
 
+@dataclass(eq=False)
 class Measurement:
     """Measures a stream thread."""
 
-    def __init__(
-        self,
-        thread_id: str,
-        time: LoopTime,
-        task_manager: TaskManager,
-        consumer: PartitionConsumer,
-        producer: StreamsProducer,
-        changelog_reader: StoreChangelogReader,
-        metrics: ThreadMetrics,
-        custom_metrics: CustomMetrics,
-    ) -> None:
+    thread_id: InitVar[str]
+    time: LoopTime
+    task_manager: TaskManager
+    consumer: PartitionConsumer
+    producer: StreamsProducer
+    changelog_reader: StoreChangelogReader
+    metrics: ThreadMetrics
+    custom_metrics: CustomMetrics
+
+    def __post_init__(self, thread_id: str) -> None:
         self._tags = {"thread-id": thread_id}
-        self._time = time
-        self._task_manager = task_manager
-        self._consumer = consumer
-        self._producer = producer
-        self._reader = changelog_reader
-        self._metrics = metrics
-        self._custom_metrics = custom_metrics
 
     def groups(self) -> tuple[MetricGroup, ...]:
         """Return the metrics of the thread, of each task with its sources, partitions and stores, and users' own."""
-        now_ms, tags, tasks = self._time.now_ms, self._tags, self._task_manager.all_tasks()
+        now_ms, tags, tasks = self.time.now_ms, self._tags, self.task_manager.all_tasks()
         return (
-            MetricGroup(THREAD_GROUP, tags, self._metrics.snapshot(now_ms)),
+            MetricGroup(THREAD_GROUP, tags, self.metrics.snapshot(now_ms)),
             MetricGroup(UPDATER_GROUP, tags, self._restoring(tasks)),
-            MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(self._producer.transactions_aborted)}),
-            *dead_letters(tags, self._producer),
-            *self._custom_metrics.groups(),
+            MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(self.producer.transactions_aborted)}),
+            *dead_letters(tags, self.producer),
+            *self.custom_metrics.groups(),
             *(group for task in tasks for group in self._of_task(task, now_ms)),
         )
 
@@ -77,13 +71,13 @@ class Measurement:
         return {
             "active-restoring-tasks": float(sum(t.kind == "task" and t.state is TaskState.RESTORING for t in tasks)),
             "standby-updating-tasks": float(sum(t.kind != "task" and t.state is TaskState.RUNNING for t in tasks)),
-            "restore-records-rate": sum(self._reader.rate(task) for task in tasks),
+            "restore-records-rate": sum(self.changelog_reader.rate(task) for task in tasks),
         }
 
     def _of_task(self, task: Task, now_ms: int) -> Iterator[MetricGroup]:
         tags = {**self._tags, "task-id": str(task.task_id)}
         stores = list(task.state_manager.stores.values())
-        remaining, _ = self._reader.progress(task)
+        remaining, _ = self.changelog_reader.progress(task)
         gauges = {
             "restore-remaining-records-total": float(remaining),
             "cache-size-bytes-total": sum(map(cache_bytes, stores)),
@@ -96,7 +90,7 @@ class Measurement:
             for function in task.functions:
                 yield function.group(tags, now_ms)
         yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
-        restored = self._reader.restored(task)
+        restored = self.changelog_reader.restored(task)
         for store in stores:
             values = {**store_metrics(store), **rocksdb_metrics(store)}
             if store.name in restored:
@@ -106,7 +100,7 @@ class Measurement:
     def _lags(self, task: StreamTask) -> Iterator[MetricGroup]:
         client = {"client-id": f"{self._tags['thread-id']}-consumer"}
         for partition in sorted(task.input_partitions):
-            lag = self._consumer.lag(partition)
+            lag = self.consumer.lag(partition)
             if lag is not None:
                 tags = {**client, "topic": partition.topic, "partition": str(partition.partition)}
                 yield MetricGroup(FETCH_GROUP, tags, {"records-lag": float(lag)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
+
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.topology.config.streams_config import StreamsConfig
@@ -18,33 +20,25 @@ from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 
 
+@dataclass(eq=False)
 class StatusReporter:
     """Called once in each iteration; reports at most each penstock.worker.beat.interval.ms."""
 
-    def __init__(
-        self,
-        config: StreamsConfig,
-        time: LoopTime,
-        states: StateMachine[StreamThreadState],
-        control: ThreadControl,
-        task_manager: TaskManager,
-        consumer: PartitionConsumer,
-        changelog_reader: StoreChangelogReader,
-        metrics: ThreadMetrics,
-        log: PrefixedLogger,
-    ) -> None:
+    config: InitVar[StreamsConfig]
+    time: LoopTime
+    states: StateMachine[StreamThreadState]
+    control: ThreadControl
+    task_manager: TaskManager
+    consumer: PartitionConsumer
+    changelog_reader: StoreChangelogReader
+    metrics: ThreadMetrics
+    log: PrefixedLogger
+
+    def __post_init__(self, config: StreamsConfig) -> None:
         self.records_processed = 0
-        self._time = time
-        self._states = states
-        self._control = control
-        self._task_manager = task_manager
-        self._consumer = consumer
-        self._reader = changelog_reader
-        self._metrics = metrics
-        self._log = log
         self._beat_interval_ms: int = config["penstock.worker.beat.interval.ms"]
         self._summary_interval_ms: int = config["log.summary.interval.ms"]
-        self._last_beat_ms = self._last_summary_ms = time.now_ms
+        self._last_beat_ms = self._last_summary_ms = self.time.now_ms
         self._last_restored = 0
         self._processed = self._punctuated = self._committed = 0
 
@@ -57,12 +51,12 @@ class StatusReporter:
 
     def report(self) -> None:
         """Send the beat and log the summary, each if it is due."""
-        now_ms = self._time.now_ms
+        now_ms = self.time.now_ms
         if now_ms - self._last_beat_ms >= self._beat_interval_ms:
-            self._control.report(self.status(now_ms))
+            self.control.report(self.status(now_ms))
             self._last_beat_ms = now_ms
         if 0 < self._summary_interval_ms < now_ms - self._last_summary_ms:
-            self._log.info(
+            self.log.info(
                 "Processed %s total records, ran %s punctuators, and committed %s total tasks since the last update",
                 self._processed,
                 self._punctuated,
@@ -73,25 +67,25 @@ class StatusReporter:
 
     def status(self, now_ms: int) -> Status:
         """Return what is to be known of the thread now."""
-        reader, tasks = self._reader, self._task_manager.all_tasks()
+        reader, tasks = self.changelog_reader, self.task_manager.all_tasks()
         statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
         passed_ms = max(now_ms - self._last_beat_ms, 1)
         restored = reader.total_restored - self._last_restored
         self._last_restored = reader.total_restored
-        self._metrics.restore_remaining = reader.remaining()
+        self.metrics.restore_remaining = reader.remaining()
         for task in tasks:
             task.look(sum(reader.restored(task).values()))
         return Status(
-            self._states.state.name,
+            self.states.state.name,
             statuses,
             self.records_processed,
             sum(lag or 0 for status in statuses for lag in status.lags.values()),
             restored * 1000 / passed_ms,
-            self._metrics.snapshot(now_ms),
+            self.metrics.snapshot(now_ms),
         )
 
     def _task_status(self, task: Task) -> TaskStatus:
-        reader = self._reader
+        reader = self.changelog_reader
         remaining, total = reader.progress(task)
         rate, state = reader.rate(task), task.state.name
         if not isinstance(task, StreamTask):
@@ -102,7 +96,7 @@ class StatusReporter:
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
         """Return how many records of a partition are not processed, as far as that is known, None if it is not."""
-        consumer, buffered = self._consumer, task.num_buffered(partition)
+        consumer, buffered = self.consumer, task.num_buffered(partition)
         lag = consumer.lag(partition)
         if lag == 1 and consumer.end(partition) == consumer.position(partition):
             lag = 0  # the consumer's is at least 1 until it has seen the end itself
