@@ -42,8 +42,6 @@ Results = dict[Scenario, dict[str, list[Measurement]]]
 
 def environment_line(workload: Workload, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
     """Return what the numbers depend on: date, machine, records, versions."""
-    memory = psutil.virtual_memory().total / 2**30
-    machine = f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
     others: dict[float, list[str]] = {}
     for scenario in scenarios:
         if scenario.times != 1:
@@ -51,7 +49,13 @@ def environment_line(workload: Workload, versions: list[str], scenarios: Iterabl
     records = workload.records
     more = "".join(f" ({', '.join(names)}: {int(records * times):,})" for times, names in others.items())
     read = f"{records:,} records{more} in {workload.codec}, {THREADS} threads"
-    return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
+    return f"{datetime.now(UTC):%Y-%m-%d}; {machine_line()}; {read}; {', '.join(versions)}"
+
+
+def machine_line() -> str:
+    """Return what a machine is: cores, memory, system."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
 def _processor() -> str:

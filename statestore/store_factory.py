@@ -25,7 +25,7 @@ from .stores.segmented_stores import SessionStore, WindowStore
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
 
-#: Kinds of stores by whether there is a cache in front: the uncached class and the cached one.
+#: Kinds of stores that may have a cache: the uncached and the cached class.
 CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
     StoreKind.KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
     StoreKind.TIMESTAMPED_KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
@@ -35,7 +35,7 @@ CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateS
     StoreKind.SESSION: (SessionStore, CachingSessionStore),
 }
 
-#: Kinds of stores that never have a cache in front.
+#: Kinds of stores that never have a cache.
 UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
     StoreKind.VERSIONED_KEY_VALUE: VersionedStore,
     StoreKind.LIST_VALUE: ListValueStore,
@@ -43,7 +43,7 @@ UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
 }
 
 
-#: As build_rows: opens what is under a store.
+#: Opens the rows of a store, as build_rows does.
 OpenRows = Callable[[StoreBuilder, TaskContext, Path | None], BytesStore]
 
 
@@ -58,11 +58,11 @@ def build_store(
     """Return an open store.
 
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
-    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. recycled: a
-    store of the same builder that a standby or active task releases here: its committed rows are taken over without
-    re-opening them. open_rows: replaces build_rows, for a simulated disk.
-    Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
-    open, ProcessorStateError for a directory that cannot be used.
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes: stores without a cache. recycled: a
+    store of the same builder, released by a standby or active task; its committed rows are taken over without
+    reopening. open_rows: replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged files (wipe
+    the task and restore), LockError if another process has the store open, ProcessorStateError for a directory that
+    cannot be used.
     """
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
         return recycled.passed_to(task)
@@ -81,7 +81,7 @@ def build_store(
 
 
 def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
-    """Return the rows of a store that is released, for a new store of this task."""
+    """Return the rows of a released store, for a new store of this task."""
     rows = recycled.detach()
     if isinstance(rows, RocksDBStore):
         rows.belongs_to(task.request_commit)
@@ -89,7 +89,7 @@ def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
 
 
 def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> BytesStore:
-    """Return where the rows of a store are kept."""
+    """Open the rows of a store."""
     if builder.backend is StoreBackend.LRU:
         if builder.max_entries is None:
             raise StreamsError(f"The LRU store {builder.name} needs max_entries")

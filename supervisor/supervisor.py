@@ -344,7 +344,7 @@ class Supervisor:
     def _on_end(self, slot: Slot, worker: Worker) -> None:
         if not worker.has_ended():
             return
-        while self._read_reports(worker):  # its last output
+        while self._read_reports(worker):  # for its last output
             pass
         worker.output.drain()
         slot.worker = None

@@ -260,6 +260,26 @@ def test_comments_and_docstrings_name_files_that_exist(room: str) -> None:
     assert {(path, name) for path, name in named if name not in there} <= OF_USERS
 
 
+def test_comments_and_docstrings_name_classes_by_modules_that_have_them() -> None:
+    """A name such as ``partition_fetch.FetchBuffer``: folders before the module may be left out."""
+    modules: dict[str, str] = {}
+    for path in python_files(*ROOMS):
+        folders = path.relative_to(ROOT).with_suffix("").parts
+        for at in range(len(folders)):
+            name = ".".join(folders[at:]).removesuffix(".__init__")
+            modules[name] = modules.get(name, "") + path.read_text()
+    ours = {name.split(".")[0] for name in modules}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {module}.{name}"
+        for path in python_files(*ROOMS, "tests")
+        for text in prose(path)
+        for module, name in re.findall(r"(?<![\w.])([a-z_]+(?:\.[a-z_]+)*)\.([A-Z]+[a-z]\w+)", text)
+        if module.split(".")[0] in ours - {"java"}
+        and not re.search(rf"\b{name}\b", modules.get(module.removeprefix("penstock."), ""))
+    ]
+    assert not wrong
+
+
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_a_room_refuses_its_bare_name(room: str) -> None:
     text = (ROOT / room / "__init__.py").read_text()

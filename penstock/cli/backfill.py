@@ -16,7 +16,7 @@ PARQUET = "parquet:"
 
 
 class Start(click.ParamType["int | str"]):
-    """A Moment, becomes ms since 1970; ``earliest``, becomes -1; or ``parquet:PATH``, which stays as it is."""
+    """A Moment (converted to ms since 1970), ``earliest`` (converted to -1) or ``parquet:PATH`` (unchanged)."""
 
     name = "earliest|datetime|parquet:path"
 
@@ -45,12 +45,16 @@ class Start(click.ParamType["int | str"]):
     type=Start(),
     default="earliest",
     show_default=True,
-    help="From here on: earliest, a time, or the history in Parquet files (parquet:PATH).",
+    help="Where to start: earliest, a time, or Parquet files with the history (parquet:PATH).",
 )
 @click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: the current end.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
-@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+@click.option(
+    "--packages",
+    metavar="COORDINATES",
+    help="Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars.",
+)
 def backfill(
     topology: str,
     settings: Settings,
@@ -63,8 +67,8 @@ def backfill(
 ) -> None:
     """Build an application's state from the history in its topics, on Spark.
 
-    Then `penstock run` continues from there. For an application without state. If the command is interrupted, run it
-    again: it continues where it stopped.
+    The application must not have state yet. Afterwards `penstock run` continues where Spark stopped. If the command is
+    interrupted, run it again: it resumes.
     """
     config = settings.load()
     with (

@@ -22,14 +22,18 @@ from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
 @as_json
-@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The new engine.")
+@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The engine to move to.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
-@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+@click.option(
+    "--packages",
+    metavar="COORDINATES",
+    help="Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars.",
+)
 @click.option(
     "--keep-checkpoint",
     is_flag=True,
-    help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
+    help="With --to spark: return to the state of the checkpoint, and drop the state of a local run by mistake.",
 )
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def handover(
@@ -45,11 +49,11 @@ def handover(
 ) -> None:
     """Move an application's state and offsets from the local engine to Spark, or back.
 
-    The application must not run. If the command is interrupted, the old engine still has the application; run the
-    command again. Then continue on the other engine with `penstock run`.
+    The application must not run. Afterwards `penstock run` continues on the other engine. If the command is
+    interrupted, the application stays on the old engine; run the command again.
     """
     if keep_checkpoint and engine != "spark":
-        raise click.UsageError("--keep-checkpoint is for --to spark.")
+        raise click.UsageError("--keep-checkpoint requires --to spark.")
     config = settings.load()
     with (
         progress_bar(not json_output) as progress,
@@ -118,4 +122,4 @@ def show_result(done: HandedOver) -> None:
     if done.deleted_tasks:
         click.echo(f"Deleted stale state of {counted(len(done.deleted_tasks), 'task')} on this host.")
     run = "`penstock run --engine spark`" if done.engine == "spark" else "`penstock run`"
-    click.echo(f"The application is the {done.engine} engine's now: {run} continues.")
+    click.echo(f"The application is now on the {done.engine} engine: {run} continues.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.queries.query_progress import QueryProgress
 
 
-#: Seconds between two refreshes; a terminal gets each, a file one line per new micro-batch.
+#: Seconds between two refreshes of a terminal. A file gets one line per new micro-batch.
 REFRESH_SECONDS = 1.0
 
 
@@ -66,7 +66,7 @@ def run_on_spark(
 
 
 class ShownProgress:
-    """Shows progress for the length of a block, in its own thread.
+    """Context manager that shows progress, in its own thread.
 
     status: returns the progress of all queries, SparkStreams.status. console: by default the standard error stream, and
     for json_output the standard output.
@@ -101,7 +101,7 @@ class ShownProgress:
                 live.update(status_table(self._status()), refresh=True)
 
     def tell(self, status: Sequence[QueryProgress]) -> None:
-        """Write a line for each query that has finished another micro-batch with records."""
+        """Write a line for each query that has finished a micro-batch with records."""
         for each in status:
             if each.batch > self._told.get(each.subtopology, -1):
                 self._told[each.subtopology] = each.batch
@@ -120,7 +120,7 @@ def progress_line(each: QueryProgress) -> str:
 
 
 def status_table(status: Sequence[QueryProgress]) -> Table:
-    """Return the queries' progress for a terminal, in the words of ``penstock status``."""
+    """Return the queries' progress for a terminal, with the terms of ``penstock status``."""
     view = table("sub-topology", "state", "batch", "records", "records/s", "behind", "batch took", left=("state",))
     for each in status:
         view.add_row(

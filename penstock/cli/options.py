@@ -25,12 +25,12 @@ _SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help text: one example per line, not re-wrapped."""
+    """Return the end of a help text: one example per line, not rewrapped."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Settings(NamedTuple):
-    """What the options of a command say of the configuration."""
+    """The configuration that a command's options name."""
 
     file: Path | None
     assignments: tuple[str, ...]

@@ -21,8 +21,8 @@ import psutil
 from penstock.supervisor.service.signals import STOP_SIGNALS, handled
 from penstock.topology.errors import StreamsError
 
-#: Spark 4.2 has a Python look at each stateful query's state when it starts, and that prints every step it takes, each
-#: with an empty line after it (pyspark.sql.streaming.transform_with_state_driver_worker). No log level stops it.
+#: In Spark 4.2 a Python process reads each stateful query's state when it starts, and prints every step, each with an
+#: empty line after it (pyspark.sql.streaming.transform_with_state_driver_worker). No log level stops it.
 CHATTER = re.compile(rb"(Starting )?Streaming TransformWithStateInPandas Python worker\b")
 #: Lines of Java, Spark and Hadoop at every start, before setLogLevel, that say nothing about the application.
 GREETINGS = re.compile(
@@ -55,7 +55,7 @@ def start_java(settings: Mapping[str, object]) -> None:
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs with a traceback what it raises
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs its errors with a traceback, too
     logging.getLogger().addFilter(_is_not_of_py4j)
     conf = SparkConf()
     for key, value in settings.items():
@@ -81,12 +81,12 @@ def start_java(settings: Mapping[str, object]) -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Return False for records that py4j writes as the root logger: it raises the same."""
+    """Return False for records that py4j logs as the root logger, because it also raises them."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 def reason(last: Iterable[bytes]) -> str:
-    """Return why Java has ended, by its last lines: the last exception's message, else the last line."""
+    """Return why Java has ended, from its last lines: the last exception's message, otherwise the last line."""
     lines = [line.decode(errors="replace").strip() for line in last]
     found = [line for line in lines if _EXCEPTION.match(line)] or [line for line in lines if line]
     match = _REASON.match(found[-1]) if found else None
@@ -95,9 +95,9 @@ def reason(last: Iterable[bytes]) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have STOP_SIGNALS end a Java that is starting, before the handlers of the caller run.
+    """Make STOP_SIGNALS end a Java that is starting, before the caller's handlers run.
 
-    An exception out of a signal handler would end launch_gateway, and the process that it has started would be unknown.
+    An exception from a signal handler would end launch_gateway, and the started process would be unknown.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -120,7 +120,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _end(java: subprocess.Popen[bytes], thread: threading.Thread) -> None:
-    """Let Java end, and what it says last be read."""
+    """Wait for Java to end, and for its last output to be read."""
     assert java.stdin is not None
     with contextlib.suppress(OSError):
         java.stdin.close()  # it waits for that
@@ -130,7 +130,7 @@ def _end(java: subprocess.Popen[bytes], thread: threading.Thread) -> None:
 def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None = None) -> None:
     """Write the lines of a pipe to a file descriptor until its other end is closed, then close it.
 
-    last: gets the lines too.
+    last: also receives the lines.
     """
     with source:
         for line in without_chatter(source):
@@ -141,7 +141,7 @@ def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None =
 
 
 def without_chatter(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield all lines but GREETINGS and those that CHATTER knows, the latter with the empty line after each."""
+    """Yield all lines except GREETINGS, and those matching CHATTER with the empty line after each."""
     dropped = False
     for line in lines:
         if GREETINGS.match(line):

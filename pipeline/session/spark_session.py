@@ -47,7 +47,7 @@ def require_pyspark() -> None:
 
 
 def require_jdk() -> Path:
-    """Return the ``java`` for Spark; raises SparkUnavailableError, saying what was found."""
+    """Return the ``java`` for Spark; raises SparkUnavailableError, listing the candidates."""
     try:
         java = find_java()
     except JavaNotFoundError as error:
@@ -86,7 +86,7 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
         "spark.master": master,
         connector[0]: connector[1],
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",  # it would write over our own
+        "spark.ui.showConsoleProgress": "false",  # it would overwrite our own output
         "spark.sql.session.timeZone": "UTC",
     }
     try:
@@ -111,7 +111,7 @@ def stop_session(session: SparkSession) -> None:
 
 
 def silence(session: SparkSession) -> None:
-    """Have Spark log nothing any more; no effect if its Java has ended already."""
+    """Stop Spark's logging; no effect if its Java has ended already."""
     with _unless_java_has_ended("Spark's log"):
         session.sparkContext.setLogLevel("OFF")
 
@@ -123,7 +123,7 @@ def _unless_java_has_ended(what: str) -> AbstractContextManager[None]:
 
 
 def _log_lost_connection(*_: object) -> None:
-    """Log what pyspark's server of accumulators would print with a traceback: Java closed the connection."""
+    """Log briefly, without pyspark's traceback, that Java closed the connection to the accumulator server."""
     log.info("A connection of Spark's Java was lost: %r", sys.exc_info()[1])
 
 

@@ -134,7 +134,7 @@ def live_keys(config: StreamsConfig, topic: str, partition: int) -> set[bytes]:
 
 
 def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int | None) -> Iterator[list[Message]]:
-    """Yield the records of a partition in batches, from the first up to end (None: the current end).
+    """Yield the records of a partition in batches, from the first to end (None: the current end).
 
     Raises BrokerUnavailableError if the brokers return nothing for PATIENCE_SECONDS, StreamsError if they refuse.
     """
@@ -150,7 +150,8 @@ def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int |
                 silent_since, at = time.monotonic(), at_now
             elif time.monotonic() - silent_since > PATIENCE_SECONDS:
                 raise BrokerUnavailableError(
-                    f"{topic}-{partition} gave nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is {last}. "
+                    f"{topic}-{partition} returned nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is "
+                    f"{last}. "
                     "A transaction that is still open ends by itself; then repeat the command"
                 )
             wanted = [message for message in messages if message.offset() < last]
@@ -164,7 +165,7 @@ def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list
     """Return the next records, and the offset after them."""
     messages = []
     first = consumer.poll(POLL_SECONDS)
-    # With a time, consume() would wait for a full batch, which most changelogs' last records are not.
+    # With a timeout, consume() would wait for a full batch, but the last records rarely fill one.
     for message in [first, *consumer.consume(BATCH_RECORDS, 0)] if first is not None else ():
         error = message.error()
         offset = message.offset()
@@ -189,7 +190,7 @@ def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
-        # Without more records, what lies before the end is a transaction's markers: nothing to wait 500 ms for.
+        # Without more records, only transaction markers precede the end, so do not wait 500 ms.
         "fetch.wait.max.ms": 10,
         # A local engine with exactly-once has left aborted records.
         "isolation.level": "read_committed",

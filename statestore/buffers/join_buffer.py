@@ -1,7 +1,8 @@
 """The buffer of a stream-table join with a grace period (KIP-923; Kafka Streams: RocksDBTimeOrderedKeyValueBuffer).
 
 Row and changelog key: 0 (time first) + 8-byte timestamp + key + 4-byte sequence number. Value: BufferValue with the new
-value only. The changelog has 8 bytes more, a buffer time that is always 0; a row has the input record's key and value.
+value only. The changelog has 8 bytes more, a buffer time that is always 0; a row has the input record's key and value
+instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LONG_MAX = 2**63 - 1
 
 
 class RocksDBTimeOrderedKeyValueBuffer(StateStore):
-    """Holds records until stream time, the highest timestamp put, has passed theirs by the grace period."""
+    """Holds records until stream time (the highest timestamp put) has passed theirs by the grace period."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
@@ -42,7 +43,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._reload()
 
     def _reload(self) -> None:
-        """Take over what was committed: after opening, a rollback and a restore."""
+        """Reload the committed state: after opening, a rollback and a restore."""
         observed = self.rows.committed_mark(OBSERVED_TIME)
         self._observed_ms = NOTHING_OBSERVED if observed is None else observed
         self._number = self.rows.committed_mark(SEQUENCE) or 0
@@ -56,7 +57,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         """
         if key is None:
             raise StreamsError(
-                f"{self.name} cannot hold back a record without a key. Filter such records out before the left join, "
+                f"{self.name} cannot buffer a record without a key. Filter such records out before the left join, "
                 "or join without a grace period"
             )
         timestamp = context.timestamp
@@ -76,7 +77,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
     def evict_while(
         self, predicate: Callable[[], bool], callback: Callable[[Any, Any, ProcessorRecordContext], None]
     ) -> None:
-        """Take out the records whose grace period is over, oldest first, while predicate() holds.
+        """Remove the records whose grace period is over, oldest first, while predicate() holds.
 
         callback(key, value, context) is called before the record is removed.
         """
@@ -102,11 +103,11 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         return
 
     def num_records(self) -> int:
-        """Return how many records are buffered. Counts them: for metrics and queries."""
+        """Return the number of buffered records, by counting them; for metrics and queries."""
         return self._count()[0]
 
     def buffer_size(self) -> int:
-        """Return the size in bytes of what is buffered, as Kafka Streams counts it."""
+        """Return the size of the buffered records in bytes, as Kafka Streams counts it."""
         return self._count()[1]
 
     def _count(self) -> tuple[int, int]:
@@ -116,7 +117,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         return self._totals
 
     def min_timestamp(self) -> int:
-        """Return a time in ms that no buffered record is older than, Java's highest long if nothing is buffered."""
+        """Return a lower bound in ms of the buffered timestamps, Java's highest long if nothing is buffered."""
         return self._min_timestamp if self.num_records() else LONG_MAX
 
     @override
@@ -140,5 +141,5 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
 
 
 def changelog_value(row: bytes) -> bytes:
-    """Return the value of the changelog record that a row is from."""
+    """Return the value of a row's changelog record."""
     return row[: BufferValue.deserialize(row)[1]] + BUFFER_TIME

@@ -1,7 +1,7 @@
 """The buffer of suppress (KIP-328; Kafka Streams: InMemoryTimeOrderedKeyValueChangeBuffer).
 
-It is in memory and restored from its changelog from the beginning. The changelog is written at a flush: for each key
-that changed since, what is buffered now, or a tombstone if it was evicted.
+It is in memory, and restored from the beginning of its changelog. A flush writes the changelog: for each key that
+changed since the last one, its buffered value, or a tombstone if it was evicted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..memory_store import InMemoryStore
 from ..stores.state_store import LONG, StateStore
 from .buffer_value import UNCOUNTED_BYTES, BufferValue
 
-#: Version of the changelog's format, in a header.
+#: Header with the version of the changelog's format.
 VERSION_HEADER = "v"
 VERSION = b"\3"
 HEADERS = ((VERSION_HEADER, VERSION),)
@@ -30,7 +30,7 @@ _new = tuple.__new__
 
 
 class Buffered(NamedTuple):
-    """A buffered key's place in the order of time (ms), its value, that serialized, and its size as it is counted."""
+    """A buffered key: its position in time order (ms), its value, the serialized value, and its counted size."""
 
     time: int
     value: BufferValue
@@ -39,7 +39,7 @@ class Buffered(NamedTuple):
 
 
 def buffered_at(time: int, key: bytes, value: BufferValue) -> Buffered:
-    """Return a value for the buffer."""
+    """Return a buffered value."""
     data = value.serialize()
     size = value.size() if value.context.headers else len(data) - UNCOUNTED_BYTES
     return _new(Buffered, (time, value, data, 8 + len(key) + size))
@@ -57,7 +57,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self._size = 0
 
     def put(self, buffer_time: int, key: Any, change: Change, context: ProcessorRecordContext) -> bool:
-        """Buffer a change; a key that is buffered keeps its time and the value that was there before. Returns True."""
+        """Buffer a change; a key that is already buffered keeps its time and prior value. Returns True."""
         row_key = self.serdes.encode_key(key)
         encode = self.serdes.encode_value
         old = None if change.old is None else encode(change.old)
@@ -72,7 +72,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         return True
 
     def _set(self, key: bytes, buffered: Buffered | None) -> None:
-        """Set or remove what is buffered under a serialized key."""
+        """Set or remove the buffered value of a serialized key."""
         before = self._buffered.pop(key, None)
         self._undo.setdefault(key, before)
         if before is not None:
@@ -84,7 +84,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
                 heappush(self._queue, (buffered.time, key))
 
     def _first(self) -> tuple[bytes, Buffered] | None:
-        """Return what was buffered first."""
+        """Return the entry that was buffered first."""
         queue = self._queue
         while queue:
             time, key = queue[0]
@@ -99,7 +99,9 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         predicate: Callable[[], bool],
         callback: Callable[[Any, Change, ProcessorRecordContext], None],
     ) -> None:
-        """Take out what was buffered first while predicate() holds: callback(key, change, context), then remove it."""
+        """While predicate() holds, call callback(key, change, context) with the entry that was buffered first, and
+        remove it.
+        """
         decode_key, decode = self.serdes.decode_key, self.serdes.decode_value
         while predicate() and (first := self._first()) is not None:
             key, (_, value, _, _) = first
@@ -118,11 +120,11 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         return (None if prior is None else self.serdes.decode_value(prior),)
 
     def num_records(self) -> int:
-        """Return how many keys are buffered."""
+        """Return the number of buffered keys."""
         return len(self._buffered)
 
     def buffer_size(self) -> int:
-        """Return the size in bytes of what is buffered, as Kafka Streams counts it."""
+        """Return the size of the buffered values in bytes, as Kafka Streams counts it."""
         return self._size
 
     def min_timestamp(self) -> int:
@@ -144,7 +146,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
 
     @override
     def commit(self, changelog_offset: int | None) -> None:
-        """Do nothing: there is nothing on disk."""
+        """Do nothing: the buffer is not on disk."""
         self._undo.clear()
 
     @override
@@ -166,14 +168,15 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def _restored(self, message: Message, key: bytes, data: bytes) -> Buffered:
         if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
             raise ProcessorStateError(
-                f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format of before "
+                f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format older "
+                "than "
                 f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
             )
         value, end = BufferValue.deserialize(data)
         return buffered_at(int(LONG.unpack_from(data, end)[0]), key, value)
 
     def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
-        """Drop what is not committed and belong to another task from now on."""
+        """Drop uncommitted changes, and move the buffer to another task."""
         self.rollback()
         self.task = task
         return self

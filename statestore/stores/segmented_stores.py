@@ -1,4 +1,4 @@
-"""Window and session stores that write each update through: rows in segments of time, which expire.
+"""Window and session stores that write every update through: rows in segments of time, which expire.
 
 Kafka Streams: RocksDBWindowStore, WindowKeySchema, RocksDBSessionStore, SessionKeySchema. Changelog key of a window:
 key + 8-byte window start + 4-byte sequence number, which is 0 unless the store keeps duplicates, as the stores of
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 LONG_MAX = 2**63 - 1
 SEQUENCE_MAX = 2**31 - 1
 SEQUENCE = "sequence-number"
-#: Window start and sequence number behind the key.
+#: Window start and sequence number, after the key.
 _suffix = struct.Struct(">qi")
 _pack_start, _unpack_start = _suffix.pack, _suffix.unpack_from
-#: Session end and start behind the key.
+#: Session end and start, after the key.
 PAIR = struct.Struct(">qq")
 _pack_end, _unpack_end = PAIR.pack, PAIR.unpack_from
 _new = tuple.__new__
@@ -122,11 +122,11 @@ class WindowStore(SegmentedStore):
         self._sequence = rows.committed_mark(SEQUENCE) or 0
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
-        """Set the value of a key's window, None deletes it; a store with duplicates adds it and deletes nothing."""
+        """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
         self.put_row(self._encode_key(key), self.values.hold(value), window_start)
 
     def put_held(self, key: Any, held: Any, window_start: int) -> None:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         self.put_row(self._encode_key(key), held, window_start)
 
     def put_row(self, key: bytes, held: Any, window_start: int) -> None:
@@ -138,14 +138,14 @@ class WindowStore(SegmentedStore):
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
-            self.segments.advance(window_start)  # as Kafka Streams' store in memory does, unlike the one on RocksDB
+            self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
 
     def fetch(self, key: Any, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
         return self.fetch_row(self._encode_key(key), time)
 
     def fetch_forwarded(self, key: Any, time: int) -> Any:
-        """Return what fetch returned when changes were last sent downstream: a cache has changes that were not."""
+        """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.fetch(key, time)
 
     def fetch_row(self, key: bytes, time: int) -> Any:
@@ -171,7 +171,7 @@ class WindowStore(SegmentedStore):
     def backward_fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int
     ) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_keys gives, in the opposite order."""
+        """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, True))
 
     def fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
@@ -179,7 +179,7 @@ class WindowStore(SegmentedStore):
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, False))
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_all gives, in the opposite order."""
+        """Iterate like fetch_all, in the opposite order."""
         return StoreIterator(self._fetch_keys(None, None, time_from, time_to, True))
 
     def all(self) -> StoreIterator[tuple[Windowed, Any]]:
@@ -221,14 +221,15 @@ class WindowStore(SegmentedStore):
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         if self._duplicates:
-            # Continue behind the numbers of before: with the same number, a new duplicate would replace an old one.
+            # Continue after the previous sequence numbers: with the same number, a new duplicate would replace an old
+            # one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
             self._sequence = max(self._sequence, last)
         return super().restored_rows(messages)
 
 
 def _escaped(key: bytes) -> bytes:
-    """Return bytes that say where they end and have the order of the keys, whatever follows them."""
+    """Return self-delimiting bytes in the order of the keys, regardless of the bytes after them."""
     return key.replace(b"\0", b"\0\xff") + b"\0\0"
 
 
@@ -236,7 +237,7 @@ def _unescaped(data: bytes) -> bytes:
     return data[:-2].replace(b"\0\xff", b"\0")
 
 
-#: Time-ordered RocksDB stores go by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
+#: Time-ordered RocksDB stores sort by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
 TIME_FIRST = KeySchema(PAIR, LONG_MAX, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
 END_FIRST = KeySchema(
     PAIR,
@@ -260,7 +261,7 @@ class SessionStore(SegmentedStore):
         self.put_held(session, self.values.hold(value))
 
     def put_held(self, session: Windowed, held: Any) -> None:
-        """Put what values.hold() has made of an aggregate."""
+        """Put a held aggregate, made by values.hold()."""
         key, start, end = session
         self.put_row(self._encode_key(key), start, end, held)
 
@@ -278,7 +279,7 @@ class SessionStore(SegmentedStore):
         return self.fetch_row(self._encode_key(key), start, end)
 
     def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
-        """Return what fetch_session returned when changes were last sent downstream, see WindowStore."""
+        """Return the aggregate as of the last changes sent downstream, see WindowStore."""
         return self.fetch_session(key, start, end)
 
     def fetch_row(self, key: bytes, start: int, end: int) -> Any:
@@ -288,7 +289,7 @@ class SessionStore(SegmentedStore):
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of a key's sessions with end >= earliest_end and start <= latest_start.
 
-        They come by end, then by start.
+        They are sorted by end, then by start.
         """
         decode = self.values.decode
         found = self.segments.fetch(self._encode_key(key), earliest_end, LONG_MAX)
@@ -303,8 +304,8 @@ class SessionStore(SegmentedStore):
     def find_sessions_ending(self, earliest_end: int, latest_end: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.
 
-        By end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store shows
-        what has expired too, as long as its segment is there: so no session is lost that closes late.
+        Sorted by end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store
+        also shows expired sessions until their segment is dropped, so no session that closes late is lost.
         """
         hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
@@ -326,7 +327,7 @@ class SessionStore(SegmentedStore):
     def backward_fetch_keys(
         self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
     ) -> StoreIterator[tuple[Windowed, Any]]:
-        """Iterate over what fetch_keys gives, in the opposite order."""
+        """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, True))
 
     def all(self) -> StoreIterator[tuple[Windowed, Any]]:

@@ -211,12 +211,13 @@ class Administration:
         return [result.value for result in results]
 
     def _wait_until_heard(self) -> None:
-        """Wait until all stream threads have executed earlier commands: they respond in order, even to nonsense."""
+        """Wait until all stream threads have executed earlier commands: they respond in order."""
         try:
             self._supervisor.query("", "", (), HEARD_SECONDS)
         except TimeoutError:
             raise StreamsError(
-                f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will, between two batches."
+                f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will receive it between "
+                "two batches."
             ) from None
 
     def _own_process(self) -> dict[str, Any]:

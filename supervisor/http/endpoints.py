@@ -35,7 +35,7 @@ from .view import HttpView
 logger = bounded_logger(__name__)
 
 Endpoint = Callable[[HttpView, Request], Response]
-#: Threads for health checks only: queries may use all others.
+#: Threads reserved for health checks; queries may use all others.
 HEALTH_THREADS = 4
 PAGES = Path(__file__).parent / "dashboard"
 #: File and content type of the dashboard's parts, by path.

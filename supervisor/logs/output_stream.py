@@ -88,7 +88,7 @@ class OutputStream:
                 self._waiting -= len(text)
                 self._written += len(text)
                 self._dropped += 0 if is_written else lines
-                # Not as soon as one line fits again: a slow reader would get little else.
+                # Not as soon as one line fits again: a slow reader would mostly get such reports.
                 dropped = self._dropped if self._waiting < BUFFER_CHARS // 2 else 0
                 self._dropped -= dropped
                 self._changed.notify_all()

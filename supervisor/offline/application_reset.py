@@ -82,7 +82,7 @@ class ApplicationReset:
     # -- looking
 
     def wait_until_empty(self, wait_seconds: float) -> None:
-        """Return once the group has no members; raises StreamsError if it still has some after that time."""
+        """Wait until the group has no members; raises StreamsError if it still has some after this time (s)."""
         deadline = time.monotonic() + wait_seconds
         while True:
             found = self._group.describe()
@@ -230,9 +230,9 @@ class ApplicationReset:
 def listed_offset(answer: Any, by_time: bool = False) -> int:
     """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was requested by time.
 
-    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker goes away in
-    the middle of the request, librdkafka 2.16 answers with offset -1001 and no error. Taken for the end of a changelog
-    it would make an empty store a restored one.
+    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker disconnects during the
+    request, librdkafka 2.16 returns offset -1001 without an error. As the end of a changelog, this offset would make an
+    empty store count as restored.
     """
     offset = int(answer.offset)
     if offset < 0 and not (by_time and offset == NO_RECORD):

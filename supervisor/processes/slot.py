@@ -75,9 +75,9 @@ class Slot:
 
 
 class HangGuard:
-    """Ends processes that give no sign of life, or do not close in time: SIGABRT, then SIGKILL. Times in monotonic ms.
+    """Ends processes that hang or do not close in time: SIGABRT, then SIGKILL. Times in monotonic ms.
 
-    The sign of life is a report of the stream thread's loop, so a stuck loop is detected. A thread that has reported a
+    The sign of life is a report by the stream thread's loop, so a stuck loop is detected. A thread that has reported a
     failure closes as if requested.
     """
 
@@ -115,7 +115,7 @@ class HangGuard:
             worker.kill()
             return False
         if slot.stopped_at is not None and worker.state in WITHOUT_WORK:
-            self._log.info("%s, process %d, has not begun to work yet: not waiting for it", worker.name, worker.pid)
+            self._log.info("%s, process %d, has not started to work yet: not waiting for it", worker.name, worker.pid)
             worker.kill()
             return False
         reason = "did not close in time"

@@ -1,4 +1,4 @@
-"""A process that waits, with everything imported, until a stream thread needs one.
+"""A process with everything imported, ready to replace a stream thread that dies.
 
 After the death of a stream thread, most of the time goes into starting an interpreter and importing Penstock, its
 libraries and the user's module. So one process does that in advance: it replaces the dead one at once.
@@ -129,7 +129,7 @@ class SpareProcess:
             self._do_without(f"failed: {explanation(worker)}")
         else:
             self._log.warning(
-                "The spare process, %d, ended: %s. Another one follows in %d s",
+                "The spare process, %d, ended: %s. Another one starts in %d s",
                 worker.pid,
                 worker.cause_of_death(),
                 KILLED_MS // 1000,

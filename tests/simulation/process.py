@@ -58,7 +58,7 @@ class Roughness:
 
 
 class Control:
-    """workers.control.ThreadControl: no one commands, reports are dropped."""
+    """control.messages.ThreadControl: no one commands, reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []

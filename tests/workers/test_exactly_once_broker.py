@@ -382,5 +382,5 @@ def test_what_the_broker_refuses_cannot_be_left_out_of_a_transaction(
     handler = production_error_handler({"production.exception.handler": "continue"})
     producer = make(an_id(), strict_broker, {"handler": handler})
     make_send(producer, TASK)(topic, b"k", b"v" * 1_000, None, None, 0)
-    with pytest.raises(FailedProcessingError, match="exactly_once_v2 it cannot be left out"):
+    with pytest.raises(FailedProcessingError, match="exactly_once_v2 it cannot be skipped"):
         producer.commit_transaction({}, NO_MEMBER)

@@ -91,7 +91,7 @@ def test_what_failed_is_told_once_and_asked_for_again(
     assert orders.asked == [{P0: 5}] * 3
     (line,) = (record.getMessage() for record in caplog.records)
     assert "repartition topic app-r-repartition-0, before offset 5, could not be deleted" in line
-    assert "needs the operation Delete on its repartition topics" in line
+    assert "the operation Delete on its repartition topics" in line
     orders.answer = lambda: done(None)
     for _ in range(3):
         purge({P0: 5})

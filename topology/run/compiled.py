@@ -76,9 +76,9 @@ class CompiledTopology:
                     raise StreamsError(f"{what}: {error}") from error
 
     def flush(self, stores: Mapping[str, Any]) -> None:
-        """Send on what waits for functions, and what the stores' caches hold.
+        """Send downstream the records that wait for functions, and the changes in the stores' caches.
 
-        Twice: the second time sends what flushing a later store has put into an earlier one.
+        Twice, because flushing a later store may put changes into an earlier one.
         """
         flushes = 0
         while flushes < 2 or self.waiting:

@@ -1,7 +1,7 @@
-"""Reads state stores for those who know keys as text: what is asked over HTTP (KIP-67, KIP-535, KIP-562).
+"""Reads state stores by keys given as text, for queries over HTTP (KIP-67, KIP-535, KIP-562).
 
-Everything is decided here, where serdes and tasks are: which type the key has, which partition it belongs to, whether
-its task is here and may answer. Nothing that depends on the users' classes leaves the process: values go as JSON.
+The stream thread has the serdes and the tasks, so it decides everything: the type of the key, its partition, and
+whether its task is here and may answer. Values leave the process as JSON, so users' classes stay inside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .store_text import check_readable, page_after, rows_of
 
 @dataclass(eq=False)
 class StoreReader:
-    """Reads in one stream thread, between two batches."""
+    """Reads the stores of one stream thread, between two batches."""
 
     topologies: BuiltTopologies
     topics: TopicNames
@@ -46,7 +46,7 @@ class StoreReader:
     partition_count: Callable[[str], int]
 
     def read(self, request: ReadStore) -> StoreRead:
-        """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
+        """Answer a request; errors become part of the answer and never end the thread."""
         try:
             return self._read(request)
         except BrokerUnavailableError as error:
@@ -93,7 +93,7 @@ class StoreReader:
         serde = as_serde(builder.key_serde)
         data = None if serde is None or not topics else serde.serialize(topics[0], key)
         if data is None:
-            raise BadKeyError(f"Which partition of {builder.name} has this key is not known; say it with partition=.")
+            raise BadKeyError(f"The partition of this key in {builder.name} is not known; give it with partition=.")
         return partition_for_key(data, self._partitions(topics))
 
     def _task(self, task_id: TaskId) -> Task | None:
@@ -103,7 +103,7 @@ class StoreReader:
     def _read_range(self, request: ReadStore, topology: ProcessorTopology) -> StoreRead:
         manager = self.task_manager
         tasks: list[Task] = [*manager.active.all_tasks().values()]
-        if request.max_lag is not None and request.partition is not None:  # else a row could come from both
+        if request.max_lag is not None and request.partition is not None:  # otherwise a row could be read from both
             tasks += manager.standby.all_tasks().values()
         mine = sorted((t for t in tasks if t.task_id.subtopology == topology.subtopology), key=lambda t: t.task_id)
         if request.partition is not None:
@@ -128,7 +128,7 @@ class StoreReader:
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
-        """Read one task, if it may answer: an active one that runs, or a standby one that has caught up far enough."""
+        """Read one task, if it may answer: a running active task, or a standby task that has caught up enough."""
         reader, name = self.changelog_reader, str(task.task_id)
         active = task.kind == "task"
         lag = None if active else reader.lag(task)

@@ -1,4 +1,4 @@
-"""How a user's code can watch restores and standby tasks (KIP-167, KIP-869, KIP-988)."""
+"""The user's listeners for restores and standby tasks (Kafka Streams; KIP-167, KIP-869, KIP-988)."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from penstock.topology.records import TaskId, TopicPartition
 
 
 class StateRestoreListener:
-    """Override what is of interest. See KafkaStreams.set_global_state_restore_listener for its caller and time.
+    """Override methods as needed. KafkaStreams.set_global_state_restore_listener describes where and when they are
+    called.
 
-    partition: of the changelog; store: the name of the store that is restored from it.
+    partition: of the changelog; store: the name of the restored store.
     """
 
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
-        """Restoring a store begins; it ends at ending_offset, which is not restored any more."""
+        """The restore of a store starts. It ends before ending_offset."""
 
     def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
-        """A batch was applied. batch_end_offset: the offset behind it; restored: its number of records."""
+        """A batch was applied. batch_end_offset: the offset after it; restored: its number of records."""
 
     def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
         """The store is up to date."""
 
     def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """The task left this thread before its store was up to date; what was restored stays on disk."""
+        """The task left this thread before its store was up to date; restored rows stay on disk."""
 
 
 class SuspendReason(Enum):
-    """Why a standby task stops to follow a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
+    """Why a standby task stops reading a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
 
-    MIGRATED: it left this thread, to another one or for good. PROMOTED: it continues here as the active task.
+    MIGRATED: the task left this thread. PROMOTED: it continues here as the active task.
     """
 
     MIGRATED = "MIGRATED"
@@ -37,13 +38,13 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener:
-    """Override what is of interest. See KafkaStreams.set_standby_update_listener for its caller and time.
+    """Override methods as needed. KafkaStreams.set_standby_update_listener describes where and when they are called.
 
-    end_offset: where the changelog ended when the last record was fetched, None if that is not known yet.
+    end_offset: the end of the changelog as of the last fetch, None if it is not known yet.
     """
 
     def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
-        """A standby task begins to follow a changelog, from this offset."""
+        """A standby task starts to read a changelog, from this offset."""
 
     def on_batch_loaded(
         self,
@@ -54,9 +55,9 @@ class StandbyUpdateListener:
         batch_size: int,
         end_offset: int | None,
     ) -> None:
-        """A batch was applied. batch_end_offset: the offset behind it; batch_size: its number of records."""
+        """A batch was applied. batch_end_offset: the offset after it; batch_size: its number of records."""
 
     def on_update_suspended(
         self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
     ) -> None:
-        """The standby task follows no longer. store_offset: up to which offset its store is."""
+        """The standby task stops reading. store_offset: the offset that its store has reached."""

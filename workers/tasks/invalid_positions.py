@@ -18,10 +18,10 @@ RESETTING = "resetting offsets"
 
 @dataclass(eq=False)
 class InvalidPositions:
-    """They are reset by the sources' policies, as soon as the brokers say where that is.
+    """Resets them by the sources' policies, once the brokers return the offsets.
 
-    A position often gets lost when a broker does: the one that is to say where the log begins may not be there yet.
-    task_of: the running task that reads a partition, None if there is none.
+    A position is often lost together with a broker, so the new leader may not be available yet. task_of: returns the
+    running task that reads a partition, None if there is none.
     """
 
     consumer: PartitionConsumer
@@ -34,13 +34,13 @@ class InvalidPositions:
         self._found: dict[TopicPartition, InvalidOffsetError] = {}
 
     def add(self, error: InvalidOffsetError) -> None:
-        """Have these partitions continue elsewhere."""
+        """Reset these partitions."""
         self._found |= dict.fromkeys(error.partitions, error)
 
     def reset(self) -> None:
-        """Continue where the policies say; unanswered requests are repeated by the next call.
+        """Seek to the offsets given by the policies; the next call repeats unanswered requests.
 
-        Raises StreamsError if a policy says that it must not, TaskTimeoutError after ``task.timeout.ms`` of failures.
+        Raises StreamsError if a policy forbids it, TaskTimeoutError after ``task.timeout.ms`` of failures.
         """
         assigned = self.consumer.assignment()
         self._found = {partition: error for partition, error in self._found.items() if partition in assigned}

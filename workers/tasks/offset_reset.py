@@ -1,7 +1,7 @@
-"""Where an input partition starts that has no valid position (Kafka Streams: StreamThread.resetOffsets).
+"""Start offsets of input partitions without a valid position (Kafka Streams: StreamThread.resetOffsets).
 
-The brokers are asked once for all tasks that start together: their answer waits behind a fetch that waits for records,
-up to fetch.wait.max.ms, and a hundred tasks would wait for each other.
+One request to each broker serves all tasks that start together. A response may be delayed by a pending fetch, for up to
+fetch.wait.max.ms, and with one request per task these delays would add up.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from penstock.topology.records import TopicPartition
 from ..group.topic_names import TopicNames
 from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
 
-#: Returns first offsets from timestamps on, within a time in seconds; see PartitionOffsets.offsets_at.
+#: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
-#: The policy of each partition, and those of topics that have their own.
+#: The policy of each partition, and the names of topics with a policy of their own.
 Policies = dict[TopicPartition, OffsetResetPolicy]
 OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
-#: How long the start of a task waits for its offsets, in seconds; it is then tried again, until task.timeout.ms.
+#: How long the start of a task waits for its offsets, in seconds. Then it retries, until task.timeout.ms.
 START_WAIT_SECONDS = 5.0
 #: How long the reset of a position waits.
 RESET_WAIT_SECONDS = 1.0
-#: How offsets_at names these positions.
+#: The timestamps that offsets_at takes for these positions.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
 @dataclass(eq=False)
 class OffsetReset:
-    """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without their own.
+    """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without a policy.
 
-    offsets_at: asks the brokers; wall_clock_ms: what time it is.
+    offsets_at: requests offsets from the brokers. wall_clock_ms: returns the current time.
     """
 
     topologies: Iterable[ProcessorTopology]
@@ -57,13 +57,13 @@ class OffsetReset:
         self._original_reset = AutoOffsetReset.of(original_reset)
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
-        self._logged: set[str] = set()  # topics that the others that start together need not log again
+        self._logged: set[str] = set()  # topics already logged by tasks that start together
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
+        """Return the offset of each partition, OFFSET_END if no record is as new as its policy requires.
 
-        Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not say within a second: the
-        caller has others to read, and asks again.
+        Raises StreamsError if the policy allows no reset, BrokerUnavailableError if the brokers do not answer within a
+        second: the caller must continue with other partitions, and retries.
         """
         policies = self._permitted(partitions)
         found = self._find(policies, RESET_WAIT_SECONDS)
@@ -71,7 +71,7 @@ class OffsetReset:
         return found
 
     def _permitted(self, partitions: Collection[TopicPartition]) -> Policies:
-        """Return the policies by which partitions are reset; raises StreamsError if one forbids it."""
+        """Return the policies of partitions; raises StreamsError if one of them forbids a reset."""
         policies = self._policies(partitions, self._own_policies())
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
@@ -104,7 +104,7 @@ class OffsetReset:
 
     @contextmanager
     def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Within it, have the brokers asked for all of these partitions when ``start_offset`` needs the first."""
+        """Within this context, the first ``start_offset`` requests the offsets of all these partitions."""
         self._expected = frozenset(partitions)
         try:
             yield
@@ -112,7 +112,7 @@ class OffsetReset:
             self._expected, self._starts, self._logged = frozenset(), {}, set()
 
     def start_offset(self, partition: TopicPartition) -> int:
-        """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
+        """Return the start offset of a partition without a committed offset; raises as ``offsets`` does, but sooner."""
         policies = self._permitted([partition])
         self._log_policies(policies)
         self._logged.add(partition.topic)
@@ -122,13 +122,15 @@ class OffsetReset:
         return self._find(policies, START_WAIT_SECONDS)[partition] if found is None else found
 
     def _ask_for_all(self) -> None:
-        """Ask for what is expected; some may turn out to have committed offsets: nothing is reset, or logged, yet."""
+        """Request the offsets of all expected partitions. Some may have committed offsets, so nothing is reset or
+        logged yet.
+        """
         expected, self._expected = self._policies(self._expected, self._own_policies()), frozenset()
         resettable: Policies = {p: policy for p, policy in expected.items() if policy is not AutoOffsetReset.NONE}
         try:
             self._starts = self._find(resettable, START_WAIT_SECONDS)
-        except BrokerUnavailableError as error:  # of one partition, perhaps: the tasks of the others need not wait
-            self.log.warning("%s Asking for each partition alone", error)
+        except BrokerUnavailableError as error:  # may concern one partition only: tasks of the others need not wait
+            self.log.warning("%s Requesting the offsets of each partition separately", error)
 
     def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}

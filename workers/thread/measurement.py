@@ -1,6 +1,6 @@
-"""All metrics of a stream thread at one moment, under Kafka Streams' names and tags (StreamsMetricsImpl).
+"""A snapshot of all metrics of a stream thread, under Kafka Streams' names and tags (StreamsMetricsImpl).
 
-Gathered on request only.
+Collected only on request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FETCH_GROUP = "consumer-fetch-manager-metrics"
 
 
 def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[MetricGroup]:
-    """Yield what was written about records that the brokers refused: the report comes late, and names no task."""
+    """Yield the dead letters for records refused by the brokers; without a task, because reports name none."""
     for (topic, exception), count in producer.collector.dead_letters.items():
         letter = {"processor-node-id": PRODUCER_NODE, "exception": exception, "topic": topic}
         yield MetricGroup(DEAD_LETTER_GROUP, {**tags, **letter}, {"dead-letters-total": float(count)})

@@ -1,4 +1,4 @@
-"""How a stream thread is put together (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
+"""Assembles a stream thread from its parts (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ from .measurement import Measurement
 from .thread_commands import Answers
 from .thread_status import StatusReporter
 
-#: How long the leader of the group asks for the offsets that it plans with, in ms.
+#: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
-#: How long a commit asks where the changelogs end, in ms; then it is tried again in the loop, until task.timeout.ms.
+#: Time limit for a commit's request of end offsets, in ms; the loop then retries, until task.timeout.ms.
 COMMIT_OFFSETS_TIMEOUT_MS = 5_000
-#: How long the brokers may take to list their topics, in ms.
+#: Time limit for a request to list topics, in ms.
 METADATA_TIMEOUT_MS = 60_000
 
 
@@ -100,11 +100,11 @@ def create_parts(
     background: Executor | None = None,
     make_async_calls: MakeAsyncCalls = EventLoopThread,
 ) -> StreamThreadParts:
-    """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
+    """Create the clients and everything that uses them. supplier: creates the clients.
 
-    sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
-    stream thread itself. background: runs what stores do beside the thread, by default another thread; a simulation
-    has nothing beside it. make_async_calls(name, on_ended): makes what runs the calls of async functions.
+    sleep: waits (s) until new topics can be used. The stream thread itself calls the listeners. background: the
+    executor for the stores' background work, by default another thread; the simulation runs it synchronously.
+    make_async_calls(name, on_ended): creates the object that runs async functions.
 
     Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
     StreamsError if the state directory cannot be used.
@@ -117,16 +117,16 @@ def create_parts(
 
 
 def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
-    """Return what ``default.client.supplier`` names, by default Penstock's clients."""
+    """Return the object named by ``default.client.supplier``, by default Penstock's clients."""
     supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
     return supplier(config, clock)
 
 
 @dataclass(eq=False)
 class StreamThreadParts:
-    """What a stream thread is made of, in the order in which the parts depend on each other; see create_parts.
+    """The parts of a stream thread, in the order of their dependencies; see create_parts.
 
-    close_clients: what else is to be closed at the end, by its name in the log.
+    close_clients: functions that close the other clients, by name in the log.
     """
 
     topology: Topology
@@ -204,7 +204,7 @@ class StreamThreadParts:
             self.clock,
             self.committed_only,
             self._log("open_transactions"),
-            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
+            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions may last that long
         )
         self.status = StatusReporter(
             self.config,
@@ -227,13 +227,13 @@ class StreamThreadParts:
         }
 
     def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
-        """Return the partition counts of all topics of the cluster. patience_ms: how long the brokers may take."""
+        """Return the partition counts of all topics of the cluster. patience_ms: time limit."""
         timeout_ms = METADATA_TIMEOUT_MS if patience_ms is None else patience_ms
         with answered("The topics of the cluster could not be listed"):
             return self.admin.describe(None, timeout_ms).partition_counts
 
     def _ask_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[int]]:
-        """Ask where partitions end for their readers, without waiting."""
+        """Request the end offsets that readers can reach, without blocking."""
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
     def _task_manager(self) -> TaskManager:
@@ -329,7 +329,7 @@ class StreamThreadParts:
     def _global_state(self) -> GlobalState:
         if self.global_topology is None:
             return NoGlobalState()
-        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # a RocksDB is open in one process
+        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # only one process can open a RocksDB
         log = self._log("global_state")
         task = GlobalTask(self.config, self.topics, self.time, self.metrics, self.custom_metrics, directory, log)
         consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
@@ -359,7 +359,7 @@ class StreamThreadParts:
         return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms)
 
     def _assignor(self) -> StreamsPartitionAssignor:
-        # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.
+        # The group waits for the leader's requests, and this member sends no heartbeats: two must fit into a session.
         timeout_ms = min(OFFSETS_TIMEOUT_MS, self.config["session.timeout.ms"] // 4)
         self.offsets_reader = self.supplier.get_offsets_reader(f"{self.name}-offsets", timeout_ms)
         offsets = self._changelog_offsets(timeout_ms)
@@ -423,15 +423,15 @@ class StreamThreadParts:
         )
 
     def _refuse_other_group(self) -> None:
-        """Look at what the group's members run before this one joins them; a group that does not answer is joined.
+        """Check the topology of the group's members before joining; without an answer, join.
 
-        This host's own members do not count: what is left of them until their session ends ran an earlier topology.
+        This host's own members do not count: they are remains of an earlier run, until their session ends.
         """
         application_id = self.config["application.id"]
         try:
             group = self.offsets_reader.describe()
         except StreamsError as error:
-            self.log.info("What the group runs is not known before joining it: %s", error)
+            self.log.info("The group's topology could not be read before joining: %s", error)
             return
         if group.protocol == "consumer":
             refuse_consumers(application_id, [member.client_id for member in group.members])

@@ -1,4 +1,4 @@
-"""What the supervisor's commands do to a stream thread, and what it answers to queries of its stores."""
+"""Executes the supervisor's commands in a stream thread, and answers queries of its stores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .stream_thread import StreamThread
 
 
-#: The methods that read; docs/state-stores.md says what they do.
+#: Reading methods; docs/state-stores.md describes them.
 READ_METHODS = frozenset(
     (
         *("get", "range", "reverse_range", "all", "reverse_all", "prefix_scan", "approximate_num_entries"),
@@ -52,7 +52,7 @@ READ_METHODS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What answers questions. reader: for those who know keys as text, e.g. over HTTP."""
+    """Answers queries. reader: for queries with keys as text, e.g. over HTTP."""
 
     reader: StoreReader
     measurement: Measurement
@@ -74,7 +74,7 @@ class ThreadCommands:
         self._answers = answers
 
     def poll(self) -> None:
-        """Carry out the commands that have arrived."""
+        """Execute the commands that have arrived."""
         for command in self._control.poll_commands():
             self._carry_out(command)
 
@@ -103,7 +103,7 @@ class ThreadCommands:
 def answer(query: Query, task_manager: TaskManager) -> QueryResult:
     """Return the result of every active task here that has the store: a dict by task id, rows of iterators as lists.
 
-    What cannot be answered becomes the result's error: a task that is still restoring, an unknown method or store.
+    Failures become the result's error: a task that is still restoring, an unknown method or store.
     """
     try:
         return QueryResult(query.id, _results(query, task_manager))
@@ -137,7 +137,7 @@ def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
 
 
 def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
-    """Return summaries of the stores of each task here; of one that is not open yet the name only."""
+    """Return summaries of the stores of each task here; only the name for a store that is not open yet."""
     return {
         f"{kind}:{task_id}": [
             {
@@ -158,9 +158,9 @@ def _plain(value: Any) -> Any:
 
 
 def take(command: TakeSnapshot, task_manager: TaskManager) -> QueryResult:
-    """Return the changelog offsets by store by task, of all tasks here with open stores; or what went wrong.
+    """Return the changelog offsets, by store by task, of all tasks here with open stores, or the error.
 
-    A failure is the asker's: the stores themselves are only read.
+    Errors are returned, not raised, because the stores are only read.
     """
     try:
         return QueryResult(command.id, _offsets(Path(command.directory), task_manager))

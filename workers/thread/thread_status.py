@@ -1,4 +1,4 @@
-"""What a stream thread reports about itself: the liveness beat to the supervisor, and a summary in the log."""
+"""Reports of a stream thread: the liveness beat to the supervisor, and a summary in the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..tasks.task_manager import TaskManager
 
 @dataclass(eq=False)
 class StatusReporter:
-    """Called once in each iteration; reports at most each penstock.worker.beat.interval.ms."""
+    """Called once per iteration; reports at most every penstock.worker.beat.interval.ms."""
 
     config: InitVar[StreamsConfig]
     time: LoopTime
@@ -50,7 +50,7 @@ class StatusReporter:
         self._committed += committed
 
     def report(self) -> None:
-        """Send the beat and log the summary, each if it is due."""
+        """Send the beat and log the summary, if they are due."""
         now_ms = self.time.now_ms
         if now_ms - self._last_beat_ms >= self._beat_interval_ms:
             self.control.report(self.status(now_ms))
@@ -66,7 +66,7 @@ class StatusReporter:
             self._last_summary_ms = now_ms
 
     def status(self, now_ms: int) -> Status:
-        """Return what is to be known of the thread now."""
+        """Return the current status of the thread."""
         reader, tasks = self.changelog_reader, self.task_manager.all_tasks()
         statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
         passed_ms = max(now_ms - self._last_beat_ms, 1)
@@ -95,9 +95,9 @@ class StatusReporter:
         return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting)
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
-        """Return how many records of a partition are not processed, as far as that is known, None if it is not."""
+        """Return the number of unprocessed records of a partition, None if it is unknown."""
         consumer, buffered = self.consumer, task.num_buffered(partition)
         lag = consumer.lag(partition)
         if lag == 1 and consumer.end(partition) == consumer.position(partition):
-            lag = 0  # the consumer's is at least 1 until it has seen the end itself
+            lag = 0  # the consumer reports at least 1 until it has seen the end
         return lag if lag is None and not buffered else (lag or 0) + buffered

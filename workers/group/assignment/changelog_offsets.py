@@ -1,4 +1,4 @@
-"""How long the changelogs are, for the lags that the leader compares; asked only by the leader, in each rebalance."""
+"""End offsets of changelogs: the group's leader computes lags from them, and a commit stores them with the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ChangelogOffsets(Protocol):
-    """Asks the brokers. Runs while the member joins, so it must not call the member."""
+    """Requests offsets from the brokers. The leader does so while it joins, so it must not call the member."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offset of each partition; raises StreamsError."""
@@ -33,10 +33,10 @@ class CommittedOffsets(Protocol):
 
 
 class AdminChangelogOffsets(ChangelogOffsets):
-    """By the partitions' leaders, and a reader of the group's offsets.
+    """Requests end offsets from the partitions' leaders, and committed offsets from the group's coordinator.
 
-    timeout_ms: for one question. The group waits meanwhile and this member sends no heartbeats, so two such times must
-    be well below ``session.timeout.ms``.
+    timeout_ms: for one request. In the leader the group waits meanwhile, and this member sends no heartbeats: twice the
+    timeout must be well below ``session.timeout.ms``.
     """
 
     def __init__(self, admin: Admin, committed: CommittedOffsets, timeout_ms: int = 10_000) -> None:
