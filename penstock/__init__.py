@@ -29,13 +29,15 @@ from penstock.topology.context.timestamp_extractors import (
     wallclock_timestamp_extractor,
 )
 from penstock.topology.declare.branched_kstream import BranchedKStream
-from penstock.topology.declare.cogrouped_kstream import (
-    CogroupedKStream,
-    SessionWindowedCogroupedKStream,
-    TimeWindowedCogroupedKStream,
-)
 from penstock.topology.declare.global_ktable import GlobalKTable
-from penstock.topology.declare.kgrouped_stream import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
+from penstock.topology.declare.kgrouped_stream import (
+    CogroupedKStream,
+    KGroupedStream,
+    SessionWindowedCogroupedKStream,
+    SessionWindowedKStream,
+    TimeWindowedCogroupedKStream,
+    TimeWindowedKStream,
+)
 from penstock.topology.declare.kgrouped_table import KGroupedTable
 from penstock.topology.declare.kstream import KStream
 from penstock.topology.declare.ktable import KTable

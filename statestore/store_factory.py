@@ -10,8 +10,7 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilde
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError, TaskCorruptedError
 
-from .buffers.join_buffer import RocksDBTimeOrderedKeyValueBuffer
-from .buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from .buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer, RocksDBTimeOrderedKeyValueBuffer
 from .cache.caching_store import CachingKeyValueStore
 from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache

@@ -6,13 +6,14 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from penstock.cli.options import SparkOptions
 from penstock.cli.status_view import table
 from penstock.pipeline.queries.spark_administration import administered
 from penstock.pipeline.spark_streams import SparkStreams
@@ -29,14 +30,9 @@ REFRESH_SECONDS = 1.0
 
 
 def run_on_spark(
-    topology: str,
-    config: StreamsConfig,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None = None,
-    json_output: bool = False,
+    topology: str, config: StreamsConfig, json_output: bool = False, **spark: Unpack[SparkOptions]
 ) -> None:
-    """Run a topology until one of STOP_SIGNALS.
+    """Run a topology until one of STOP_SIGNALS. spark: the arguments of SparkStreams.
 
     Shows the progress of the queries; json_output: as lines of JSON.
     """
@@ -50,7 +46,7 @@ def run_on_spark(
 
     with handled(request_stop, STOP_SIGNALS):
         try:
-            streams = SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages)
+            streams = SparkStreams(topology, config, **spark)
         except ConfigError:
             if stop.is_set():  # the signal has ended the Java that was starting
                 return

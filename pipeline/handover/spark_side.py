@@ -252,8 +252,8 @@ def write_changelogs(plan: WritePlan) -> MapInArrow:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         moved = [
-            (store, *_write(plan, plan.changelogs[store], task, (blob[3] for blob in blobs if blob[2] != DIRECTORY)))
-            for (task, store), blobs in groupby(_blobs(batches), key=itemgetter(0, 1))
+            (store, *_write(plan, plan.changelogs[store], task, (blob[3] for blob in group if blob[2] != DIRECTORY)))
+            for (task, store), group in groupby(_blobs(batches), key=itemgetter(0, 1))
             if store in plan.changelogs and not plan.changelogs[store].is_source
         ]
         yield to_batch(moved, MOVED_DDL)
@@ -286,20 +286,6 @@ def _batches(records: Iterable[SentRecord]) -> Iterator[list[Any]]:
     waiting = iter(records)
     while batch := list(islice(waiting, PACK_RECORDS_MAX)):
         yield batch
-
-
-def read_stores(spark: SparkSession, checkpoint: str, subtopologies: Iterable[int]) -> dict[str, dict[bytes, bytes]]:
-    """Return the rows of all stores by name, as they were after the last finished micro-batch of each query.
-
-    All of them at once in the driver's memory. subtopologies: the numbers of those that have state. Rows of different
-    tasks have different keys, but for windows and sessions of keys that are equal in two partitions.
-    """
-    stores: dict[str, dict[bytes, bytes]] = {}
-    for number in subtopologies:
-        for blob in blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
-            if blob.store != OWN_STORE and blob.number != DIRECTORY:
-                stores.setdefault(blob.store, {}).update(unpack_rows(bytes(blob.data)))
-    return stores
 
 
 def blobs(spark: SparkSession, query_checkpoint: str) -> Any:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.statestore.buffers.join_buffer import changelog_value
-from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.buffers.time_ordered_buffers import HEADERS, changelog_value
 from penstock.statestore.stores.segmented_stores import TIME_FIRST, WINDOW_KEY_SCHEMA
 from penstock.statestore.stores.segments import INDEX_PREFIX
 from penstock.statestore.stores.state_store import LONG

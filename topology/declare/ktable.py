@@ -30,8 +30,7 @@ from ..stores.materialized import (
 from .abstract_stream import AbstractStream
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream
-from .ktable_foreign_key_join import foreign_key_join
-from .ktable_join import table_join
+from .ktable_joins import foreign_key_join, table_join
 from .options import TableJoinOptions, TableOptions, table_options
 from .suppressed import Suppressed
 from .type_variables import KR, VR, K, V

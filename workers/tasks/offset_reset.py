@@ -1,4 +1,6 @@
-"""Start offsets of input partitions without a valid position (Kafka Streams: StreamThread.resetOffsets).
+"""Start offsets of input partitions without a valid position, and positions that are not on the brokers.
+
+Kafka Streams: StreamThread.resetOffsets.
 
 One request to each broker serves all tasks that start together. A response may be delayed by a pending fetch, for up to
 fetch.wait.max.ms, and with one request per task these delays would add up.
@@ -19,10 +21,12 @@ from penstock.topology.graph.processor_topology import (
     ResetByDuration,
     SourceNode,
 )
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
+from .task_timeouts import TaskTimeouts
 
 #: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
@@ -37,6 +41,9 @@ START_WAIT_SECONDS = 5.0
 RESET_WAIT_SECONDS = 1.0
 #: The timestamps that offsets_at takes for these positions.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
+
+
+RESETTING = "resetting offsets"
 
 
 @dataclass(eq=False)
@@ -154,3 +161,47 @@ def _shown(policy: OffsetResetPolicy) -> str:
 
 def _timestamp(policy: OffsetResetPolicy, now_ms: int) -> int:
     return max(now_ms - policy.duration_ms, 0) if isinstance(policy, ResetByDuration) else _TIMESTAMPS[policy]
+
+
+@dataclass(eq=False)
+class InvalidPositions:
+    """Resets them by the sources' policies, once the brokers return the offsets.
+
+    A position is often lost together with a broker, so the new leader may not be available yet. task_of: returns the
+    running task that reads a partition, None if there is none.
+    """
+
+    consumer: PartitionConsumer
+    offset_reset: OffsetReset
+    timeouts: TaskTimeouts
+    task_of: Callable[[TopicPartition], TaskId | None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
+        self._found: dict[TopicPartition, InvalidOffsetError] = {}
+
+    def add(self, error: InvalidOffsetError) -> None:
+        """Reset these partitions."""
+        self._found |= dict.fromkeys(error.partitions, error)
+
+    def reset(self) -> None:
+        """Seek to the offsets given by the policies; the next call repeats unanswered requests.
+
+        Raises StreamsError if a policy forbids it, TaskTimeoutError after ``task.timeout.ms`` of failures.
+        """
+        assigned = self.consumer.assignment()
+        self._found = {partition: error for partition, error in self._found.items() if partition in assigned}
+        if not self._found:
+            return
+        task_ids = {task_id for p in self._found if (task_id := self.task_of(p)) is not None}
+        try:
+            self.consumer.seek(self.offset_reset.offsets(self._found))
+        except BrokerUnavailableError as error:
+            self.timeouts.failed(task_ids, RESETTING, error)
+            return
+        except StreamsError as refused:
+            raise refused from next(iter(self._found.values()))
+        for message in sorted({str(error) for error in self._found.values()}):
+            self.log.warning("%s; reset", message)
+        self._found = {}
+        self.timeouts.succeeded(task_ids, RESETTING)

@@ -58,8 +58,7 @@ from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
 from ..tasks.committer import Committer
 from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
-from ..tasks.invalid_positions import InvalidPositions
-from ..tasks.offset_reset import OffsetReset
+from ..tasks.offset_reset import InvalidPositions, OffsetReset
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
 from ..tasks.production_errors import production_error_handler
@@ -74,9 +73,8 @@ from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .event_loop import EventLoopThread, MakeAsyncCalls
-from .measurement import Measurement
 from .thread_commands import Answers
-from .thread_status import StatusReporter
+from .thread_status import Measurement, StatusReporter
 
 #: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000

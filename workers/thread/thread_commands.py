@@ -33,7 +33,7 @@ from ..group.topic_names import TopicNames
 from ..queries.store_reads import StoreReader
 from ..queries.topology_json import topology_json
 from ..tasks.task_manager import TaskManager
-from .measurement import Measurement
+from .thread_status import Measurement
 
 if TYPE_CHECKING:
     from .stream_thread import StreamThread
