@@ -31,7 +31,7 @@ from .task_timeouts import TaskTimeouts
 #: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
-#: The policy of each partition, and the names of topics with a policy of their own.
+#: The policy of each partition, and the names of topics that have their own policy.
 Policies = dict[TopicPartition, OffsetResetPolicy]
 OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
