@@ -19,11 +19,10 @@ from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import Inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
+from ..stores.segmented_stores import LONG_MAX, PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
-from ..stores.session_store import PAIR, SessionStore
 from ..stores.state_store import LONG
 from ..stores.store_iterator import Rows
-from ..stores.window_store import LONG_MAX, WINDOW_KEY_SCHEMA, WindowStore
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache

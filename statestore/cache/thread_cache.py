@@ -118,8 +118,8 @@ class NamedCache:
         """Return the changed entries, in the order of the last puts, and mark them as clean; most: only so many, the
         oldest.
 
-        The entries of deleted keys are removed. With most, which makes room, the others count as not recently used: they
-        changed before all that stay dirty.
+        The entries of deleted keys are removed. With most, which makes room, the others count as not recently used:
+        they changed before all that stay dirty.
         """
         if self.table is not None:
             changes: list[Changed] = self.table.take_dirty(most)

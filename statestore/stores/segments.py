@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from penstock.topology.records import Message
 
@@ -53,6 +53,7 @@ class KeySchema:
         return int.from_bytes(key[at : at + LONG.size], "big")
 
 
+@dataclass(eq=False)
 class Segments:
     """The rows of one store, by time.
 
@@ -61,27 +62,20 @@ class Segments:
     dropped put. indexed: maintain the index. visible_ms: how long rows are visible, by default the retention.
     """
 
-    def __init__(
-        self,
-        rows: BytesStore,
-        schema: KeySchema,
-        retention_ms: int,
-        on_expired: Callable[[], None],
-        exact: bool,
-        indexed: bool,
-        visible_ms: int | None = None,
-    ) -> None:
-        self.rows = rows
-        self.schema = schema
-        self.retention_ms = retention_ms
-        self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
-        self._visible_ms = retention_ms if visible_ms is None else visible_ms
-        self._on_expired = on_expired
-        self._exact = exact
-        self.indexed = indexed
+    rows: BytesStore
+    schema: KeySchema
+    retention_ms: int
+    on_expired: Callable[[], None]
+    exact: bool
+    indexed: bool
+    visible_ms: InitVar[int | None] = None
+
+    def __post_init__(self, visible_ms: int | None) -> None:
+        self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
         #: penstock.kernel's LatestRows, None where there is none.
-        self.latest = rows.latest_rows(schema.suffix.size - LONG.size)
-        if self.latest is not None and not indexed:
+        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size)
+        if self.latest is not None and not self.indexed:
             self.put_live = self.latest.put  # type: ignore[method-assign]  # one call less for each put
         self.reload()
 
@@ -107,7 +101,7 @@ class Segments:
             #: Rows before this have been deleted.
             self._live_from = kept - kept % self.interval_ms
         #: Rows before this are dropped.
-        self.taken_from = max(0, kept + 1) if self._exact else self._live_from
+        self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
@@ -130,7 +124,7 @@ class Segments:
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         if time_ms < self.taken_from:
-            self._on_expired()
+            self.on_expired()
         else:
             self.put_live(_pack(time_ms // self.interval_ms), key, data)
 
