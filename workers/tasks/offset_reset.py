@@ -26,7 +26,7 @@ from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
 #: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
-#: The policy of each partition, and the names of topics with a policy of their own.
+#: The policy of each partition, and the names of topics that have their own policy.
 Policies = dict[TopicPartition, OffsetResetPolicy]
 OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
