@@ -23,6 +23,7 @@ from benchmarks.data import CODEC, PARTITIONS, Workload, delete_topics, recreate
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.idle import IDLE_SCENARIOS
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
+from benchmarks.moving import MOVING_SCENARIOS
 from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import (
@@ -53,7 +54,11 @@ ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
 #: Only when they are requested: they need PySpark and a JDK.
 ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
 #: Only when they are requested, one by one or all of a group by its name.
-GROUPS: dict[str, tuple[Scenario | RecoveryScenario, ...]] = {"wide": WIDE, "idle": IDLE_SCENARIOS}
+GROUPS: dict[str, tuple[Scenario | RecoveryScenario, ...]] = {
+    "wide": WIDE,
+    "idle": IDLE_SCENARIOS,
+    "moving": MOVING_SCENARIOS,
+}
 ON_REQUEST = {scenario.name: scenario for group in GROUPS.values() for scenario in group}
 console = Console(stderr=True)
 

@@ -261,12 +261,18 @@ def load_topic(
     if stored_records(bootstrap_servers, topic) == records:
         return
     recreate_topic(bootstrap_servers, topic, partitions)
+    append(bootstrap_servers, topic, rows, records, codec)
+
+
+def append(
+    bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int, codec: str = CODEC
+) -> None:
+    """Write so many rows (key, value, timestamp in ms) to a topic, behind what is there; raises KafkaException."""
     producer = make_producer(bootstrap_servers, codec=codec)
-    what = f"Loading {records:,} records into {topic}"
+    what = f"Writing {records:,} records to {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
         produce(producer, topic, key, value, timestamp)
-    producer.flush(FLUSH_TIMEOUT_SECONDS)
-    if stored_records(bootstrap_servers, topic) != records:
+    if producer.flush(FLUSH_TIMEOUT_SECONDS):
         raise KafkaException(f"not all records could be written to {topic}")
 
 

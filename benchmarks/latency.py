@@ -22,13 +22,16 @@ POLL_SECONDS = 0.1
 
 
 class Clockwork(SteadyWriter):
-    """Writes RATE records a second, each with the wall-clock time of its creation as its timestamp."""
+    """Writes so many records a second, each with the wall-clock time of its creation as its timestamp."""
 
-    written = 0
+    def __init__(self, bootstrap_servers: str, topic: str, rate: int = RATE) -> None:
+        super().__init__(bootstrap_servers, topic)
+        self._rate = rate
+        self.written = 0
 
     def write(self, producer: Producer, seconds: float) -> None:
         """See SteadyWriter.write."""
-        due = int(seconds * RATE)
+        due = int(seconds * self._rate)
         now = time.time_ns() // 1_000_000
         for number in range(self.written, due):
             producer.produce(self.topic, b"x", b"k%06d" % (number % KEYS), timestamp=now)

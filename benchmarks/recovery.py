@@ -20,21 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
-from rich.progress import track
 
 from benchmarks.checks import CountsCheck, check_topic
 from benchmarks.data import (
     ADMIN_TIMEOUT_SECONDS,
-    FLUSH_TIMEOUT_SECONDS,
     PARTITIONS,
     Workload,
+    append,
     load_topic,
-    make_producer,
-    produce,
     recreate_topic,
 )
 from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
@@ -237,11 +233,7 @@ class Run:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 3})
         new = NewTopic(self.changelog, self.partitions, 1, config={"cleanup.policy": "compact"})
         admin.create_topics([new])[self.changelog].result(ADMIN_TIMEOUT_SECONDS)
-        producer = make_producer(self.bootstrap_servers)
-        for row in track(rows, f"Writing {number:,} records to a changelog", number, console=console):
-            produce(producer, self.changelog, *row)
-        if producer.flush(FLUSH_TIMEOUT_SECONDS):
-            raise KafkaException(f"not all records could be written to {self.changelog}")
+        append(self.bootstrap_servers, self.changelog, rows, number)
 
     def end(self) -> None:
         """Stop what still runs; raises BenchmarkError if it did not end cleanly."""
@@ -277,7 +269,7 @@ class RecoveryScenario(ABC):
         """Measure once; raises BenchmarkError for a failed run or wrong answers."""
 
     def prepare(self, bootstrap_servers: str) -> str:
-        """Return the input topic of a run; "" for one of its own."""
+        """Return the input topic of a run; "" if the run makes its own."""
         return ""
 
 

@@ -119,7 +119,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--log", action="store_true", help="with --trace: the stream threads' log lines too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at work (one for each core)")
     parser.add_argument("--mutants", action="store_true", help="find each mutant, with so many seeds at most")
-    parser.add_argument("--members", type=int, metavar="N", help="one group of so many members that join, die and leave")
+    parser.add_argument(
+        "--members", type=int, metavar="N", help="one group of so many members that join, die and leave"
+    )
     parser.add_argument("--tasks", type=int, help="with --members: the tasks of the group (two for each member)")
     parser.add_argument("--no-table", action="store_false", dest="table", help="without the table of rare branches")
     given = parser.parse_args(arguments)

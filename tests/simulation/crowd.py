@@ -7,14 +7,14 @@ and after each step everything comes to rest. The auditor looks in the end, as a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.simulation.applications import APPLICATIONS, IN
 from tests.simulation.kinds import PLAIN, Kind
-from tests.simulation.process import Process, Roughness
+from tests.simulation.process import Host, Process, Roughness
 from tests.simulation.simulation import IDLE_STEPS, Plan, Simulation
 
 #: The share of the members that join late, die or leave in a step.
@@ -80,9 +80,10 @@ class Crowd(Simulation):
         )
 
     def _go_wrong(self) -> None:
-        for what, happen in self._happenings():
+        for what, happen, whom in self._happenings():
             generation, begun_ms = self.broker.group.generation, self.world.now_ms
-            happen()
+            for each in whom:
+                happen(each)
             for partition in range(self.plan.partitions):
                 self._write(IN, f"k{partition}", partition)
             self._go_on(self._at_rest, begun_ms + self._rest_ms)
@@ -90,14 +91,19 @@ class Crowd(Simulation):
             self._go_on(self._settling(), rested_ms + self._rest_ms)
             self._take(what, self.broker.group.generation - generation, (rested_ms - begun_ms) / 1000)
 
-    def _happenings(self) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _happenings(self) -> Iterator[tuple[str, Callable[[Any], None], Sequence[Any]]]:
         some = max(int(self._members * SHARE), 1)
-        late = self.hosts[-some:]
-        yield "start together", lambda: [self._start(host, 1) for host in self.hosts[:-some]]
-        yield "join", lambda: [self._start(host, 1) for host in late]
-        yield "killed and replaced", lambda: [self._kill(process) for process in self._alive()[:some]]
-        yield "killed with their hosts", lambda: [self._lose(process) for process in self._alive()[:some]]
-        yield "leave", lambda: [process.shut_down(leave_group=True) for process in self._alive()[:some]]
+        yield "start together", self._start_on, self.hosts[:-some]
+        yield "join", self._start_on, self.hosts[-some:]
+        yield "killed and replaced", self._kill, self._alive()[:some]
+        yield "killed with their hosts", self._lose, self._alive()[:some]
+        yield "leave", self._leave, self._alive()[:some]
+
+    def _start_on(self, host: Host) -> None:
+        self._start(host, 1)
+
+    def _leave(self, process: Process) -> None:
+        process.shut_down(leave_group=True)
 
     def _lose(self, process: Process) -> None:
         process.leaves = True
@@ -105,12 +111,15 @@ class Crowd(Simulation):
 
     def _take(self, what: str, rebalances: int, seconds: float) -> None:
         alive = [process for process in self._alive() if process.thread is not None]
-        before, self._places = self._places, {
-            task_id: process.host.name
-            for process in alive
-            if process.thread is not None
-            for task_id in process.thread.task_manager.active.all_tasks()
-        }
+        before, self._places = (
+            self._places,
+            {
+                task_id: process.host.name
+                for process in alive
+                if process.thread is not None
+                for task_id in process.thread.task_manager.active.all_tasks()
+            },
+        )
         counts = Counter(self._places.values())
         each = [counts[process.host.name] for process in alive]
         moved = sum(before.get(task_id, place) != place for task_id, place in self._places.items())

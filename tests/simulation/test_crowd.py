@@ -23,7 +23,9 @@ def test_members_that_join_die_and_leave_cost_few_rebalances_and_have_even_tasks
     assert (together.fewest, together.most) == (2, 3)
 
 
-def test_too_many_rebalances_are_a_violation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_rebalances_are_a_violation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(crowd, "REBALANCES_MAX", 1)
     assert main(["--members", "4", "--tasks", "8"]) == 1
     assert "2 rebalances" in capsys.readouterr().out.splitlines()[-1]

@@ -222,10 +222,17 @@ def test_tasks_with_nothing_to_do_are_left_alone(
     """Of a thousand tasks few have records at a time: to ask each one would take most of the time."""
     bench = Bench(stage, stateless())
     task, other = bench.run()
-    asked = []
+    asked: list[StreamTask] = []
+
+    def noting(before: Callable[..., int]) -> Callable[..., int]:
+        def note(task: StreamTask, *arguments: int) -> int:
+            asked.append(task)
+            return before(task, *arguments)
+
+        return note
+
     for name in ("process", "maybe_punctuate_stream_time", "maybe_punctuate_system_time"):
-        before = getattr(StreamTask, name)
-        monkeypatch.setattr(StreamTask, name, lambda task, *a, f=before: asked.append(task) or f(task, *a))
+        monkeypatch.setattr(StreamTask, name, noting(getattr(StreamTask, name)))
     cluster.append(IN, 0, b"k", b"v")
     task.add_records(TopicPartition(IN, 0), cluster.records(IN))
     assert bench.registry.process(10) == 1

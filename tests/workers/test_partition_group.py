@@ -192,7 +192,9 @@ class TestIdling:
         assert bench.group.ready_to_process(1100)
         assert bench.enforced == 1
 
-    @pytest.mark.parametrize(("partitions", "idle_ms", "idle"), [([A], 100, True), ([A, B], 0, True), ([A, B], 100, False)])
+    @pytest.mark.parametrize(
+        ("partitions", "idle_ms", "idle"), [([A], 100, True), ([A, B], 0, True), ([A, B], 100, False)]
+    )
     def test_a_group_without_records_is_idle_unless_its_wait_has_begun(
         self, partitions: list[TopicPartition], idle_ms: int, idle: bool
     ) -> None:
