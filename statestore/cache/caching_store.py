@@ -52,8 +52,6 @@ NATIVE: Mapping[Any, type] = {
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
 }
-#: What caching stores have as closures over the cache's dicts.
-CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
 #: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
@@ -332,8 +330,6 @@ class CachingStore(StateStore):
     @override
     def close(self) -> None:
         self._cache.close()
-        for name in CLOSURES:  # what is called from now on finds the closed rows
-            vars(self).pop(name, None)
         super().close()
 
 

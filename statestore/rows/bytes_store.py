@@ -59,11 +59,11 @@ class BytesStore(ABC):
         for key, _ in self.rows(start, end):
             self.put(key, None)
 
-    def latest_rows(self, second_size: int) -> Any:
+    def latest_rows(self, second_size: int, interval_ms: int) -> Any:
         """Return an empty penstock.kernel LatestRows for the rows of window or session keys; None if it has none.
 
-        second_size: of the second number behind the record key, in bytes. All puts go through it, and reads ask it
-        first.
+        second_size: of the second number behind the record key, in bytes; interval_ms: of a segment. All puts go
+        through it, and reads ask it first.
         """
         return None
 
