@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from rich.console import Console
 from benchmarks.checks import check_topic
 from benchmarks.data import CODEC, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
+from benchmarks.idle import IDLE_SCENARIOS
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
+from benchmarks.moving import MOVING_SCENARIOS
 from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import (
@@ -50,15 +53,19 @@ ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
 }
 #: Only when they are requested: they need PySpark and a JDK.
 ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
-#: Only when they are requested, one by one or all of them by this name.
-WIDE_NAME = "wide"
-ON_REQUEST = {scenario.name: scenario for scenario in WIDE}
+#: Only when they are requested, one by one or all of a group by its name.
+GROUPS: dict[str, tuple[Scenario | RecoveryScenario, ...]] = {
+    "wide": WIDE,
+    "idle": IDLE_SCENARIOS,
+    "moving": MOVING_SCENARIOS,
+}
+ON_REQUEST = {scenario.name: scenario for group in GROUPS.values() for scenario in group}
 console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, WIDE_NAME, *ON_REQUEST, *ON_SPARK])}."
+    "--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, *GROUPS, *ON_REQUEST, *ON_SPARK])}."
 )
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
 @click.option("--peers", "with_peers", is_flag=True, help="Other Python libraries too, with fewer records.")
@@ -121,7 +128,7 @@ def main(
 def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario], list[SparkScenario]]:
     known: dict[str, Any] = {**ALL_SCENARIOS, **ON_REQUEST, **ON_SPARK}
     named = only.split(",") if only else list(ALL_SCENARIOS)
-    names = [each for name in named for each in (ON_REQUEST if name == WIDE_NAME else (name,))]
+    names = [each for name in named for each in ([s.name for s in GROUPS[name]] if name in GROUPS else [name])]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(known)}", param_hint="--only")
@@ -207,7 +214,8 @@ class Bench:
             "BENCHMARK_PAYMENTS": workload.payments_topic,
             "BENCHMARK_OUTPUT": output,
         }
-        program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
+        work = partial(scenario.rows, workload)
+        program = Program(system.command(scenario.topology, properties), topics, name, home / "log", work)
         try:
             progress = scenario.progress(workload, name)
             partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 READ_TIMEOUT_SECONDS = 30.0
@@ -63,9 +66,9 @@ class CountsCheck(Check):
 class LatestCheck(Check):
     """The last value of each key is the expected one, byte by byte."""
 
-    def __init__(self, expected: Mapping[bytes, bytes]) -> None:
+    def __init__(self, expected: Mapping[bytes, Any]) -> None:
         self._expected = expected
-        self._latest: dict[bytes, bytes] = {}
+        self._latest: dict[bytes, Any] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
         self._latest[key] = value
@@ -80,6 +83,17 @@ class LatestCheck(Check):
             f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self._latest.get(key)!r} "
             f"instead of {self._expected.get(key)!r}"
         )
+
+
+class SumsCheck(LatestCheck):
+    """The last totals (``n`` and ``sum``) of all tasks add up to the expected ones. The keys are ``<key>-<task>``."""
+
+    def problem(self) -> str | None:
+        sums: dict[bytes, Counter[str]] = defaultdict(Counter)
+        for key, value in self._latest.items():
+            sums[key.partition(b"-")[0]].update(orjson.loads(value))
+        self._latest = {key: orjson.dumps(total) for key, total in sums.items()}
+        return super().problem()
 
 
 @dataclass(slots=True)

@@ -26,8 +26,11 @@ RECORDS_PER_SECOND = 100_000  # of event time: a window of 10 s holds a million 
 WINDOW_MS = 10_000
 ADVANCE_MS = 2_000
 GAP_MS = 500  # that ends a session, and the most between a purchase and a payment that are joined
-#: Between a purchase that is paid, every second one, and its payment.
-PAID_AFTER_MS = 200
+#: Between a purchase that is paid, every second one, and its payment. Odd: no payment has the time of a purchase, so
+#: that a join of both by time has one right answer.
+PAID_AFTER_MS = 201
+#: Of event time: how often all purchases so far are added up.
+REPORT_EVERY_MS = 250
 ADMIN_TIMEOUT_SECONDS = 30.0
 FLUSH_TIMEOUT_SECONDS = 120.0
 
@@ -47,7 +50,8 @@ class Workload:
     @property
     def topic(self) -> str:
         """The input topic."""
-        return f"benchmark-purchases-{self.records}-{self.codec}"
+        keys = "" if self.keys == KEYS else f"-{self.keys}"
+        return f"benchmark-purchases-{self.records}-{self.codec}{keys}"
 
     @property
     def payments_topic(self) -> str:
@@ -65,8 +69,8 @@ class Workload:
         return (int(draw() * self.keys) for _ in range(self.records))
 
     def timestamp(self, number: int) -> int:
-        """Return the event time (ms) of the purchase of this number."""
-        return FIRST_TIMESTAMP_MS + number * 1000 // self.records_per_second
+        """Return the event time (ms, even) of the purchase of this number."""
+        return FIRST_TIMESTAMP_MS + number * 500 // self.records_per_second * 2
 
     def purchases(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and timestamp (ms) of each purchase, in order."""
@@ -132,19 +136,79 @@ class Workload:
         for key, value, _ in self.purchases():
             number, amount = totals[key]
             totals[key] = number, amount = number + 1, amount + orjson.loads(value)["amount"]
-            yield key, b'{"n":%d,"sum":%d}' % (number, amount)
+            yield key, _totals(number, amount)
+
+    def running_totals_and_pages(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the running totals with the page of the user's purchase before."""
+        pages: dict[bytes, str | None] = {}
+        for (key, value, _), (_, totals) in zip(self.purchases(), self.running_totals(), strict=True):
+            yield key, totals[:-1] + b',"previous":%b}' % orjson.dumps(pages.get(key))
+            pages[key] = orjson.loads(value)["page"]
+
+    def reports(self) -> dict[bytes, bytes]:
+        """Return number and sum of all purchases before each time at which they are reported, as JSON by this time."""
+        reports: dict[bytes, bytes] = {}
+        at, number, amount = FIRST_TIMESTAMP_MS + REPORT_EVERY_MS, 0, 0
+        for _, value, time in self.purchases():
+            while time >= at:
+                reports[b"%d" % at] = _totals(number, amount)
+                at += REPORT_EVERY_MS
+            number, amount = number + 1, amount + orjson.loads(value)["amount"]
+        return reports
 
     def paid_purchases(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield what the join with the payments gives: each purchase with the ``method`` of each payment near to it."""
-        payments: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
-        for key, value, time in self.payments():
-            payments[key].append((time, orjson.loads(value)["method"].encode()))
+        payments = self._payments_by_key()
         for key, value, time in self.purchases():
             of_user = payments[key]
             first = bisect_left(of_user, (time - GAP_MS,))
             for paid, method in of_user[first : bisect_left(of_user, (time + GAP_MS + 1,))]:
                 assert abs(paid - time) <= GAP_MS
-                yield key, value[:-1] + b',"method":"%b"}' % method
+                yield key, _paid(value, method)
+
+    def purchases_as_paid_before(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each purchase with the ``method`` of its user's last payment until then, if there is one."""
+        payments = self._payments_by_key()
+        for key, value, time in self.purchases():
+            number = bisect_left(payments[key], (time,))
+            if number:
+                yield key, _paid(value, payments[key][number - 1][1])
+
+    def last_paid_purchases(self) -> dict[bytes, bytes]:
+        """Return the last purchase by key, with the ``method`` of the last payment, where there is one."""
+        payments = self._payments_by_key()
+        return {key: _paid(value, payments[key][-1][1]) for key, value, _ in self.purchases() if payments[key]}
+
+    def _payments_by_key(self) -> dict[bytes, list[tuple[int, bytes]]]:
+        """Return time and method of all payments of each key, in order."""
+        payments: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
+        for key, value, time in self.payments():
+            payments[key].append((time, orjson.loads(value)["method"].encode()))
+        return payments
+
+    def page_changes(self) -> Iterator[tuple[bytes, int]]:
+        """Yield what each purchase changes in the sum of users' last purchases by page: page and amount.
+
+        That is its user's purchase before, which no longer counts, and itself; one change if both are of one page.
+        """
+        latest: dict[bytes, tuple[bytes, int]] = {}
+        for key, value, _ in self.purchases():
+            row = orjson.loads(value)
+            page, amount = row["page"].encode(), row["amount"]
+            old_page, old_amount = latest.get(key, (page, 0))
+            latest[key] = page, amount
+            if page == old_page:
+                yield page, amount - old_amount
+            else:
+                yield old_page, -old_amount
+                yield page, amount
+
+    def sums_by_page(self) -> dict[bytes, int]:
+        """Return the sum of users' last purchases by page."""
+        sums: dict[bytes, int] = defaultdict(int)
+        for page, amount in self.page_changes():
+            sums[page] += amount
+        return sums
 
     def totals(self) -> dict[bytes, bytes]:
         """Return number and sum of the purchases by key, as JSON."""
@@ -167,9 +231,13 @@ class Workload:
         for (key, value, _), user in zip(self.purchases(), self.users(), strict=True):
             yield key, value[:-1] + b',"city":"%b"}' % _city(user)
 
+    def last_located_purchases(self) -> dict[bytes, bytes]:
+        """Return the last of these by key."""
+        return dict(self.located_purchases())
+
     def user_rows(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and timestamp (ms) of each row of the users, which are older than all purchases."""
-        for user in range(KEYS):
+        for user in range(self.keys):
             yield b"k%06d" % user, b'{"name":"n%06d","city":"%b"}' % (user, _city(user)), FIRST_TIMESTAMP_MS - 1
 
     def load_payments(self, bootstrap_servers: str) -> None:
@@ -178,7 +246,7 @@ class Workload:
 
     def load(self, bootstrap_servers: str) -> None:
         """Write all purchases and users to their topics, unless they are there; raises KafkaException."""
-        load_topic(bootstrap_servers, self.table, self.user_rows(), KEYS, codec=self.codec)
+        load_topic(bootstrap_servers, self.table, self.user_rows(), self.keys, codec=self.codec)
         load_topic(bootstrap_servers, self.topic, self.purchases(), self.records, codec=self.codec)
 
 
@@ -194,12 +262,18 @@ def load_topic(
     if stored_records(bootstrap_servers, topic) == records:
         return
     recreate_topic(bootstrap_servers, topic, partitions)
+    append(bootstrap_servers, topic, rows, records, codec)
+
+
+def append(
+    bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int, codec: str = CODEC
+) -> None:
+    """Write so many rows (key, value, timestamp in ms) to a topic, behind what is there; raises KafkaException."""
     producer = make_producer(bootstrap_servers, codec=codec)
-    what = f"Loading {records:,} records into {topic}"
+    what = f"Writing {records:,} records to {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
         produce(producer, topic, key, value, timestamp)
-    producer.flush(FLUSH_TIMEOUT_SECONDS)
-    if stored_records(bootstrap_servers, topic) != records:
+    if producer.flush(FLUSH_TIMEOUT_SECONDS):
         raise KafkaException(f"not all records could be written to {topic}")
 
 
@@ -255,6 +329,14 @@ def stored_records(bootstrap_servers: str, topic: str) -> int:
 
 def _city(user: int) -> bytes:
     return b"c%03d" % (user % 500)
+
+
+def _totals(number: int, amount: int) -> bytes:
+    return b'{"n":%d,"sum":%d}' % (number, amount)
+
+
+def _paid(purchase: bytes, method: bytes) -> bytes:
+    return purchase[:-1] + b',"method":"%b"}' % method
 
 
 def _json(number: int, user: int) -> bytes:

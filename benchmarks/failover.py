@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from rich.console import Console
 
-from benchmarks.data import PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import (
@@ -36,6 +36,13 @@ BEFORE, AFTER = 200, 400
 POLL_SECONDS = 0.05
 #: So that a record is answered when it is processed, not at the next commit, which comes up to a second later.
 NO_CACHE: Mapping[str, str] = {"statestore.cache.max.bytes": "0"}
+CLASSIC: Mapping[str, str] = {**NO_CACHE, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+#: What CLASSIC and standbys say, where the broker has the group's settings.
+STREAMS_GROUP = {
+    "streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "streams.heartbeat.interval.ms": str(SESSION_TIMEOUT_MS // 3),
+    "streams.num.standby.replicas": "1",
+}
 console = Console(stderr=True)
 READ_BATCH = 1_000
 
@@ -102,9 +109,9 @@ class Failover(RecoveryScenario, ABC):
 
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run."""
-        run.config = {**self.config, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+        run.config = self.config
         recreate_topic(run.bootstrap_servers, run.input)
-        run.write_changelog(workload)
+        run.write_counts(workload)
         with (
             running(run),
             Feeder(run.bootstrap_servers, run.input) as feeder,
@@ -128,10 +135,6 @@ class Failover(RecoveryScenario, ABC):
         rss = max(instance.rss_bytes for instance in run.instances)
         return Recovered(seconds, seconds, rss, sum(instance.cpu_seconds for instance in run.instances))
 
-    def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare: the input is the run's own."""
-        return ""
-
     @abstractmethod
     def start(self, run: Run) -> None:
         """Start the programs."""
@@ -152,7 +155,7 @@ class ProcessFailover(Failover):
     """
 
     name, title = "failover", "SIGKILL of one of two processes"
-    config: ClassVar[Mapping[str, str]] = NO_CACHE
+    config: ClassVar[Mapping[str, str]] = CLASSIC
 
     def start(self, run: Run) -> None:
         """See Failover.start."""
@@ -178,7 +181,7 @@ class HostFailover(Failover):
     """One of two machines dies: the other one, which has standby tasks, takes over after the session timeout."""
 
     name, title = "failover-standby", f"loss of one of two hosts, standbys, session {SESSION_TIMEOUT_MS // 1000} s"
-    config: ClassVar[Mapping[str, str]] = {**NO_CACHE, "num.standby.replicas": "1"}
+    config: ClassVar[Mapping[str, str]] = {**CLASSIC, "num.standby.replicas": "1"}
 
     def start(self, run: Run) -> None:
         """See Failover.start."""
@@ -197,8 +200,34 @@ class HostFailover(Failover):
         return len(offsets) == PARTITIONS and min(offsets.values()) > workload.records / PARTITIONS * 0.98
 
 
+class StreamsGroupHostFailover(HostFailover):
+    """The same, where the broker assigns the tasks (KIP-1071).
+
+    The dev broker allows groups such a session; elsewhere group.streams.min.session.timeout.ms is 45 s by default.
+    """
+
+    name, title = "failover-streams", f"the same, group.protocol=streams, session {SESSION_TIMEOUT_MS // 1000} s"
+    config: ClassVar[Mapping[str, str]] = {**NO_CACHE, "group.protocol": "streams"}
+
+    def start(self, run: Run) -> None:
+        """See Failover.start."""
+        entries = [
+            ConfigEntry(*setting, incremental_operation=AlterConfigOpType.SET) for setting in STREAMS_GROUP.items()
+        ]
+        group = ConfigResource(ResourceType.GROUP, run.name, incremental_configs=entries)
+        admin = AdminClient({"bootstrap.servers": run.bootstrap_servers})
+        admin.incremental_alter_configs([group])[group].result(ADMIN_TIMEOUT_SECONDS)
+        super().start(run)
+
+
 #: What ``python -m benchmarks`` runs beside the scenarios of throughput.
-RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (Restore(), ProcessFailover(), HostFailover(), *LATENCY_SCENARIOS)
+RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (
+    Restore(),
+    ProcessFailover(),
+    HostFailover(),
+    StreamsGroupHostFailover(),
+    *LATENCY_SCENARIOS,
+)
 
 
 class RecoveryBench:

@@ -7,6 +7,8 @@ row is the serde alone, so that a row says whether a fast way was built for one 
 
 from __future__ import annotations
 
+import json
+import platform
 import random
 import statistics
 import tempfile
@@ -14,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.driver import CACHE_BYTES
+from benchmarks.heat_map import Cell, heat_map
 from benchmarks.instructions import counted, made_task
+from benchmarks.report import machine_line
 from penstock import (
     BufferConfig,
     JoinWindows,
@@ -68,6 +72,15 @@ class Item(msgspec.Struct, frozen=True):
     shop: str
 
 
+AVRO_SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Item",
+        "fields": [{"name": "id", "type": "long"}, {"name": "shop", "type": "string"}],
+    }
+)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A serde, and how to make the n-th object for it."""
@@ -98,7 +111,11 @@ COMMON = (
 )
 WINDOWED = Kind("windowed", Serdes.time_windowed(Serdes.string(), timedelta(seconds=10)), _windowed)
 KEY_KINDS = (TEXT, INT64, *COMMON, WINDOWED)
+#: Penstock's own; tests/test_matrix.py holds them to a limit.
 VALUE_KINDS = (INT64, TEXT, *COMMON)
+#: Of confluent-kafka, with a registry in memory: no request is measured.
+AVRO = Kind("avro", Serdes.avro(AVRO_SCHEMA, "mock://"), lambda n: {"id": n, "shop": "s"})
+VALUE_COLUMNS = (*VALUE_KINDS[1:], AVRO)
 
 
 def newest(_old: Any, new: Any) -> Any:
@@ -178,6 +195,11 @@ def _regrouped(made: Declared) -> KStream[Any, Any]:
     return grouped.reduce(newest, newest).to_stream()
 
 
+def _joined_by_foreign_key(made: Declared) -> KStream[Any, Any]:
+    joined = made.table().join(made.table(OTHER), newest, foreign_key=lambda key, _value: key, with_key=True)
+    return joined.to_stream()
+
+
 def _versioned(made: Declared) -> KStream[Any, Any]:
     rows = Stores.persistent_versioned_key_value_store("rows", timedelta(minutes=1))
     return made.builder.table(INPUT, key_serde=made.keys, value_serde=made.values, store=rows).to_stream()
@@ -197,6 +219,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
     "versioned table": (_versioned, CACHE_BYTES),
     "table regrouped": (_regrouped, CACHE_BYTES),
     "stream-table join": (lambda made: made.stream().join(made.table(OTHER), newest), CACHE_BYTES),
+    "foreign-key join": (_joined_by_foreign_key, 0),
     "table-table join": (lambda made: made.table().join(made.table(OTHER), newest).to_stream(), CACHE_BYTES),
     "stream-stream join": (_joined_streams, CACHE_BYTES),
 }
@@ -283,7 +306,7 @@ def cells(names: Sequence[str]) -> Iterator[tuple[str, Kind, Kind]]:
     """Yield what is to be measured, row by row: each serde of keys, then each of values."""
     for name in names:
         yield from ((name, keys, INT64) for keys in KEY_KINDS)
-        yield from ((name, TEXT, values) for values in VALUE_KINDS[1:])
+        yield from ((name, TEXT, values) for values in VALUE_COLUMNS)
 
 
 Costs = dict[tuple[str, str, str], float]
@@ -292,6 +315,17 @@ Costs = dict[tuple[str, str, str], float]
 def slower(costs: Costs, operator: str, keys: Kind, values: Kind) -> float:
     """Return how much more a cell costs than text and int64 in its row."""
     return costs[operator, keys.name, values.name] / costs[operator, TEXT.name, INT64.name]
+
+
+def as_heat_map(costs: Costs, names: Sequence[str], note: str) -> str:
+    """Return the whole matrix as SVG."""
+
+    def row(name: str, kinds: Sequence[tuple[Kind, Kind]]) -> list[Cell]:
+        return [(costs[name, k.name, v.name], slower(costs, name, k, v)) for k, v in kinds]
+
+    by_key, by_value = [(kind, INT64) for kind in KEY_KINDS], [(TEXT, kind) for kind in VALUE_COLUMNS]
+    rows = [(name, (row(name, by_key), row(name, by_value))) for name in names]
+    return heat_map(rows, ([kind.name for kind in KEY_KINDS], [kind.name for kind in VALUE_COLUMNS]), note)
 
 
 def as_table(costs: Costs, names: Sequence[str], kinds: Sequence[Kind], of_keys: bool) -> Table:
@@ -314,7 +348,8 @@ def as_table(costs: Costs, names: Sequence[str], kinds: Sequence[Kind], of_keys:
 @click.option("--only", metavar="NAMES", help=f"Some of: {'; '.join(OPERATORS)} (with semicolons).")
 @click.option("--records", type=click.IntRange(min=BATCH), default=RECORDS, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-def main(only: str | None, records: int, rounds: int) -> None:
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it as a heat map (SVG).")
+def main(only: str | None, records: int, rounds: int, plot: Path | None) -> None:
     """Print what a record costs in each stateful operator with each serde: where it is bold, a third more than text."""
     names = [name.strip() for name in only.split(";")] if only else list(OPERATORS)
     for unknown in sorted(set(names) - set(OPERATORS)):
@@ -326,7 +361,10 @@ def main(only: str | None, records: int, rounds: int) -> None:
             costs[name, keys.name, values.name] = measured(name, keys, values, records, rounds)
     console = Console()
     console.print(as_table(costs, names, KEY_KINDS, of_keys=True))
-    console.print(as_table(costs, names, VALUE_KINDS, of_keys=False))
+    console.print(as_table(costs, names, (INT64, *VALUE_COLUMNS), of_keys=False))
+    if plot is not None:
+        note = f"{datetime.now(UTC):%Y-%m-%d}; {machine_line()}; Python {platform.python_version()}"
+        plot.write_text(as_heat_map(costs, names, note), "utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +38,22 @@ class BenchmarkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started: command and environment; its consumer group; where its output goes."""
+    """What is started: command and environment; its consumer group; where its output goes.
+
+    work: how much is done when so many records are processed, where that is not the records themselves.
+    """
 
     command: list[str]
     environment: Mapping[str, str]
     group: str
     log_file: Path
+    work: Callable[[float], float] = float
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run. rate: records/s after the warm-up; seconds: how long it was measured; start_seconds: from the process's
-    start to the first commit.
+    """One run. rate: records/s after the warm-up, or what else Program.work counts; seconds: how long it was measured;
+    start_seconds: from the process's start to the first commit.
     """
 
     rate: float
@@ -121,7 +125,7 @@ def measure(
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            measurement = _watch(process, Watch(process, reader, partitions, apart), records, warm_up)
+            measurement = _watch(process, Watch(process, reader, partitions, apart), records, warm_up, program.work)
         except BenchmarkError as error:
             raise BenchmarkError(f"{error}. Its log: {program.log_file}") from error
         finally:
@@ -131,7 +135,13 @@ def measure(
     return measurement
 
 
-def _watch(process: subprocess.Popen[bytes], watch: Watch, records: int, warm_up: int) -> Measurement:
+def _watch(
+    process: subprocess.Popen[bytes],
+    watch: Watch,
+    records: int,
+    warm_up: int,
+    work: Callable[[float], float] = float,
+) -> Measurement:
     begin = latest = time.monotonic()
     first: float | None = None
     committed = 0
@@ -144,21 +154,22 @@ def _watch(process: subprocess.Popen[bytes], watch: Watch, records: int, warm_up
             latest, committed = now, watch.progress.committed
         elif now - latest > STALL_SECONDS:
             raise BenchmarkError(f"nothing was committed for {STALL_SECONDS:.0f} s, after {committed} records")
-    return _measured(watch, warm_up, (first or begin) - begin)
+    return _measured(watch, warm_up, (first or begin) - begin, work)
 
 
-def _measured(watch: Watch, warm_up: int, start_seconds: float) -> Measurement:
+def _measured(watch: Watch, warm_up: int, start_seconds: float, work: Callable[[float], float]) -> Measurement:
     span = watch.progress.span(warm_up)
     seconds = 0.0 if span is None else span[1] - span[0]
     if span is None or seconds < MEASURED_SECONDS_MIN:
         raise BenchmarkError(f"after the warm-up there were only {seconds:.2f} s to measure: give it more --records")
-    records, cpu = (curve.at(span[1]) - curve.at(span[0]) for curve in (watch.progress, watch.cpu))
+    done = work(watch.progress.at(span[1])) - work(watch.progress.at(span[0]))
+    cpu = watch.cpu.at(span[1]) - watch.cpu.at(span[0])
     return Measurement(
-        rate=records / seconds,
+        rate=done / seconds,
         seconds=seconds,
         start_seconds=start_seconds,
         rss_bytes=watch.rss_bytes,
-        cpu_seconds_per_million=cpu / records * 1e6,
+        cpu_seconds_per_million=cpu / done * 1e6,
     )
 
 

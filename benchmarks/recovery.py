@@ -14,24 +14,23 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
 
 from benchmarks.checks import CountsCheck, check_topic
 from benchmarks.data import (
     ADMIN_TIMEOUT_SECONDS,
-    FLUSH_TIMEOUT_SECONDS,
     PARTITIONS,
     Workload,
-    make_producer,
-    produce,
+    append,
+    load_topic,
     recreate_topic,
 )
 from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
@@ -43,10 +42,11 @@ from penstock.topology.records import TopicPartition
 #: Records that are counted on top of what is restored: they show that all of it is there.
 TAIL_RECORDS = 20_000
 #: How long a program may take for a step before the run counts as failed.
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 LOOK_SECONDS = 0.02
 #: Kafka's shortest session under the broker's defaults: with Kafka Streams' 45 s a failover would measure only that.
 SESSION_TIMEOUT_MS = 6_000
+console = Console(stderr=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class LogLines:
             for match in re.finditer(pattern, file.read_text("utf-8", errors="replace"), re.MULTILINE):
                 yield match.groups()
 
-    def restore_seconds(self) -> float:
+    def restore_seconds(self, stores: int) -> float:
         """Return the time from the first store's beginning to the last one's end.
 
         Some begin twice: a task that the first thread had alone moves to the second one when that has joined.
         """
         times = [(what, int(at)) for what, at in self._found(r"^RESTORE (start|end) (\d+)\s*$")]
         starts, ends = ([at for what, at in times if what == wanted] for wanted in ("start", "end"))
-        if len(starts) < PARTITIONS or len(ends) != PARTITIONS:
-            raise BenchmarkError(f"{len(starts)} restores have begun and {len(ends)} ended instead of {PARTITIONS}")
+        if len(starts) < stores or len(ends) != stores:
+            raise BenchmarkError(f"{len(starts)} restores have begun and {len(ends)} ended instead of {stores}")
         return (max(ends) - min(starts)) / 1000
 
     def standby_offsets(self) -> dict[int, int]:
@@ -92,6 +92,7 @@ class Instance:
 
     process: subprocess.Popen[bytes]
     log_file: Path
+    properties: Path
     rss_bytes: int = 0
     cpu_seconds: float = 0.0
 
@@ -139,7 +140,10 @@ class Instance:
 
 @dataclass
 class Run:
-    """One application of one system: its topics, its directory, its programs."""
+    """One application of one system: its topics, its directory, its programs.
+
+    partitions: of its input; topology, store: what it runs, and the store with a changelog.
+    """
 
     bootstrap_servers: str
     system: System
@@ -147,6 +151,9 @@ class Run:
     home: Path
     input: str
     config: Mapping[str, str] = field(default_factory=dict)
+    partitions: int = PARTITIONS
+    topology: str = "count"
+    store: str = "counts"
     instances: list[Instance] = field(default_factory=list)
 
     @property
@@ -156,8 +163,8 @@ class Run:
 
     @property
     def changelog(self) -> str:
-        """The changelog of the store of counts."""
-        return f"{self.name}-counts-changelog"
+        """The changelog of the store."""
+        return f"{self.name}-{self.store}-changelog"
 
     def start(self, threads: int) -> Instance:
         """Start one more program; each has its own state directory, as on its own machine."""
@@ -174,13 +181,24 @@ class Run:
         }
         properties = self.home / f"application-{number}.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
-        log_file = self.home / f"log-{number}"
+        return self.start_with(properties)
+
+    def start_with(self, properties: Path) -> Instance:
+        """Start a program with these properties, perhaps once more: then its state is on its disk."""
+        log_file = self.home / f"log-{len(self.instances)}"
         environment = {**os.environ, "BENCHMARK_INPUT": self.input, "BENCHMARK_OUTPUT": self.output}
         with log_file.open("wb") as log:
-            command = self.system.command("count", properties)
+            command = self.system.command(self.topology, properties)
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        self.instances.append(Instance(process, log_file))
+        self.instances.append(Instance(process, log_file, properties))
         return self.instances[-1]
+
+    @contextmanager
+    def committed(self) -> Iterator[Callable[[], dict[int, int]]]:
+        """Yield what returns how many records of each partition of the input are committed."""
+        partitions = [TopicPartition(self.input, number) for number in range(self.partitions)]
+        with GroupOffsetsReader(self.name, network_settings({"bootstrap.servers": self.bootstrap_servers})) as offsets:
+            yield lambda: {p.partition: at.offset for p, at in offsets.committed(partitions).items() if at is not None}
 
     def log_lines(self) -> LogLines:
         """Return what all programs have said so far."""
@@ -189,27 +207,33 @@ class Run:
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; raises BenchmarkError if it takes too long or a program ends."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            for instance in self.instances:
-                instance.look()
-            if time.monotonic() > deadline:
-                raise BenchmarkError(f"not within {PATIENCE_SECONDS:.0f} s: {what}. Its logs: {self.home}")
-            time.sleep(LOOK_SECONDS)  # from outside there is nothing to wait for but its answers
+        with console.status(f"Waiting for {what}"):
+            while not condition():
+                for instance in self.instances:
+                    instance.look()
+                if time.monotonic() > deadline:
+                    raise BenchmarkError(f"not within {PATIENCE_SECONDS:.0f} s: {what}. Its logs: {self.home}")
+                time.sleep(LOOK_SECONDS)  # from outside there is nothing to wait for but its answers
 
-    def write_changelog(self, workload: Workload) -> Counter[bytes]:
+    def write_counts(self, workload: Workload) -> Counter[bytes]:
         """Write what a count of the workload leaves behind; returns the counts by key. Raises KafkaException."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 3})
-        new = NewTopic(self.changelog, PARTITIONS, 1, config={"cleanup.policy": "compact"})
-        admin.create_topics([new])[self.changelog].result(ADMIN_TIMEOUT_SECONDS)
-        producer = make_producer(self.bootstrap_servers)
         counts: Counter[bytes] = Counter()
-        for number, user in enumerate(workload.users()):
-            key = b"k%06d" % user
-            counts[key] += 1
-            produce(producer, self.changelog, key, counts[key].to_bytes(8), workload.timestamp(number))
-        if producer.flush(FLUSH_TIMEOUT_SECONDS):
-            raise KafkaException(f"not all records could be written to {self.changelog}")
+
+        def rows() -> Iterator[tuple[bytes, bytes, int]]:
+            for number, user in enumerate(workload.users()):
+                key = b"k%06d" % user
+                counts[key] += 1
+                yield key, counts[key].to_bytes(8), workload.timestamp(number)
+
+        self.write_changelog(rows(), workload.records)
         return counts
+
+    def write_changelog(self, rows: Iterable[tuple[bytes, bytes, int]], number: int) -> None:
+        """Write so many rows (key, value, timestamp in ms) to the changelog of the store; raises KafkaException."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 3})
+        new = NewTopic(self.changelog, self.partitions, 1, config={"cleanup.policy": "compact"})
+        admin.create_topics([new])[self.changelog].result(ADMIN_TIMEOUT_SECONDS)
+        append(self.bootstrap_servers, self.changelog, rows, number)
 
     def end(self) -> None:
         """Stop what still runs; raises BenchmarkError if it did not end cleanly."""
@@ -245,37 +269,40 @@ class RecoveryScenario(ABC):
         """Measure once; raises BenchmarkError for a failed run or wrong answers."""
 
     def prepare(self, bootstrap_servers: str) -> str:
-        """Return the input topic of a run."""
-        tail = Workload(TAIL_RECORDS)
-        tail.load(bootstrap_servers)
-        return tail.topic
+        """Return the input topic of a run; "" if the run makes its own."""
+        return ""
 
 
 class Restore(RecoveryScenario):
     """From an empty group and an empty disk to the first answers: no session of an earlier member is waited for."""
 
-    name, title, unit, more_is_better = "restore", "restore a count, empty disk", "k/s", True
+    unit, more_is_better = "k/s", True
+
+    def __init__(
+        self, name: str = "restore", title: str = "restore a count, empty disk", partitions: int = PARTITIONS
+    ) -> None:
+        self.name, self.title, self._partitions = name, title, partitions
+
+    def prepare(self, bootstrap_servers: str) -> str:
+        """See RecoveryScenario.prepare."""
+        tail, partitions = Workload(TAIL_RECORDS), self._partitions
+        topic = f"{tail.topic}-in-{partitions}"
+        load_topic(bootstrap_servers, topic, tail.purchases(), TAIL_RECORDS, partitions)
+        return topic
 
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run."""
-        restored = run.write_changelog(workload)
+        run.partitions = self._partitions
+        restored = run.write_counts(workload)
         tail = Workload(TAIL_RECORDS)
-        partitions = [TopicPartition(run.input, number) for number in range(PARTITIONS)]
-        with (
-            running(run),
-            GroupOffsetsReader(run.name, network_settings({"bootstrap.servers": run.bootstrap_servers})) as offsets,
-        ):
-
-            def committed() -> int:
-                return sum(at.offset for at in offsets.committed(partitions).values() if at is not None)
-
+        with running(run), run.committed() as committed:
             begin = time.monotonic()
             program = run.start(threads=int(COMMON_CONFIG["num.stream.threads"]))
-            run.wait_until(lambda: committed() > 0, "the first answers")
+            run.wait_until(lambda: any(committed().values()), "the first answers")
             first_answer = time.monotonic() - begin
-            run.wait_until(lambda: committed() == TAIL_RECORDS, "all answers")
+            run.wait_until(lambda: sum(committed().values()) == TAIL_RECORDS, "all answers")
             program.look()
-            seconds = run.log_lines().restore_seconds()
+            seconds = run.log_lines().restore_seconds(run.partitions)
         expected = {key: restored[key] + count for key, count in tail.counts().items()}
         problem = check_topic(run.bootstrap_servers, run.output, CountsCheck(expected))
         if problem:

@@ -28,7 +28,8 @@ from benchmarks.systems import THREADS, KafkaStreams, Penstock
 PAGE_WIDTH = 160
 MARKDOWN_WIDTH = 400  # no row of a table is broken
 CAPTION = (
-    "k/s: thousand records a second after the warm-up, as long as there were records to read; for s: so long.\n"
+    "k/s: thousand records (of scans: rows) a second after the warm-up, as long as there were records to read; for s:\n"
+    "so long.\n"
     "Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from the\n"
     "process's start to the first commit. CPU s/M: of all processes of the system, for a million records."
 )
@@ -42,8 +43,6 @@ Results = dict[Scenario, dict[str, list[Measurement]]]
 
 def environment_line(workload: Workload, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
     """Return what the numbers depend on: date, machine, records, versions."""
-    memory = psutil.virtual_memory().total / 2**30
-    machine = f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
     others: dict[float, list[str]] = {}
     for scenario in scenarios:
         if scenario.times != 1:
@@ -51,7 +50,13 @@ def environment_line(workload: Workload, versions: list[str], scenarios: Iterabl
     records = workload.records
     more = "".join(f" ({', '.join(names)}: {int(records * times):,})" for times, names in others.items())
     read = f"{records:,} records{more} in {workload.codec}, {THREADS} threads"
-    return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
+    return f"{datetime.now(UTC):%Y-%m-%d}; {machine_line()}; {read}; {', '.join(versions)}"
+
+
+def machine_line() -> str:
+    """Return what a machine is: cores, memory, system."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
 def _processor() -> str:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache, partial
+from typing import Any
 
-from benchmarks.checks import Check, CountsCheck, LatestCheck, RowsCheck, RowSum, sum_of_rows
-from benchmarks.data import Workload
+from benchmarks.checks import Check, CountsCheck, LatestCheck, RowsCheck, RowSum, SumsCheck, sum_of_rows
+from benchmarks.data import REPORT_EVERY_MS, Workload
+
+#: By key, or rows in any order.
+Expected = Mapping[bytes, Any] | Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one.
 
+    expected: what the output must be, from the generator; check_of: makes the check of it.
     times: so many times the records, so that what is fast lasts long enough, and what is slow does not take minutes:
-    commits are a second apart. with_payments: it reads the payments too. repartition: an internal topic that it reads
-    last, whose commits show its progress.
+    commits are a second apart. with_payments: it reads the payments too. internal: the internal topics that records
+    pass, in order, and how many records there are in each; the commits of the last one show the progress.
+    rows: how many rows of its stores have been read when so many records are processed, where that is what is measured.
     """
 
     name: str
     title: str
     topology: str
-    check: Callable[[Workload], Check]
+    expected: Callable[[Workload], Expected]
+    check_of: Callable[[Any], Check]
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
     times: float = 1
     with_payments: bool = False
-    repartition: str | None = None
+    internal: Mapping[str, Callable[[Workload], int]] = field(default_factory=dict, hash=False)
+    rows: Callable[[Workload, float], float] = lambda _workload, records: records
+
+    def check(self, workload: Workload) -> Check:
+        """Return a new check of an output."""
+        return self.check_of(_expected(self.expected, workload))
 
     def inputs(self, workload: Workload) -> dict[str, int]:
         """Return how many records there are to read, by topic."""
@@ -35,124 +47,158 @@ class Scenario:
 
     def progress(self, workload: Workload, application_id: str) -> dict[str, int]:
         """Return how many records are committed in the end, by topic."""
-        if self.repartition is None:
-            return self.inputs(workload)
-        return {f"{application_id}-{self.repartition}-repartition": workload.records}
+        internal = {f"{application_id}-{topic}": count(workload) for topic, count in self.internal.items()}
+        return dict([internal.popitem()]) if internal else self.inputs(workload)
 
     def processed(self, workload: Workload) -> int:
-        """Return how many records are processed in all, those of the repartition topic too."""
-        return sum(self.inputs(workload).values()) + (workload.records if self.repartition is not None else 0)
+        """Return how many records are processed in all, those of internal topics too."""
+        return sum(self.inputs(workload).values()) + sum(count(workload) for count in self.internal.values())
 
 
-@cache
-def _counts(workload: Workload) -> Mapping[bytes, int]:
-    return workload.counts()
+@lru_cache(maxsize=8)  # one scenario's systems are measured one after the other
+def _expected(expected: Callable[[Workload], Expected], workload: Workload) -> Mapping[bytes, Any] | RowSum:
+    found = expected(workload)
+    return found if isinstance(found, Mapping) else sum_of_rows(found)
 
 
-@cache
-def _windowed_counts(workload: Workload) -> Mapping[bytes, int]:
-    return workload.windowed_counts()
+def _records(workload: Workload) -> int:
+    return workload.records
 
 
-@cache
-def _totals(workload: Workload) -> Mapping[bytes, bytes]:
-    return workload.totals()
+def _page_changes(workload: Workload) -> int:
+    return sum(1 for _ in workload.page_changes())
 
 
-@cache
-def _doubled_purchases(workload: Workload) -> RowSum:
-    return sum_of_rows(workload.doubled_purchases())
+def _rows_of_users(workload: Workload, records: float) -> float:
+    """Each record reads all of its user's so far, itself too."""
+    return records * records / workload.keys / 2 + records
 
 
-@cache
-def _located_purchases(workload: Workload) -> RowSum:
-    return sum_of_rows(workload.located_purchases())
+def _rows_of_reports(workload: Workload, records: float) -> float:
+    """All so far are read again and again."""
+    return records * records / (workload.records_per_second * REPORT_EVERY_MS / 1000) / 2
 
+
+UNCACHED = {"statestore.cache.max.bytes": "0"}
 
 SCENARIOS = (
-    Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload)), times=5),
+    Scenario("count", "count by key, cache", "count", Workload.counts, CountsCheck, times=5),
     Scenario(
         "count-uncached",
         "count by key, no cache",
         "count",
-        lambda workload: CountsCheck(_counts(workload), every_update=True),
-        {"statestore.cache.max.bytes": "0"},
+        Workload.counts,
+        partial(CountsCheck, every_update=True),
+        UNCACHED,
     ),
     Scenario(
         "exactly-once",
         "count by key, cache, exactly-once",
         "count",
-        lambda workload: CountsCheck(_counts(workload)),
+        Workload.counts,
+        CountsCheck,
         {"processing.guarantee": "exactly_once_v2"},
         times=5,
     ),
-    Scenario(
-        "windowed-count",
-        "count by 10 s window, cache",
-        "windowed_count",
-        lambda workload: CountsCheck(_windowed_counts(workload)),
-    ),
-    Scenario(
-        "aggregate",
-        "aggregate into a dict, cache",
-        "aggregate",
-        lambda workload: LatestCheck(_totals(workload)),
-    ),
-    Scenario(
-        "map-filter",
-        "JSON map and filter",
-        "map_filter",
-        lambda workload: RowsCheck(_doubled_purchases(workload)),
-        times=3,
-    ),
-    Scenario("table-join", "stream-table join", "table_join", lambda workload: RowsCheck(_located_purchases(workload))),
+    Scenario("windowed-count", "count by 10 s window, cache", "windowed_count", Workload.windowed_counts, CountsCheck),
+    Scenario("aggregate", "aggregate into a dict, cache", "aggregate", Workload.totals, LatestCheck),
+    Scenario("map-filter", "JSON map and filter", "map_filter", Workload.doubled_purchases, RowsCheck, times=3),
+    Scenario("table-join", "stream-table join", "table_join", Workload.located_purchases, RowsCheck),
 )
 
 #: What is slower, with a third of the records: 2 million by default. ``--only wide``.
-WIDE_TIMES = 1 / 3
+_wide = partial(Scenario, times=1 / 3)
 WIDE = (
-    Scenario(
+    _wide(
         "repartition",
         "count by another key, repartitioned",
         "repartition",
-        lambda workload: CountsCheck(workload.repartitioned_counts()),
-        times=WIDE_TIMES,
-        repartition="by-user",
+        Workload.repartitioned_counts,
+        CountsCheck,
+        internal={"by-user-repartition": _records},
     ),
-    Scenario(
-        "processor",
-        "processor: get, put, forward",
-        "processor",
-        lambda workload: RowsCheck(sum_of_rows(workload.running_totals())),
-        times=WIDE_TIMES,
+    _wide("processor", "processor: get, put, forward", "processor", Workload.running_totals, RowsCheck),
+    _wide(
+        "two-stores",
+        "processor with two stores",
+        "two_stores",
+        Workload.running_totals_and_pages,
+        RowsCheck,
     ),
-    Scenario(
+    _wide(
+        "prefix-scan",
+        "rows of prefix scans, 10 each",
+        "prefix_scan",
+        Workload.running_totals,
+        RowsCheck,
+        rows=_rows_of_users,
+    ),
+    _wide(
+        "range-scan",
+        "rows of range scans, 10 each",
+        "range_scan",
+        Workload.running_totals,
+        RowsCheck,
+        rows=_rows_of_users,
+    ),
+    _wide(
+        "punctuator",
+        "rows of a punctuator's full scans",
+        "punctuator",
+        Workload.reports,
+        SumsCheck,
+        times=1 / 6,
+        rows=_rows_of_reports,
+    ),
+    _wide(
         "window-suppress",
         "count by 10 s window, suppressed",
         "window_suppress",
-        lambda workload: RowsCheck(sum_of_rows(workload.final_counts())),
-        times=WIDE_TIMES,
+        Workload.final_counts,
+        RowsCheck,
     ),
-    Scenario(
+    _wide(
         "stream-join",
         "stream-stream join within 500 ms",
         "stream_join",
-        lambda workload: RowsCheck(sum_of_rows(workload.paid_purchases())),
-        times=WIDE_TIMES,
+        Workload.paid_purchases,
+        RowsCheck,
         with_payments=True,
     ),
-    Scenario(
-        "session",
-        "count by session, gap of 500 ms",
-        "session",
-        lambda workload: CountsCheck(workload.session_counts()),
-        times=WIDE_TIMES,
+    _wide("session", "count by session, gap of 500 ms", "session", Workload.session_counts, CountsCheck),
+    _wide("hopping", "count by window of 10 s, every 2 s", "hopping", Workload.hopping_counts, CountsCheck),
+    _wide(
+        "table-table-join",
+        "table-table join",
+        "table_table_join",
+        Workload.last_paid_purchases,
+        LatestCheck,
+        with_payments=True,
     ),
-    Scenario(
-        "hopping",
-        "count by window of 10 s, every 2 s",
-        "hopping",
-        lambda workload: CountsCheck(workload.hopping_counts()),
-        times=WIDE_TIMES,
+    _wide(
+        "foreign-key-join",
+        "foreign-key join, no cache",
+        "foreign_key_join",
+        Workload.last_located_purchases,
+        LatestCheck,
+        UNCACHED,
+        internal={"city-subscription-registration-topic": _records, "city-subscription-response-topic": _records},
+    ),
+    _wide(
+        "retraction",
+        "sum of a table by another key, no cache",
+        "retraction",
+        Workload.sums_by_page,
+        CountsCheck,
+        UNCACHED,
+        internal={"by-page-repartition": _page_changes},
+    ),
+    _wide(
+        "versioned",
+        "stream-table join, versioned table",
+        "versioned",
+        Workload.purchases_as_paid_before,
+        RowsCheck,
+        with_payments=True,
     ),
 )

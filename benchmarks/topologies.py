@@ -11,8 +11,10 @@ import msgspec
 from penstock import (
     BufferConfig,
     JoinWindows,
+    Materialized,
     Processor,
     ProcessorContext,
+    Punctuation,
     Record,
     Serdes,
     SessionWindows,
@@ -21,6 +23,7 @@ from penstock import (
     Suppressed,
     TimeWindows,
     Topology,
+    ValueAndTimestamp,
 )
 
 WINDOW = timedelta(seconds=10)
@@ -30,6 +33,9 @@ GAP = timedelta(milliseconds=500)
 #: How late a purchase or payment may come. It is also how long a session that was merged is still seen in its store:
 #: without grace, both systems sometimes send no tombstone for one that has expired before the cache is flushed.
 GRACE = timedelta(minutes=1)
+#: How long a versioned table keeps old versions.
+HISTORY = timedelta(minutes=1)
+REPORT_EVERY_MS = 250
 
 #: Both systems' programs learn from their environment which topics a run uses.
 INPUT_VARIABLE = "BENCHMARK_INPUT"
@@ -86,6 +92,12 @@ class Totals(msgspec.Struct):
     sum: int
 
 
+class TotalsAndPage(Totals):
+    """Totals with the page of the purchase before."""
+
+    previous: str | None
+
+
 def count() -> Topology:
     """Count the purchases of each user."""
     builder = StreamsBuilder()
@@ -95,6 +107,19 @@ def count() -> Topology:
         .count(store="counts")
         .to_stream()
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def keep_first() -> Topology:
+    """Keep the first value of each user, and answer each purchase with it."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .reduce(lambda first, later: first, store="first")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
     )
     return builder.build()
 
@@ -208,6 +233,128 @@ def processor() -> Topology:
     return builder.build()
 
 
+class AddUpAndCompare(Processor[str, Purchase, str, TotalsAndPage]):
+    """Keeps each user's totals in one store and the page of the last purchase in another, and forwards both."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Find the stores."""
+        super().init(context)
+        self.totals = context.get_state_store("totals")
+        self.pages = context.get_state_store("pages")
+
+    def process(self, record: Record[str, Purchase]) -> None:
+        """Add a purchase to its user's totals, and keep its page."""
+        user, purchase = record.key, record.value
+        before = self.totals.get(user) or Totals(0, 0)
+        previous = self.pages.get(user)
+        totals = Totals(before.n + 1, before.sum + purchase.amount)
+        self.totals.put(user, totals)
+        self.pages.put(user, purchase.page)
+        self.context.forward(record.with_value(TotalsAndPage(totals.n, totals.sum, previous)))
+
+
+def two_stores() -> Topology:
+    """Number and sum of the purchases of each user and the page before, by a processor with two stores."""
+    builder = StreamsBuilder()
+    totals, pages = (Stores.persistent_key_value_store(name) for name in ("totals", "pages"))
+    builder.add_state_store(Stores.key_value_store_builder(totals, Serdes.string(), Serdes.json(Totals)))
+    builder.add_state_store(Stores.key_value_store_builder(pages, Serdes.string(), Serdes.string()))
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .process(AddUpAndCompare, "totals", "pages")
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(TotalsAndPage))
+    )
+    return builder.build()
+
+
+class AddUpAgain(Processor[str, Purchase, str, Totals]):
+    """Keeps all purchases, and with each one adds up all of its user's."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Find the store."""
+        super().init(context)
+        self.purchases = context.get_state_store("purchases")
+
+    def process(self, record: Record[str, Purchase]) -> None:
+        """Keep a purchase, and forward number and sum of its user's."""
+        user, purchase = record.key, record.value
+        self.purchases.put(f"{user}/{purchase.ts}", ValueAndTimestamp(purchase, record.timestamp))
+        number = amount = 0
+        with self.rows_of(user) as rows:
+            for _, row in rows:
+                number += 1
+                amount += row.value.amount
+        self.context.forward(record.with_value(Totals(number, amount)))
+
+    def rows_of(self, user: str) -> Any:
+        """Return the purchases of a user, by the prefix of their keys."""
+        return self.purchases.prefix_scan(f"{user}/")
+
+
+class AddUpRange(AddUpAgain):
+    """Does the same with a range of keys."""
+
+    def rows_of(self, user: str) -> Any:
+        """Return the purchases of a user, by a range of keys."""
+        return self.purchases.range(f"{user}/", f"{user}/~")
+
+
+class Report(Processor[str, Purchase, str, Totals]):
+    """Keeps all purchases, and adds up all of them again and again."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Find the store and schedule the reports."""
+        super().init(context)
+        self.purchases = context.get_state_store("purchases")
+        context.schedule(timedelta(milliseconds=REPORT_EVERY_MS), Punctuation.STREAM_TIME, self.report)
+
+    def process(self, record: Record[str, Purchase]) -> None:
+        """Keep a purchase."""
+        key = f"{record.key}/{record.value.ts}"
+        self.purchases.put(key, ValueAndTimestamp(record.value, record.timestamp))
+
+    def report(self, now: int) -> None:
+        """Forward number and sum of the purchases before the last time that a report is due, by this time and task."""
+        due = now - now % REPORT_EVERY_MS
+        number = amount = 0
+        with self.purchases.all() as rows:
+            for _, row in rows:
+                if row.timestamp < due:
+                    number += 1
+                    amount += row.value.amount
+        if number:
+            self.context.forward(Record(f"{due}-{self.context.task_id}", Totals(number, amount), now))
+
+
+def _all_kept(processor: type[Processor[str, Purchase, str, Totals]]) -> Topology:
+    builder = StreamsBuilder()
+    purchases = Stores.persistent_timestamped_key_value_store("purchases")
+    builder.add_state_store(
+        Stores.timestamped_key_value_store_builder(purchases, Serdes.string(), Serdes.json(Purchase))
+    )
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .process(processor, "purchases")
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Totals))
+    )
+    return builder.build()
+
+
+def prefix_scan() -> Topology:
+    """Number and sum of the purchases of each user, by prefix scans over all of them."""
+    return _all_kept(AddUpAgain)
+
+
+def range_scan() -> Topology:
+    """Number and sum of the purchases of each user, by range scans over all of them."""
+    return _all_kept(AddUpRange)
+
+
+def punctuator() -> Topology:
+    """Number and sum of all purchases, by a punctuator that reads all of them."""
+    return _all_kept(Report)
+
+
 def window_suppress() -> Topology:
     """Count the purchases of each user in every ten seconds, and send only the final counts."""
     builder = StreamsBuilder()
@@ -261,12 +408,78 @@ def stream_join() -> Topology:
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
         .join(
             payments,
-            lambda p, payment: PaidPurchase(p.user, p.amount, p.page, p.ts, payment.method),
+            with_payment,
             JoinWindows.of_time_difference_and_grace(GAP, GRACE),
             key_serde=Serdes.string(),
             value_serde=Serdes.json(Purchase),
             other_value_serde=Serdes.json(Payment),
         )
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(PaidPurchase))
+    )
+    return builder.build()
+
+
+def with_payment(p: Purchase, payment: Payment) -> PaidPurchase:
+    """Add how its user has paid."""
+    return PaidPurchase(p.user, p.amount, p.page, p.ts, payment.method)
+
+
+def table_table_join() -> Topology:
+    """Join each user's last purchase with the last payment."""
+    builder = StreamsBuilder()
+    payments = builder.table(os.environ[PAYMENTS_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Payment))
+    (
+        builder.table(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .join(payments, with_payment)
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(PaidPurchase))
+    )
+    return builder.build()
+
+
+def foreign_key_join() -> Topology:
+    """Add to each user's last purchase the city of the user that it names."""
+    builder = StreamsBuilder()
+    users = builder.table(os.environ[TABLE_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(User))
+    (
+        builder.table(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .join(
+            users,
+            lambda p, user: LocatedPurchase(p.user, p.amount, p.page, p.ts, user.city),
+            foreign_key=lambda purchase: f"k{purchase.user[1:]}",
+            name="city",
+        )
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(LocatedPurchase))
+    )
+    return builder.build()
+
+
+def retraction() -> Topology:
+    """Sum of users' last purchases by page."""
+    builder = StreamsBuilder()
+    (
+        builder.table(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .group_by(
+            lambda user, p: (p.page, p.amount), name="by-page", key_serde=Serdes.string(), value_serde=Serdes.long()
+        )
+        .reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def versioned() -> Topology:
+    """Join each purchase with its user's last payment before it, from a versioned table."""
+    builder = StreamsBuilder()
+    store = Materialized(Stores.persistent_versioned_key_value_store("payments", HISTORY))
+    payments = builder.table(
+        os.environ[PAYMENTS_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Payment), store=store
+    )
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .join(payments, with_payment)
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(PaidPurchase))
     )
     return builder.build()

@@ -6,13 +6,28 @@ from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject_GenericSetAttr
 from cpython.ref cimport PyObject
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.sinks cimport find_bytes, is_ascii
+
+cdef extern from *:
+    """
+    /* Make a named tuple of two, as tuple.__new__ does. */
+    static inline PyObject *pair(PyTypeObject *type, PyObject *first, PyObject *second) {
+        PyObject *made = type->tp_alloc(type, 2);
+        if (made == NULL) return NULL;
+        Py_INCREF(first);
+        PyTuple_SET_ITEM(made, 0, first);
+        Py_INCREF(second);
+        PyTuple_SET_ITEM(made, 1, second);
+        return made;
+    }
+    """
+    object pair(type, object, object)
 
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
@@ -289,6 +304,21 @@ def nullable(function):
     return call
 
 
+def timestamped_decoder(decode, type row):
+    """See statestore/stores/values.py; row: the named tuple (value, timestamp) that is returned."""
+    def decode_row(bytes data):
+        if data is None:
+            return None
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data) - TIME_BYTES
+        if size < 0:
+            raise ValueError(f"a row with a timestamp has at least {TIME_BYTES} bytes, not {len(data)}")
+        cdef const char *at = PyBytes_AS_STRING(data)
+        value = decode(PyBytes_FromStringAndSize(at + TIME_BYTES, size))
+        return pair(row, value, read_time(at))
+
+    return decode_row
+
+
 def required(to_bytes, refusal):
     """See statestore/stores/state_store.py."""
     def encode(value):
@@ -335,6 +365,67 @@ cdef inline char *put_sized(char *at, bytes part) noexcept:
     at = put_number(at, size, 4)
     memcpy(at, PyBytes_AS_STRING(part), size)
     return at + size
+
+
+cdef enum:  # Murmur3, see topology/common/murmur3.py
+    SEED = 104729
+    FACTOR = 5
+
+cdef uint64_t C1 = 0x87C37B91114253D5
+cdef uint64_t C2 = 0x4CF5AD432745937F
+
+
+def hash128(bytes data not None):
+    """See topology/common/murmur3.py."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef const uint8_t *end = at + (size & ~<Py_ssize_t>15)
+    cdef uint8_t[16] rest
+    cdef uint64_t h1 = SEED
+    cdef uint64_t h2 = SEED
+    while at < end:
+        h1 = (rotated(h1 ^ mixed1(read_little(at)), 27) + h2) * FACTOR + 0x52DCE729
+        h2 = (rotated(h2 ^ mixed2(read_little(at + 8)), 31) + h1) * FACTOR + 0x38495AB5
+        at += 16
+    memset(rest, 0, 16)
+    memcpy(rest, at, size & 15)
+    h1 ^= mixed1(read_little(rest)) ^ <uint64_t>size
+    h2 ^= mixed2(read_little(&rest[8])) ^ <uint64_t>size
+    h1 += h2
+    h2 += h1
+    h1, h2 = finished(h1), finished(h2)
+    h1 += h2
+    h2 += h1
+    found = PyBytes_FromStringAndSize(NULL, 16)
+    put_number(put_number(PyBytes_AS_STRING(found), <int64_t>h1, 8), <int64_t>h2, 8)
+    return found
+
+
+cdef inline uint64_t rotated(uint64_t k, int bits) noexcept nogil:
+    return k << bits | k >> (64 - bits)
+
+
+cdef inline uint64_t mixed1(uint64_t k) noexcept nogil:
+    return rotated(k * C1, 31) * C2
+
+
+cdef inline uint64_t mixed2(uint64_t k) noexcept nogil:
+    return rotated(k * C2, 33) * C1
+
+
+cdef inline uint64_t finished(uint64_t h) noexcept nogil:
+    h = (h ^ h >> 33) * <uint64_t>0xFF51AFD7ED558CCD
+    h = (h ^ h >> 33) * <uint64_t>0xC4CEB9FE1A85EC53
+    return h ^ h >> 33
+
+
+cdef inline uint64_t read_little(const uint8_t *at) noexcept nogil:
+    """Read 8 bytes, little endian."""
+    cdef uint64_t found = 0
+    cdef int i
+    for i in range(8):
+        found |= <uint64_t>at[i] << 8 * i
+    return found
 
 
 cdef bytes fitted(bytes data):

@@ -19,8 +19,7 @@ from penstock.topology.graph.topology import Topology
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
 from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
-from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
 
 from .application_state import ApplicationState, StateListener
 from .control.administration import Administration
@@ -107,7 +106,7 @@ class KafkaStreams:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The return value of ``run``; OK without a failure."""
+        """The exit code that ``run`` returns; OK without a failure."""
         return self._supervisor.exit_code
 
     @property
@@ -171,7 +170,7 @@ class KafkaStreams:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise StreamsError(
                 "KafkaStreams was started while its own process imported the main module. "
-                'Put `if __name__ == "__main__":` around what starts it.'
+                'Put `if __name__ == "__main__":` around the code that starts it.'
             )
         open_standard_streams()
         self._state_directory.lock_application()
@@ -278,7 +277,7 @@ class KafkaStreams:
     def store(
         self, name: str, *, timestamped: bool = False, timeout: timedelta | int = QUERY_TIMEOUT
     ) -> QueryableStore:
-        """Return a state store for reading: its tasks on this host. timeout: time limit of each read.
+        """Return a read-only state store, with its tasks on this host. timeout: time limit for each read.
 
         timestamped: get ValueAndTimestamp from timestamped stores, as with QueryableStoreTypes.timestamped….
         """

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sysconfig
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -16,15 +17,15 @@ from click import ClickException
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
-from benchmarks import measure, topologies
+from benchmarks import latency, measure, topologies
 from benchmarks.__main__ import Bench, main
-from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
-from benchmarks.data import WINDOW_MS, Workload, delete_topics, recreate_topic
+from benchmarks.checks import Check, CountsCheck, RowsCheck, SumsCheck, sum_of_rows
+from benchmarks.data import REPORT_EVERY_MS, WINDOW_MS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS
 from benchmarks.hot_loop import Watch as HotLoopWatch
 from benchmarks.measure import BenchmarkError, Measurement, Watch
 from benchmarks.progress import Curve, Progress
-from benchmarks.recovery import Recovered
+from benchmarks.recovery import Recovered, Run
 from benchmarks.report import print_table, write_markdown
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
@@ -84,6 +85,22 @@ def test_rows_are_checked_byte_by_byte_in_any_order() -> None:
     assert found((b"b", b"2"), (b"a", b"1"), (b"a1", b"")) is not None
 
 
+def test_the_last_totals_of_all_tasks_are_added_up() -> None:
+    def found(*rows: tuple[bytes, bytes]) -> str | None:
+        check = SumsCheck({b"1": b'{"n":3,"sum":5}', b"2": b'{"n":4,"sum":9}'})
+        for row in rows:
+            check.read(*row)
+        return check.problem()
+
+    first, second = (b"1-0_0", b'{"n":1,"sum":2}'), (b"1-0_1", b'{"n":2,"sum":3}')
+    later = (b"2-0_0", b'{"n":4,"sum":9}')
+    assert found(first, second, later) is None
+    assert found(first, first, second, later) is None, "a task may report again when it has moved"
+    assert found(first, later) is not None
+    assert found(first, second) is not None
+    assert found(first, second, later, (b"3-0_0", b'{"n":4,"sum":9}')) is not None
+
+
 def test_equal_numbers_of_records_are_equal_records() -> None:
     assert list(WORKLOAD.users()) == list(Workload(5_000).users())
     assert WORKLOAD.counts().total() == WORKLOAD.windowed_counts().total() == 5_000
@@ -104,6 +121,58 @@ def test_what_is_expected_of_windows_sessions_and_joins_is_not_nothing() -> None
     paid = list(SPARSE.paid_purchases())
     assert 2_500 < len(paid) < 10_000
     assert len({key + value for key, value in paid}) < len(paid), "some are paid twice in the same way"
+    assert not {time for *_, time in SPARSE.purchases()} & {time for *_, time in SPARSE.payments()}
+    assert 4_500 < len(list(SPARSE.purchases_as_paid_before())) < 5_000, "the first ones are not paid yet"
+    assert len(SPARSE.reports()) == 25_000 // REPORT_EVERY_MS - 1
+    assert len(list(SPARSE.page_changes())) > 9_000, "most purchases are of another page than the one before"
+
+
+def test_the_rows_that_a_scan_reads_are_counted() -> None:
+    """By formulas, from the records that are processed: here by their own count."""
+    of_users: Counter[int] = Counter()
+    read = 0
+    for user in SPARSE.users():
+        of_users[user] += 1
+        read += of_users[user]
+    step = SPARSE.records_per_second * REPORT_EVERY_MS // 1_000
+    counted = {"prefix-scan": read, "range-scan": read, "punctuator": sum(range(step, 5_001, step))}
+    for scenario in WIDE:
+        if scenario.name in counted:
+            assert scenario.rows(SPARSE, 5_000) == pytest.approx(counted[scenario.name], rel=0.02)
+        else:
+            assert scenario.rows(SPARSE, 5_000) == 5_000
+
+
+def test_progress_is_what_is_committed_of_the_last_internal_topic() -> None:
+    scenarios = {scenario.name: scenario for scenario in WIDE}
+    changes = len(list(SPARSE.page_changes()))
+    progress = {name: scenario.progress(SPARSE, "app") for name, scenario in scenarios.items()}
+    assert progress["versioned"] == {SPARSE.topic: 5_000, SPARSE.payments_topic: 2_500}
+    assert progress["retraction"] == {"app-by-page-repartition": changes}
+    assert progress["foreign-key-join"] == {"app-city-subscription-response-topic": 5_000}
+    assert scenarios["foreign-key-join"].processed(SPARSE) == 15_000
+
+
+def test_the_percentiles_of_a_round_are_of_one_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = (latency.Steady([float(number), number + 0.1, number + 0.2], 1.0, 1, 1.0) for number in range(9))
+    monkeypatch.setattr(latency, "measured", lambda run, config: next(runs))
+    systems: list[System] = [Able("one", None), Able("two", None)]
+    guarantee = latency.Guarantee("latency", "", {})
+    scenarios = [latency.Latency(guarantee, percentile) for percentile in (50, 99.9)]
+    found = [
+        (number, scenario.name, system.name, scenario.run(Run("", system, "", tmp_path, ""), SPARSE).value)
+        for number, scenario, system in in_turn(systems, scenarios, 2)
+    ]
+    assert found == [
+        (0, "latency-p50", "one", 0.1),
+        (0, "latency-p50", "two", 1.1),
+        (0, "latency-p99.9", "one", 0.2),
+        (0, "latency-p99.9", "two", 1.2),
+        (1, "latency-p50", "two", 2.1),
+        (1, "latency-p50", "one", 3.1),
+        (1, "latency-p99.9", "two", 2.2),
+        (1, "latency-p99.9", "one", 3.2),
+    ]
 
 
 def test_an_input_that_is_made_anew_leaves_the_one_whose_name_goes_on_alone(bootstrap_servers: str) -> None:
@@ -138,7 +207,7 @@ def test_penstocks_topologies_give_what_is_expected(
     check = scenario.check(workload)
     with TopologyTestDriver(topology, {"application.id": "benchmark", **scenario.config}) as driver:
         source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
-        if scenario.name == "table-join":
+        if scenario.name in {"table-join", "foreign-key-join"}:
             users = driver.create_input_topic("users", Serdes.bytes(), Serdes.bytes())
             for key, value, timestamp in workload.user_rows():
                 users.pipe_input(key, value, timestamp)

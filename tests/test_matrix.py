@@ -1,13 +1,15 @@
-"""A guard against a fast way for one serde only, in bytecode instructions of a record: see benchmarks/matrix.py."""
+"""The matrix of operators and serdes: a limit on bytecode instructions, serde by serde, and its picture."""
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from functools import cache
 
 import pytest
 
 from benchmarks import matrix
-from benchmarks.matrix import INT64, KEY_KINDS, OPERATORS, TEXT, VALUE_KINDS, Kind
+from benchmarks.heat_map import LIMITS
+from benchmarks.matrix import INT64, KEY_KINDS, OPERATORS, TEXT, VALUE_COLUMNS, VALUE_KINDS, Kind
 
 cost = cache(matrix.instructions)
 
@@ -22,3 +24,17 @@ def test_no_serde_of_keys_is_more_than_a_third_slower_than_text(operator: str, k
 @pytest.mark.parametrize("values", VALUE_KINDS[1:], ids=lambda kind: kind.name)
 def test_no_serde_of_values_is_more_than_a_third_slower_than_int64(operator: str, values: Kind) -> None:
     assert cost(operator, TEXT, values) / cost(operator, TEXT, INT64) < matrix.SLOWER
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_heat_map_has_each_cell_in_the_color_of_its_multiple() -> None:
+    costs = {(name, keys.name, values.name): 1.0 for name, keys, values in matrix.cells(["reduce", "session"])}
+    costs["session", TEXT.name, "avro"] = 2.5
+    drawn = ET.fromstring(matrix.as_heat_map(costs, ["reduce", "session"], "a machine"))
+    shown = {(text.text, text.get("class")) for text in drawn.iter(f"{SVG}text")}
+    assert {("session", None), ("windowed", "small"), ("2.5", "cell slower"), ("1.0", "cell")} <= shown
+    colors = [cell.get("fill") for cell in drawn.iter(f"{SVG}rect") if cell.get("height") != "14"]  # not the legend
+    assert len(colors) == 2 * (len(KEY_KINDS) + len(VALUE_COLUMNS))
+    assert {color: colors.count(color) for color in colors} == {LIMITS[1][1]: len(colors) - 1, LIMITS[-1][1]: 1}

@@ -12,11 +12,11 @@ import sys
 import traceback
 from collections.abc import Mapping
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.cli.terminal import print_text
 from penstock.supervisor.exit_codes import ExitCode
@@ -42,14 +42,14 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (PenstockError, ExitCode.FAILED),
 )
 
-#: Commands in separate modules: some import a Kafka client or RocksDB, which the supervisor must not hold. Each has its
-#: summary in `penstock --help`, which need not load them all.
+#: Commands in separate modules, with their summaries for `penstock --help`. They are imported on use: some need a Kafka
+#: client or RocksDB, which a supervisor must not load.
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "backfill": ("backfill", "Build an application's state from the history in its topics, on Spark."),
     "bench": ("bench", "Measure Penstock against Kafka Streams; only from the source tree."),
     "broker": ("broker", "Run a real Kafka broker for development, in the background."),
     "completion": ("completion", "Print the shell script that completes commands and options of penstock."),
-    "dlq": ("dlq", "Look at dead letters, and replay them once the code is fixed."),
+    "dlq": ("dlq", "List, show and replay dead letters."),
     "handover": ("handover", "Move an application's state and offsets from the local engine to Spark, or back."),
     "lag": ("status", "Show the lag of input partitions, the largest first."),
     "pause": (
@@ -62,7 +62,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "service": ("service", "Run an application as a systemd service."),
     "snapshot": ("snapshot", "Copy the state stores, and start another machine from them."),
     "state": ("state", "Read the state stores of a running or a stopped application."),
-    "status": ("status", "Show what a running application does, and its last errors."),
+    "status": ("status", "Show the state of a running application, its progress and its last errors."),
     "threads": ("threads", "Add, remove and restart stream threads."),
     "topic": ("topic", "Create topics, list them, write and read their records."),
     "top": ("status", "Show the status every second, until Ctrl-C."),
@@ -70,7 +70,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class PenstockGroup(click.Group):
-    """Turns errors that Penstock raises on purpose into a message; loads LAZY_COMMANDS on first use."""
+    """Prints expected errors as one message; imports LAZY_COMMANDS on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all commands."""
@@ -112,11 +112,11 @@ class PenstockGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=examples(
         "penstock broker start                          a real Kafka for development",
-        "penstock topic create flights                  a topic on it; produce and consume write and read",
-        "penstock describe my_app:topology              the parts of a topology",
+        "penstock topic create flights                  a topic; produce and consume write and read records",
+        "penstock describe my_app:topology              sub-topologies, processors, stores, topics",
         "penstock run my_app:topology --config penstock.toml --threads 4",
         "penstock config --config penstock.toml         the effective configuration and its origins",
-        "penstock status                                what the application on this host does",
+        "penstock status                                state and progress of the application on this host",
     ),
 )
 @click.version_option(package_name=NAME, message="%(prog)s %(version)s")
@@ -144,20 +144,14 @@ def cli() -> None:
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="What runs the topology.",
+    help="The engine that runs the topology; --master, --checkpoint and --packages are for spark.",
 )
-@click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
-@click.option(
-    "--packages",
-    metavar="COORDINATES",
-    help="Maven coordinates of Spark's Kafka connector, for Spark to fetch in place of the locked jars.",
-)
+@spark_options
 @click.option(
     "--json",
     "json_output",
     is_flag=True,
-    help="The log as lines of JSON (penstock.log.format=json); with --engine spark one line per micro-batch.",
+    help="Log in JSON (penstock.log.format=json); with --engine spark one line per micro-batch.",
 )
 @click.option(
     "--accept-changes", is_flag=True, help="Run even if `penstock plan` refuses (penstock.topology.changes=accept)."
@@ -167,11 +161,9 @@ def run(
     settings: Settings,
     threads: int | None,
     engine: str,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None,
     json_output: bool,
     accept_changes: bool,
+    **spark: Unpack[SparkOptions],
 ) -> None:
     """Run a topology until a signal ends it.
 
@@ -185,10 +177,10 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a status description to the log
     """
-    if engine == "local" and (master or checkpoint or packages):
-        raise ConfigError("--master, --checkpoint and --packages are for --engine spark.")
+    if engine == "local" and any(spark.values()):
+        raise ConfigError("--master, --checkpoint and --packages require --engine spark.")
     if engine == "spark" and threads is not None:
-        raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
+        raise ConfigError("--threads requires --engine local. On Spark the master sets the parallelism, e.g. local[4].")
     options: dict[str, tuple[str, Any]] = {}
     if threads is not None:
         options["num.stream.threads"] = "--threads", threads
@@ -201,11 +193,11 @@ def run(
     if engine == "spark":
         from penstock.cli.on_spark import run_on_spark
 
-        run_on_spark(topology, config, master, checkpoint, packages, json_output)
+        run_on_spark(topology, config, json_output, **spark)
         return
     streams = KafkaStreams(topology, config)
     code = streams.run()
-    if streams.failure_reason:  # the log may be long, and its last lines are of the shutdown
+    if streams.failure_reason:  # the log may be long, and ends with the shutdown
         say_at_the_end(streams.failure_reason)
     raise SystemExit(code)
 
@@ -228,14 +220,14 @@ def run(
     show_default=True,
     help="With spark: the behavior of each operator on Spark.",
 )
-@click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
-@click.option("--html", "form", flag_value="html", help="As a self-contained page with drawings.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
+@click.option("--html", "form", flag_value="html", help="Print a self-contained HTML page with drawings.")
 @as_json
 def describe(topology: str, settings: Settings, engine: str, form: str | None, json_output: bool) -> None:
-    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
+    """Print a topology, as text in Kafka Streams' format or as a picture.
 
-    With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why);
-    the exit code is 3 if an operator is refused.
+    With --engine spark: print for each operator whether its results are identical, coarser (and how) or refused (and
+    why). The exit code is 3 if an operator is refused.
     """
     config = settings.load()
     if form is not None and json_output:
@@ -245,7 +237,7 @@ def describe(topology: str, settings: Settings, engine: str, form: str | None, j
         from penstock.pipeline.queries.capabilities import Capability, report_capabilities
 
         if form is not None:
-            raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: leave --engine out.")
+            raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: omit --engine.")
         report = report_capabilities(built, config)
         if json_output:
             print_json(report.as_json())
@@ -262,7 +254,9 @@ def describe(topology: str, settings: Settings, engine: str, form: str | None, j
 
 
 def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
-    """Return what ``/topology`` says of a running application; if the id is not configured, names say so."""
+    """Return the JSON that ``/topology`` serves for a running application. Without an application.id, names show a
+    placeholder.
+    """
     import orjson
 
     from penstock.workers.group.topic_names import TopicNames
@@ -283,7 +277,7 @@ def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
 )
 @configuration
 @as_json
-@click.option("--all", "show_all", is_flag=True, help="Every key with its meaning, including defaults.")
+@click.option("--all", "show_all", is_flag=True, help="Print every key with its description, including defaults.")
 def show_config(settings: Settings, json_output: bool, show_all: bool) -> None:
     """Print the effective configuration and the origin of each value, in TOML. Secrets are masked.
 
@@ -350,7 +344,7 @@ def _toml(value: Any) -> str:
 
 def main() -> None:
     """Run the command; never returns."""
-    # Processes of stream threads import the main module, as multiprocessing has it: this one holds nothing for them.
+    # multiprocessing imports the main module in stream threads, too; this one has nothing that they need.
     this = sys.modules["__main__"]
     this.__file__ = this.__spec__ = None
     open_standard_streams()

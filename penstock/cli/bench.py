@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class NoBenchmarksError(PenstockError):
-    """This is an installation without the benchmarks."""
+    """The installation does not contain the benchmarks."""
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""``penstock broker start|stop|status|logs``: the dev broker from the command line; penstock.cli shows its errors."""
+"""``penstock broker start|stop|status|logs``: the broker for development. penstock.cli prints its errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FOLLOW_PAUSE_SECONDS = 0.2
 def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select the broker."""
     folder = click.Path(file_okay=False, path_type=Path)
-    command = click.option("--directory", type=folder, help="Folder of its files, if not the default.")(command)
-    return click.option("--name", default=DEFAULT_NAME, show_default=True, help="Each name is a separate broker.")(
-        command
-    )
+    command = click.option("--directory", type=folder, help="Directory of its files, if not the default.")(command)
+    return click.option(
+        "--name", default=DEFAULT_NAME, show_default=True, help="Name of the broker; each name is a separate one."
+    )(command)
 
 
 @click.group()
@@ -35,14 +35,18 @@ def broker() -> None:
 
 @broker.command()
 @_names_a_broker
-@click.option("--port", type=int, help="A fixed port; default: the last one, 9092 (broker dev), or any free port.")
-@click.option("--kafka", type=click.Choice(list(distributions())), help="Else the last, $KAFKA_VERSION, or the newest.")
+@click.option("--port", type=int, help="Port; default: the last used one, 9092 (broker dev), or any free port.")
+@click.option(
+    "--kafka",
+    type=click.Choice(list(distributions())),
+    help="Default: the last used one, $KAFKA_VERSION, or the newest.",
+)
 @as_json
 def start(name: str, directory: Path | None, port: int | None, kafka: str | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
 
-    Prints what to put into the configuration of an application. stdout has a line for the shell:
-    eval "$(penstock broker start)" lets clients that read KAFKA_BOOTSTRAP_SERVERS find it.
+    Prints the line for an application's configuration file on stderr, and a line for the shell on stdout: eval
+    "$(penstock broker start)" sets KAFKA_BOOTSTRAP_SERVERS.
     """
     started = DevBroker(name, directory, port=port, kafka=kafka)
     address = started.start()
@@ -56,7 +60,7 @@ def start(name: str, directory: Path | None, port: int | None, kafka: str | None
 
 @broker.command()
 @_names_a_broker
-@click.option("--delete-data", is_flag=True, help="Delete all its topics too.")
+@click.option("--delete-data", is_flag=True, help="Delete all its topics, too.")
 @as_json
 def stop(name: str, directory: Path | None, delete_data: bool, json_output: bool) -> None:
     """Stop the broker; no effect if it does not run."""
@@ -76,7 +80,7 @@ def stop(name: str, directory: Path | None, delete_data: bool, json_output: bool
 @_names_a_broker
 @as_json
 def status(name: str, directory: Path | None, json_output: bool) -> None:
-    """Say whether the broker runs, and where: exit code 0 if it does, 3 if not."""
+    """Show whether the broker runs, and its address. The exit code is 0 if it runs, 3 if not."""
     found = DevBroker(name, directory).status()
     if json_output:
         print_json(asdict(found))

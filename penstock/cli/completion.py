@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 from penstock.cli.options import examples
 
-#: Set by the shell's completion function when it asks; click's convention.
+#: Set by the shell's completion function, by click's convention.
 VARIABLE = "_PENSTOCK_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 

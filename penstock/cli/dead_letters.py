@@ -1,9 +1,9 @@
 """Dead letters (KIP-1034): reads them, and replays each record once to its source topic.
 
-A record may have several dead letters: of several operators, or because it was processed again after a crash. It is
-replayed once: the transaction that writes the records to their source topics also writes a marker for each to the topic
-``<dead-letter topic>-replayed``. The topic is compacted, so markers stay. A replay first fences all others by the
-transactional id, which also ends a transaction that an interrupted replay left open. Then it reads the markers.
+A record may have several dead letters: from several operators, or from reprocessing after a crash. It is replayed once:
+the transaction that writes records to their source topics also writes a marker for each to the compacted topic
+``<dead-letter topic>-replayed``. A replay first fences all others by the transactional id, which also ends a
+transaction that an interrupted replay left open. Then it reads the markers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Letter:
     def origin(self) -> str | None:
         """Return the identity of the failed record: its source and timestamp; None if it cannot be replayed.
 
-        A dead letter from the buffer of an operator has neither key nor value if the buffer was restored meanwhile.
+        A dead letter from an operator's buffer has neither key nor value if the buffer was restored in between.
         """
         if self.source is None or (self.key is None and self.value is None):
             return None
@@ -155,7 +155,7 @@ class DeadLetters:
     def replay(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
         """Replay the records of the selected dead letters; return as waiting does.
 
-        Raises StreamsError if another replay takes over; uncommitted records then are not written.
+        Raises StreamsError if another replay takes over; uncommitted records are then not written.
         """
         self._make_marker_topic()
         producer = self._supplier.confluent_producer(self._client_id, f"penstock-dlq-replay-{self.topic}")
@@ -169,7 +169,7 @@ class DeadLetters:
                     self._put_back(producer, letter)
                 producer.commit_transaction(TIMEOUT_SECONDS)
         except KafkaException as error:
-            with suppress(KafkaException):  # no transaction is open, or another replay has ended it
+            with suppress(KafkaException):  # no transaction is open, or another replay has aborted it
                 producer.abort_transaction(TIMEOUT_SECONDS)
             fenced = client_error(error.args[0]).kind is Kind.FENCED
             reason = "another replay has taken over" if fenced else error.args[0].str()
@@ -210,7 +210,7 @@ class DeadLetters:
         _produce(producer, self.markers, value=marker, key=letter.name.encode(), partition=0, timestamp=now_ms)
 
     def _read(self, topic: str) -> Iterator[Message]:
-        """Yield the committed records of a topic up to the current end of its partitions."""
+        """Yield the committed records of a topic up to the current end offsets."""
         consumer: Consumer = self._supplier.confluent_consumer(self._client_id)
         try:
             self._require(consumer, topic)

@@ -32,8 +32,8 @@ def _chooses(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--topic", help="The dead-letter topic, if not the configured one."),
         click.option("--since", type=Duration(), metavar="TIME", help="Only records of at most this age, e.g. 2h."),
         click.option("--source", default="", metavar="TOPIC", help="Only records of this topic."),
-        click.option("--message", default="", metavar="TEXT", help="Only errors with this in their message."),
-        click.option("--exception", default="", metavar="TEXT", help="Only exceptions with this in their name."),
+        click.option("--message", default="", metavar="TEXT", help="Only errors whose message contains this."),
+        click.option("--exception", default="", metavar="TEXT", help="Only exceptions whose class name contains this."),
     ):
         decorated = option(decorated)
     return decorated
@@ -51,12 +51,12 @@ def _letters(settings: Settings, topic: str | None) -> DeadLetters:
     )
 )
 def dlq() -> None:
-    """Look at dead letters, and replay them once the code is fixed."""
+    """List, show and replay dead letters."""
 
 
 @dlq.command("list", epilog=examples("penstock dlq list", "penstock dlq list --source flights --since 2h --json"))
 @_chooses
-@click.option("--limit", type=LIMIT, default=100, show_default=True, help="Number of dead letters, the newest.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="Maximum number of dead letters, the newest.")
 def list_letters(
     settings: Settings,
     topic: str | None,
@@ -73,7 +73,7 @@ def list_letters(
     elif rows:
         _show(rows)
     else:
-        click.echo(f"No letter in {letters.topic} fits.")
+        click.echo(f"No dead letter in {letters.topic} matches.")
     if len(found) > limit:
         click.echo(f"The last {limit} of {len(found):,}: --limit shows more.", err=True)
 
@@ -88,7 +88,7 @@ def show_letter(letter: str, topic: str | None, settings: Settings, json_output:
     letters = _letters(settings, topic)
     found = next(filter(Choice(check_names((letter,))).fits, letters.letters()), None)
     if found is None:
-        raise StreamsError(f"There is no letter {letter} in {letters.topic}; its retention may be over.")
+        raise StreamsError(f"There is no letter {letter} in {letters.topic}; its retention time may have passed.")
     (row,) = shown([found], letters.replayed())
     headers = {key: text(data) for key, data in found.own_headers}
     full = {**row, "headers": headers, "stacktrace": found.error("stacktrace")}
@@ -128,7 +128,9 @@ def replay(
     """Write the records of dead letters back to their source topics, each once. Dry run by default."""
     choice = replace(choice, names=check_names(names))
     if (choice == Choice()) is not every:
-        raise click.UsageError("Select dead letters: by name, by --exception, --message, --source, --since; or --all.")
+        raise click.UsageError(
+            "Select dead letters by name, or by --exception, --message, --source, --since, or --all."
+        )
     letters = _letters(settings, topic)
     done, stuck = letters.replay(choice) if execute else letters.waiting(choice)
     if json_output:
@@ -147,7 +149,7 @@ def _say(done: list[Letter], stuck: list[Letter], executed: bool) -> None:
     click.echo(f"{counted(len(done), 'letter')} {'replayed' if executed else 'to replay'}.")
     if stuck:
         names = ", ".join(letter.name for letter in stuck)
-        click.echo(f"Without a source, or without key and value, so they cannot be replayed: {names}.")
+        click.echo(f"Cannot be replayed, because they have no source, or no key and value: {names}.")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

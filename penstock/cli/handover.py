@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.status_view import counted, show, table
 from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
 
@@ -22,14 +22,12 @@ from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
 @as_json
-@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The new engine.")
-@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
-@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The engine to move to.")
+@spark_options
 @click.option(
     "--keep-checkpoint",
     is_flag=True,
-    help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
+    help="With --to spark: return to the state of the checkpoint, and drop the state of a local run by mistake.",
 )
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def handover(
@@ -37,31 +35,21 @@ def handover(
     settings: Settings,
     json_output: bool,
     engine: str,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None,
     keep_checkpoint: bool,
     wait: float,
+    **spark: Unpack[SparkOptions],
 ) -> None:
     """Move an application's state and offsets from the local engine to Spark, or back.
 
-    The application must not run. If the command is interrupted, the old engine still has the application; run the
-    command again. Then continue on the other engine with `penstock run`.
+    The application must not run. Afterwards `penstock run` continues on the other engine. If the command is
+    interrupted, the application stays on the old engine; run the command again.
     """
     if keep_checkpoint and engine != "spark":
-        raise click.UsageError("--keep-checkpoint is for --to spark.")
+        raise click.UsageError("--keep-checkpoint requires --to spark.")
     config = settings.load()
     with (
         progress_bar(not json_output) as progress,
-        Handover(
-            topology,
-            config,
-            master=master,
-            checkpoint=checkpoint,
-            packages=packages,
-            wait_seconds=wait,
-            progress=progress,
-        ) as handing,
+        Handover(topology, config, wait_seconds=wait, progress=progress, **spark) as handing,
     ):
         if keep_checkpoint:
             done = handing.keep_checkpoint()
@@ -118,4 +106,4 @@ def show_result(done: HandedOver) -> None:
     if done.deleted_tasks:
         click.echo(f"Deleted stale state of {counted(len(done.deleted_tasks), 'task')} on this host.")
     run = "`penstock run --engine spark`" if done.engine == "spark" else "`penstock run`"
-    click.echo(f"The application is the {done.engine} engine's now: {run} continues.")
+    click.echo(f"The application is now on the {done.engine} engine: {run} continues.")

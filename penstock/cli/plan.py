@@ -18,7 +18,7 @@ from penstock.topology.errors import ConfigError, StreamsError
 from penstock.topology.graph.topology_facts import Facts, internal_names
 from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
 
-#: Time limit for the group's response, in ms: the file beside the state is mostly enough.
+#: Time limit for the group's response, in ms. Mostly the file beside the state is enough.
 GROUP_TIMEOUT_MS = 5_000
 
 
@@ -44,13 +44,13 @@ class Comparison:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Compare only with this topology.json; default: with the one beside this host's state, and with the group.",
 )
-@click.option("--offline", is_flag=True, help="Do not ask the brokers for the group's topology.")
+@click.option("--offline", is_flag=True, help="Do not connect to the brokers for the group's topology.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(topology: str, settings: Settings, against: Path | None, offline: bool, as_json: bool) -> None:
     """Compare a topology with the running one and the one that created the state; changes nothing.
 
-    The verdict is safe, rebuild these stores (they are restored from their changelogs at the next start), or refuse:
-    `penstock run` also refuses a topology that does not fit this host's state, with the same exit code.
+    The verdict is one of: safe; rebuild (the named stores are restored from their changelogs at the next start);
+    refuse. `penstock run`, too, refuses a topology that does not fit this host's state, with the same exit code.
     """
     config = settings.load()
     config.require("application.id")
@@ -63,8 +63,8 @@ def plan(topology: str, settings: Settings, against: Path | None, offline: bool,
     if all(one.plan is None for one in made):
         tried = "; ".join(one.what for one in made)
         raise ConfigError(
-            f"There is nothing to compare with: {tried}. `penstock run` writes the file; state.dir and application.id "
-            "say where. --against takes another host's."
+            f"There is nothing to compare with: {tried}. `penstock run` writes the file, in state.dir/application.id; "
+            "--against takes a file from another host."
         )
     click.echo(_json(found, made) if as_json else _text(found, made))
     raise SystemExit(ExitCode.TOPOLOGY if found.verdict is Verdict.REFUSE else ExitCode.OK)
@@ -91,7 +91,7 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         with KafkaClientSupplier(config).get_offsets_reader(f"{application_id}-plan", GROUP_TIMEOUT_MS) as reader:
             group = reader.describe()
     except StreamsError as error:
-        return [Comparison(f"{name} could not be asked: {str(error).rstrip('.')}", None)]
+        return [Comparison(f"{name} could not be read: {str(error).rstrip('.')}", None)]
     if group.topics is not None:
         plan = compare_names(group.topics, internal_names(new, application_id))
         return [Comparison(f"{name}: the names of its topics, as its broker knows them", plan)]

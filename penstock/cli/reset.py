@@ -19,7 +19,7 @@ from penstock.topology.errors import StreamsError
 
 
 class Moment(click.ParamType[int]):
-    """A date and time in ISO 8601, in the local zone unless it has one; becomes ms since 1970."""
+    """A date and time in ISO 8601, by default in the local time zone; converted to ms since 1970."""
 
     name = "datetime"
 
@@ -45,9 +45,9 @@ class Moment(click.ParamType[int]):
 @click.option("--input-topic", "inputs", multiple=True, metavar="TOPIC", help="Instead of a topology; may be repeated.")
 @click.option("--to-earliest", is_flag=True, help="Read from the beginning (default).")
 @click.option("--to-latest", is_flag=True, help="Read only new records.")
-@click.option("--to-datetime", type=Moment(), metavar="TIME", help="Read from this time on.")
+@click.option("--to-datetime", type=Moment(), metavar="TIME", help="Read from this time.")
 @click.option("--by-duration", type=Duration(), metavar="TIME", help="Read records of at most this age, e.g. 90m.")
-@click.option("--shift-by", type=int, metavar="N", help="Move by this number of records; negative: back.")
+@click.option("--shift-by", type=int, metavar="N", help="Shift offsets by this number; negative: backwards.")
 @click.option("--local-only", is_flag=True, help="Delete only the state on this host.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def reset(
@@ -75,7 +75,9 @@ def reset(
     config = settings.load()
     topics = set(inputs) if topology is None else set(inputs) | _sources(topology, config)
     if not topics and not local_only:
-        raise click.UsageError("Name the topology (MODULE:TOPOLOGY) or --input-topic, so that offsets can be moved.")
+        raise click.UsageError(
+            "Give the topology (MODULE:TOPOLOGY) or --input-topic, to reset the offsets of its topics."
+        )
     with ApplicationReset(config) as resetting:
         _refuse_if_running(resetting)
         plan: dict[str, Any] = {"executed": execute, "state": str(resetting.state), "tasks": resetting.local_tasks()}

@@ -1,4 +1,4 @@
-"""The running application of a command: found by its control socket, and queried over it."""
+"""Finds a running application by its control socket, and sends it commands."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EXIT_NOT_RUNNING = 3
 
 
 class NotRunningError(StreamsError):
-    """No application runs where the command looked."""
+    """No application runs in the state directory."""
 
 
 class RunningApplication:
     """A connection to a running application. A context manager that closes it.
 
     directory: the application's state directory. Raises NotRunningError if no process listens there, StreamsError if
-    this user may not connect, or too many wait.
+    this user may not connect or too many commands are waiting.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,8 +46,8 @@ class RunningApplication:
         except BlockingIOError:  # the kernel's queue is full
             self._socket.close()
             raise StreamsError(
-                f"The application in {directory} runs, but accepts no command: many are waiting, or it has no file "
-                "descriptor left (its log says so). Try again."
+                f"The application in {directory} runs, but accepts no command: too many are waiting, or it has no file "
+                "descriptor left (see its log). Try again."
             ) from None
         except ConnectionRefusedError:  # only a killed process leaves its socket behind
             self._socket.close()

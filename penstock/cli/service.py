@@ -1,4 +1,4 @@
-"""``penstock service``: an application as a service of systemd, of the system or of one user."""
+"""``penstock service``: an application as a systemd service, of the system or of one user."""
 
 from __future__ import annotations
 
@@ -39,11 +39,16 @@ def _unit_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that define the unit; see _unit."""
     file = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
     for option in (
-        click.option("--run-as", metavar="USER", default="", help="User of the system; default: allocated by systemd."),
-        click.option("--user", "user_manager", is_flag=True, help="For your own systemd manager (systemctl --user)."),
+        click.option(
+            "--run-as", metavar="USER", default="", help="System user to run as; default: one allocated by systemd."
+        ),
+        click.option("--user", "user_manager", is_flag=True, help="Use your own systemd manager (systemctl --user)."),
         click.option("--name", help="Name of the service; default: application.id."),
         click.option(
-            "--working-directory", type=DIRECTORY, default=".", help="Where modules are found; default: this folder."
+            "--working-directory",
+            type=DIRECTORY,
+            default=".",
+            help="Directory with the modules; default: the current one.",
         ),
         click.option("--config", "config_file", type=file, required=True, help="Configuration file (TOML)."),
         click.option("-c", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one key; may be repeated."),
@@ -65,7 +70,9 @@ def _unit(
     # Without this shell's variables: the service does not have them.
     config = load_config(config_file, assignments=assignments)
     if any(is_secret(assignment.partition("=")[0].strip()) for assignment in assignments):
-        raise ConfigError("-c would write a secret into the unit, which all may read: put it into the EnvironmentFile.")
+        raise ConfigError(
+            "-c would write a secret into the unit, which is world-readable: put it into the EnvironmentFile."
+        )
     config.require("application.id", "bootstrap.servers")
     TopologySource.of(topology)
     if user_manager and run_as:
@@ -108,8 +115,8 @@ def print_unit(json_output: bool, **options: Any) -> None:
     )
 )
 @_unit_options
-@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; no reload.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--directory", type=DIRECTORY, help="Directory of the unit, e.g. in an image; systemd is not reloaded.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
 @click.option("--force", is_flag=True, help="Overwrite a unit that was changed by hand, or is not Penstock's.")
 @as_json
 def install(directory: Path | None, dry_run: bool, force: bool, json_output: bool, **options: Any) -> None:
@@ -136,9 +143,9 @@ def install(directory: Path | None, dry_run: bool, force: bool, json_output: boo
 
 @service.command(epilog=examples("sudo penstock service uninstall delays", "penstock service uninstall delays --user"))
 @click.argument("name")
-@click.option("--user", "user_manager", is_flag=True, help="From your own systemd manager (systemctl --user).")
-@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; no reload.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--user", "user_manager", is_flag=True, help="Use your own systemd manager (systemctl --user).")
+@click.option("--directory", type=DIRECTORY, help="Directory of the unit, e.g. in an image; systemd is not reloaded.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
 @click.option("--force", is_flag=True, help="Delete a unit that was changed by hand, or is not Penstock's.")
 @as_json
 def uninstall(
@@ -164,7 +171,7 @@ def uninstall(
 
 
 def _folder(directory: Path | None, user_manager: bool) -> Path:
-    """Return the given folder, or that of an administrator's or a user's own units (systemd.unit(5))."""
+    """Return the given folder, or the folder of the system's or the user's units (systemd.unit(5))."""
     if directory is not None:
         return directory
     if not user_manager:

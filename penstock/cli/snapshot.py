@@ -34,7 +34,7 @@ from penstock_distribution import version
 DIRECTORY = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 MIB = 1 << 20
 HOUR_MS = 3_600_000
-#: The brokers' default of delete.retention.ms, which changelogs have unless their store overrides it.
+#: The brokers' default for delete.retention.ms, which applies to changelogs unless the store overrides it.
 DELETE_RETENTION_HOURS = 24.0
 
 
@@ -57,8 +57,8 @@ def snapshot() -> None:
 def create(directory: Path, settings: Settings, name: str | None, json_output: bool) -> None:
     """Take a snapshot of the stores on this host, into DIRECTORY, whether the application runs or not.
 
-    Each store is as of its task's last commit. On the same file system its files are hard links, which take no space
-    until RocksDB replaces them.
+    Each store is copied as of its task's last commit. On the same file system the files are hard links, which take no
+    space until RocksDB replaces the originals.
     """
     config = settings.load()
     config.require("application.id")
@@ -156,7 +156,7 @@ def _counts(taken: Snapshot) -> str:
 def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, json_output: bool) -> None:
     """Copy the stores of a snapshot into state.dir; the next `penstock run` replays only newer records.
 
-    The application must not run on this host. Other tasks than those of the snapshot stay as they are.
+    The application must not run on this host. Tasks that are not in the snapshot are left alone.
     """
     config = settings.load()
     config.require("application.id")
@@ -165,8 +165,8 @@ def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, j
     taken = read_snapshot(path)
     if taken.application_id != config["application.id"]:
         raise ConfigError(
-            f"The snapshot {path} is of the application {taken.application_id}, not of {config['application.id']}: its "
-            "offsets mean nothing in the changelogs of another one."
+            f"The snapshot {path} belongs to application {taken.application_id}, not to {config['application.id']}: "
+            "its offsets are meaningless for other changelogs."
         )
     age_hours = (time.time() * 1000 - taken.time_ms) / HOUR_MS
     if age_hours > max_age_hours:

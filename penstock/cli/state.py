@@ -22,12 +22,12 @@ Row = dict[str, Any]
 #: Time limit and interval of the wait for tasks that move.
 SETTLED_SECONDS = 10.0
 LOOK_SECONDS = 0.2
-#: Rows per table; a longer list is several tables.
+#: Rows per table; a longer list is split into several tables.
 TABLE_ROWS = 1_000
 
 
 class State(Protocol):
-    """Where the stores are."""
+    """The stores of an application, running or not."""
 
     def stores(self) -> list[Row]:
         """Return a summary of each store of each task."""
@@ -79,14 +79,14 @@ class OpenState(State):
                     break
 
     def _wait_until_settled(self, store: str) -> None:
-        """Wait for stream threads that start or are about to get or release tasks: their rows are unavailable."""
+        """Wait for stream threads that start or rebalance, because their rows are unavailable."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while moving := [each for each in self._running.ask("status")["threads"] if each["state"] != "RUNNING"]:
             if time.monotonic() > deadline:
                 states = ", ".join(f"stream thread {each['number']} is {each['state']}" for each in moving)
                 raise InvalidStateStoreError(
-                    f"Not all tasks of the store {store} can be read now: {states}. Try again; `penstock status` says "
-                    "what it waits for."
+                    f"Not all tasks of the store {store} can be read now: {states}. Try again; `penstock status` "
+                    "shows the progress."
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -140,7 +140,7 @@ def list_stores(settings: Settings, topology: str | None, json_output: bool) -> 
         print_json(rows)
         return
     if not rows:
-        click.echo("There is no store on this host now.")
+        click.echo("There is no store on this host.")
         return
     view = table("store", "task", "state", "kind", "about rows", "offset", left=("store", "task", "state", "kind"))
     for row in rows:
@@ -222,7 +222,7 @@ def export(store: str, key_from: str | None, key_to: str | None, settings: Setti
 
 
 def _show_rows(rows: Iterable[Row], json_output: bool) -> None:
-    """Print rows as they arrive: lines of JSON, or tables of a size that limits memory."""
+    """Print rows as they arrive: lines of JSON, or tables of a limited size, to limit memory."""
     if json_output:
         for row in rows:
             print_text(json.dumps(row))

@@ -1,4 +1,4 @@
-"""``penstock status|top|lag``: what a running application does."""
+"""``penstock status|top|lag``: the state and progress of a running application."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from penstock.cli.status_view import PAUSED, TextConsole, lag_view, show, status
 )
 @configuration
 @as_json
-@click.option("--tasks", is_flag=True, help="Each task too.")
+@click.option("--tasks", is_flag=True, help="Show every task, too.")
 def status(settings: Settings, json_output: bool, tasks: bool) -> None:
-    """Show what a running application does, and its last errors."""
+    """Show the state of a running application, its progress and its last errors."""
     with application(settings) as running:
         found = running.ask("status")
     if json_output:
@@ -45,7 +45,7 @@ def status(settings: Settings, json_output: bool, tasks: bool) -> None:
 )
 @configuration
 @as_json
-@click.option("--tasks", is_flag=True, help="Each task too.")
+@click.option("--tasks", is_flag=True, help="Show every task, too.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
@@ -54,7 +54,7 @@ def status(settings: Settings, json_output: bool, tasks: bool) -> None:
     metavar="SECONDS",
     help="How often.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of times.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this number of updates.")
 def top(settings: Settings, json_output: bool, tasks: bool, interval: float, count: int | None) -> None:
     """Show the status every second, until Ctrl-C."""
     with application(settings) as running:

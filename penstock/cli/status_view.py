@@ -17,18 +17,18 @@ from typing_extensions import override
 
 from penstock.statestore.view.spelling import printable_lines
 
-#: The colors of states: good, in transition, bad.
+#: Colors of states: good, in transition, bad.
 STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", "DEAD": "bold red"}
-#: Columns whose text may be longer than a line.
+#: Columns whose text may exceed a line.
 WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
 ERRORS_SHOWN = 5
 PAUSED = "Paused: not all arriving records count as lag. `penstock resume` continues."
-PAUSED_RESTORING = "Paused: tasks that are not restored wait for `penstock resume`."
+PAUSED_RESTORING = "Paused: tasks that are not restored yet wait for `penstock resume`."
 MESSAGE_SHOWN = 500
 
 
 class TextConsole(Console):
-    """A console that prints text literally: no markup, and no control characters."""
+    """A console that prints text literally, without markup and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -39,7 +39,7 @@ class TextConsole(Console):
 
 
 def show(view: RenderableType) -> None:
-    """Print it: with colors on a terminal, plain to a file."""
+    """Print a status: in color on a terminal, plain to a file."""
     console = TextConsole(soft_wrap=False)
     with console.capture() as capture:
         console.print(view, crop=False)
@@ -48,7 +48,7 @@ def show(view: RenderableType) -> None:
 
 
 def table(*columns: str, left: Iterable[str] = ()) -> Table:
-    """Return a table without lines; numbers are on the right, the columns in ``left`` are text."""
+    """Return a table without lines. Numbers are right-aligned; ``left`` has the columns of text."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         wraps = column in WRAPPED
@@ -66,10 +66,10 @@ Cells = dict[str, str | Text]
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Rows as a table that omits columns on a narrow terminal: a truncated number would be wrong.
+    """A table that omits columns on a narrow terminal, because a truncated number would be wrong.
 
     rows: cells by column, the same columns in all rows; at least one. left: columns of text. spared: columns to omit
-    first, in this order. If that is not enough, each row is a line of words, wrapped between words.
+    first, in this order. If that is not enough, each row is printed as text.
     """
 
     rows: list[Cells]

@@ -1,4 +1,4 @@
-"""Prints text that may come from records, and detects whether the reader is gone."""
+"""Prints text that may come from records, and detects that stdout was closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_stdout_read() -> bool:
 
 @contextmanager
 def until_stdout_closes() -> Iterator[None]:
-    """End the block without an error when the reader of stdout, e.g. ``head``, has enough."""
+    """End the block without an error when the reader of stdout, e.g. ``head``, closes it."""
     try:
         yield
     except BrokenPipeError:

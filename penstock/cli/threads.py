@@ -41,7 +41,7 @@ def add(settings: Settings, json_output: bool) -> None:
     """Start one more stream thread (KIP-663). The next start uses num.stream.threads again."""
     with application(settings) as running:
         done = running.ask("add_thread")
-    _say(done, json_output, f"Added {_short(done['thread'])}; it takes part after the next rebalance.")
+    _say(done, json_output, f"Added {_short(done['thread'])}; it gets tasks in the next rebalance.")
 
 
 @threads.command(epilog=examples("penstock threads remove", "penstock threads remove 2"))
@@ -52,7 +52,7 @@ def add(settings: Settings, json_output: bool) -> None:
 def remove(thread: str | None, settings: Settings, json_output: bool, timeout: float) -> None:
     """Stop a stream thread and wait for its end (KIP-663).
 
-    THREAD is its number or name in `penstock status`; without one it is the last. Its tasks move to others.
+    THREAD is its number or name in `penstock status`; default: the last one. Its tasks move to other threads.
     """
     named = {} if thread is None else {"name": thread}
     with application(settings) as running:
@@ -65,9 +65,9 @@ def remove(thread: str | None, settings: Settings, json_output: bool, timeout: f
 @configuration
 @as_json
 @_waits
-@click.option("--all", "all_threads", is_flag=True, help="All of them, one after the other.")
+@click.option("--all", "all_threads", is_flag=True, help="Restart all threads, one after the other.")
 def restart(thread: str | None, settings: Settings, json_output: bool, timeout: float, all_threads: bool) -> None:
-    """Make a stream thread commit and close, and replace its process, which resumes the tasks.
+    """Restart a stream thread: it commits and closes, and a new process resumes its tasks.
 
     THREAD is its number or name in `penstock status`.
     """
@@ -82,7 +82,7 @@ def restart(thread: str | None, settings: Settings, json_output: bool, timeout: 
 
 def _restarted(done: dict[str, Any]) -> str:
     old, new = done["old_pid"], done["pid"]
-    then = f"process {new} has replaced it" if new is not None else "another one replaces it"
+    then = f"process {new} has replaced it" if new is not None else "another process replaces it"
     closed = f"process {old} has closed, " if old is not None else ""
     return f"Restarted {_short(done['thread'])}: {closed}{then}."
 
@@ -120,5 +120,5 @@ def _say(done: Any, json_output: bool, text: str) -> None:
 
 
 def _short(name: str) -> str:
-    """Return StreamThread-2 of a full name."""
+    """Return the short form of a thread's name, e.g. StreamThread-2."""
     return "-".join(name.rsplit("-", 2)[1:])

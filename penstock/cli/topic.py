@@ -48,9 +48,14 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 @click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions; default: the broker's.")
 @click.option("--replicas", type=click.IntRange(min=1), help="Replicas of each partition; default: the broker's.")
 @click.option(
-    "--set", "topic_config", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="A setting of the topic."
+    "--set",
+    "topic_config",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs,
+    help="A setting of the topic; may be repeated.",
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is left as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Leave existing topics as they are.")
 @configuration
 @as_json
 def create(
@@ -86,7 +91,8 @@ def create(
 def list_topics(internal: bool, settings: Settings, json_output: bool) -> None:
     """List the topics.
 
-    RECORDS counts from the first offset to the last: a compacted topic, or one with transactions, has fewer.
+    RECORDS is the distance from the first offset to the last. A compacted topic, or one with transactions, has fewer
+    records.
     """
     topics = Topics(settings.load())
     found = topics.list(internal)
@@ -107,7 +113,7 @@ def _with_serdes(command: Callable[..., None]) -> Callable[..., None]:
         command = click.option(
             f"--{part}-serde",
             metavar="SERDE",
-            help=f"Of {part}s: string, json, int64, bytes … or module:attribute; else default.{part}.serde.",
+            help=f"Serde of {part}s: string, json, int64, bytes … or module:attribute; default: default.{part}.serde.",
         )(command)
     return configuration(command)
 
@@ -133,11 +139,12 @@ def _config(settings: Settings, key_serde: str | None, value_serde: str | None) 
 def produce(
     name: str, file: str, settings: Settings, key_serde: str | None, value_serde: str | None, json_output: bool
 ) -> None:
-    """Write records from lines of JSON, from FILE or standard input.
+    """Write records, given as lines of JSON in FILE or on standard input.
 
     A line is an object with key, value, headers and timestamp, all of them optional: {"key": "JFK", "value":
-    {"carrier": "UA"}, "headers": {"trace": "7"}, "timestamp": "2026-11-21T06:00:00Z"}. Without a timestamp (or ms since
-    the epoch) it is now. A null value is a tombstone. The key decides the partition, as with Java's producer.
+    {"carrier": "UA"}, "headers": {"trace": "7"}, "timestamp": "2026-11-21T06:00:00Z"}. The timestamp may also be ms
+    since the epoch; the default is now. A null value is a tombstone. The key decides the partition, as with Java's
+    producer.
 
     The exit code is 0 when the brokers have confirmed all records.
     """
@@ -146,7 +153,7 @@ def produce(
     try:
         with click.open_file(file, "rb") as lines:
             if lines.isatty():
-                click.echo("One record per line, as JSON; Ctrl-D ends.", err=True)
+                click.echo("Enter one record per line, as JSON; Ctrl-D ends.", err=True)
             _write_lines(lines, writer, name, serdes)
     except SerializationError as error:
         raise SerializationError(f"{'Standard input' if file == '-' else file}, {error}.") from error
@@ -191,10 +198,10 @@ def consume(
     value_serde: str | None,
     json_output: bool,
 ) -> None:
-    """Print the records of a topic: key and value with a tab between them, or all of a record as JSON.
+    """Print the records of a topic: key and value separated by a tab, or the whole record as JSON.
 
-    It begins with the first record and ends after the last existing one. It reads only committed records, joins no
-    group and commits no offset. On a terminal control characters are escaped.
+    Starts with the first record and ends after the last existing one. Reads only committed records, joins no group and
+    commits no offsets. On a terminal, control characters are escaped.
     """
     config, serdes = _config(settings, key_serde, value_serde)
     since_ms = None if since is None else time.time_ns() // 1_000_000 - since

@@ -47,14 +47,14 @@ class TopicSerdes:
 
 
 def read_line(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
-    """Return the record of a line of JSON; raises SerializationError that describes the problem of the line.
+    """Return the record of a line of JSON; raises SerializationError, which describes what is wrong with the line.
 
     A missing key or value is null, a missing timestamp now. headers: an object, or a list of [key, value] pairs.
     """
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise SerializationError(f"it is not JSON ({error}): one record a line, e.g. {EXAMPLE}") from error
+        raise SerializationError(f"it is not JSON ({error}): write one record per line, e.g. {EXAMPLE}") from error
     if not isinstance(fields, dict):
         raise SerializationError(f"it is not a JSON object: expected e.g. {EXAMPLE}")
     if unknown := fields.keys() - {*FIELDS, *_IGNORED}:
@@ -130,7 +130,7 @@ def json_line(message: Message, serdes: TopicSerdes) -> str:
 
 
 def text_line(message: Message, serdes: TopicSerdes) -> str:
-    """Return key and value with a tab between them: text as it is, other values as JSON. Raises as json_line does."""
+    """Return key and value separated by a tab: text unchanged, other values as JSON. Raises as json_line does."""
     return "\t".join(map(_text, key_and_value(message, serdes)))
 
 

@@ -1,4 +1,4 @@
-"""The topics of a cluster, for commands that belong to no application: create, list, read, write."""
+"""The topics of a cluster: create, list, read, write. No application is involved."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
-#: Time limit of one response of the brokers.
+#: Time limit for one response from the brokers.
 TIMEOUT_SECONDS = 10.0
 #: Time limit for all partitions of a new topic to have a leader, and for a reader without any response.
 READY_SECONDS = 30.0
-#: Time limit for the queried broker to know a topic that another program has just created.
+#: Time limit until a broker knows a topic that another program has just created.
 HEARD_SECONDS = 3.0
 #: How long a reader waits for a record before it checks is_wanted().
 IDLE_SECONDS = 0.2
@@ -95,7 +95,7 @@ class Topics:
         if missing := self._missing(admin, names, READY_SECONDS):
             raise BrokerUnavailableError(
                 f"{', '.join(sorted(missing))}: created on {self.servers}, but not all partitions have a leader after "
-                f"{READY_SECONDS:.0f} s. Are all brokers up?"
+                f"{READY_SECONDS:.0f} s. Do all brokers run?"
             )
         return created
 
@@ -162,7 +162,7 @@ class Topics:
             )
 
     def _missing(self, client: AdminClient | Consumer | Producer, names: Collection[str], seconds: float) -> set[str]:
-        """Return the topics that cannot be used after this time (s): the controller has them before the brokers do."""
+        """Return the topics that are still unusable after this time (s); the controller knows a topic first."""
         deadline, pace = time.monotonic() + seconds, threading.Event()
         while True:
             found = self._metadata(client)
@@ -234,7 +234,7 @@ class TopicWriter:
     def check(self) -> None:
         """Raise StreamsError if a record was refused so far."""
         if self._error is not None:
-            raise StreamsError(f"{self._servers} did not take a record for {self._topic}: {self._error.str()}.")
+            raise StreamsError(f"{self._servers} refused a record for {self._topic}: {self._error.str()}.")
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed or refused everything; delivery.timeout.ms bounds it."""

@@ -15,7 +15,7 @@ from penstock.topology.graph.processor_topology import AutoOffsetReset, Processo
 
 #: Spark's words for the first and the next record of a partition.
 EARLIEST, LATEST = -2, -1
-#: Of a sub-topology's input in one micro-batch: a task holds its share in memory.
+#: Maximum records of a sub-topology per micro-batch; a task holds its share in memory.
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 
 _LOGIN_MODULES = {
@@ -23,7 +23,8 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-#: librdkafka's setting -> Java's name and how to make its value. Files are read here: executors need not have them.
+#: librdkafka's setting -> Java's name, and the conversion of its value. Files are read here: executors need not have
+#: them.
 _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "ssl.ca.location": ("ssl.truststore.certificates", lambda path: _read(path, "ssl.ca.location")),
     "ssl.ca.pem": ("ssl.truststore.certificates", str),
@@ -42,7 +43,7 @@ _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
     ),
 }
 _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
-#: Of the common client settings, those that only librdkafka or the group's member knows.
+#: Common client settings that only librdkafka or the group's member knows.
 _NOT_FOR_SPARK = ("enable.metrics.push", "client.id")
 RENAMED_FOR_LIBRDKAFKA = {
     "request.timeout.ms": "socket.timeout.ms",
@@ -90,7 +91,7 @@ def _resets(topology: ProcessorTopology, config: StreamsConfig) -> dict[str, str
 
 def java_settings(config: StreamsConfig) -> dict[str, str]:
     """Return the connection settings of Java's consumer; raises ConfigError for a key without a translation."""
-    given = {**config.common_client_settings(), **_security_of(config.with_prefix("consumer."))}
+    given = {**config.common_client_settings(), **security_of(config.with_prefix("consumer."))}
     settings = {"isolation.level": str(config["isolation.level"])}
     for name, value in given.items():
         if value in (None, "") or name in _SASL or name in _NOT_FOR_SPARK:
@@ -109,7 +110,8 @@ def java_settings(config: StreamsConfig) -> dict[str, str]:
     return settings | _java_sasl(given)
 
 
-def _security_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def security_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of connections' security."""
     return {name: value for name, value in settings.items() if name.startswith(("ssl.", "sasl.", "security."))}
 
 
@@ -138,6 +140,12 @@ def _read(path: str, key: str) -> str:
         raise ConfigError(f"{key}={path} cannot be read: {error}.") from error
 
 
+def for_librdkafka(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are given, under librdkafka's names."""
+    given = {name: value for name, value in settings.items() if value not in (None, "")}
+    return {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in given.items()}
+
+
 def producer_settings(config: StreamsConfig) -> dict[str, Any]:
     """Return librdkafka's settings for the sink's producers: those of the local engine's, with Java's partitioner."""
     given = {
@@ -146,6 +154,5 @@ def producer_settings(config: StreamsConfig) -> dict[str, Any]:
         if not (name in KEYS and KEYS[name].client)
     }
     own = {name: config[name] for name in ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")}
-    shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
-    settings = {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in {**shared, **own, **given}.items()}
+    settings = for_librdkafka({**config.common_client_settings(), **own, **given})
     return {**settings, "client.id": f"{config['application.id']}-spark", "partitioner": "murmur2_random"}

@@ -1,10 +1,9 @@
 """The rows of one store behind Spark's state: sorted pages, each one value of Spark's (a B-tree of one level).
 
-A call to Spark's state from Python is a round trip over a socket, some 15,000 a second, and its maps cannot be scanned
-in the order of keys. So rows that lie beside each other make a *page*, a sorted run of rows in one blob, and a
-*directory* says with which key each page begins. Within a micro-batch a page is read once, when its first key is
-touched, and written once, at the commit, if it has changed. Scans go from page to page in the order of keys' bytes, as
-on RocksDB.
+A call to Spark's state from Python is a round trip over a socket, about 15,000 per second, and its maps cannot be
+scanned in key order. So adjacent rows form a *page*, a sorted run of rows in one blob, and a *directory* has the first
+key of each page. Within a micro-batch a page is read once, when one of its keys is first accessed, and written once, at
+the commit, if it has changed. Scans visit the pages in the order of keys' bytes, as in RocksDB.
 
     directory   number, first key of each page, in order; then the marks
     page        key length, key, value length, value of each row, in order
@@ -15,17 +14,18 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from typing_extensions import override
 
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
-from penstock.statestore.rows.sorted_keys import SortedKeys
 
-#: A page that has grown beyond this many bytes is split at its commit. One page is one round trip and is rewritten as a
-#: whole, so larger ones help batches that touch many keys, and smaller ones those that touch few.
+#: A page larger than this many bytes is split at its commit. One page is one round trip and is rewritten as a whole, so
+#: larger pages help batches with many keys, and smaller ones batches with few.
 PAGE_BYTES_MAX = 64 << 10
-#: Split pages are filled to this part, so that they can take in new rows before they split again.
+#: Split pages are filled to this share, to leave room for new rows before they split again.
 FILL = 0.6
 #: The number under which the directory is kept; pages count from 1.
 DIRECTORY = 0
@@ -44,47 +44,28 @@ class Blobs(Protocol):
         """Keep a blob."""
 
     def remove(self, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove a blob, which must exist."""
 
 
+@dataclass(slots=True)
 class _Page:
-    """A page in memory. rows: by key; order: its keys, made for a scan."""
+    """A page and, once it was read, its rows in memory."""
 
-    __slots__ = ("changed", "first", "number", "order", "rows")
+    number: int
+    first: bytes
+    rows: InMemoryStore | None = None
 
-    def __init__(self, number: int, first: bytes, rows: dict[bytes, bytes] | None = None) -> None:
-        self.number = number
-        self.first = first
-        self.rows = rows  # None: not read yet
-        self.order: SortedKeys | None = None
-        self.changed = False
 
-    def between(self, start: bytes | None, end: bytes | None) -> Iterable[bytes]:
-        """Return the keys of a page that was read, in order."""
-        assert self.rows is not None
-        if self.order is None:
-            self.order = SortedKeys(self.rows)
-        return self.order.between(start, end)
-
-    def set(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Set or delete a row of a page that was read; return the previous value."""
-        assert self.rows is not None
-        old = self.rows.get(key)
-        if value is not None:
-            self.rows[key] = value
-            if old is None and self.order is not None:
-                self.order.add(key)
-        elif old is not None:
-            del self.rows[key]
-            if self.order is not None:
-                self.order.remove(key)
-        return old
+def _in_memory(rows: Iterable[Row]) -> InMemoryStore:
+    store = InMemoryStore()
+    store.restore(rows, None)
+    return store
 
 
 class PagedRows(BytesStore):
     """An ordered map in pages. Updates wait in their pages until commit() writes the changed ones.
 
-    It has no offset and persists nothing: Spark's checkpoint does, with all else of the micro-batch.
+    It has no offset and persists nothing: Spark's checkpoint does, together with the rest of the micro-batch.
     """
 
     persistent = True
@@ -92,82 +73,70 @@ class PagedRows(BytesStore):
     def __init__(self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         self._blobs = blobs
         self._page_bytes_max = page_bytes_max
-        self._undo: dict[bytes, bytes | None] = {}
         directory = blobs.read(DIRECTORY)
         pages, self._marks = _unpack_directory(directory) if directory else ([(1, b"")], {})
         self._exists = {number for number, _ in pages} if directory else set()
         self._pages = [_Page(number, first) for number, first in pages]
         self._firsts = [page.first for page in self._pages]
 
-    def _page(self, key: bytes) -> _Page:
+    def _rows_beside(self, key: bytes) -> InMemoryStore:
         page = self._pages[bisect_right(self._firsts, key) - 1]
-        if page.rows is None:
-            self._load(page)
-        return page
+        return page.rows or self._read(page)
 
-    def _load(self, page: _Page) -> dict[bytes, bytes]:
-        if page.rows is None:
-            data = self._blobs.read(page.number)
-            page.rows = {} if data is None else dict(unpack_rows(data))
+    def _read(self, page: _Page) -> InMemoryStore:
+        page.rows = _in_memory(unpack_rows(self._blobs.read(page.number) or b""))
         return page.rows
+
+    def _changed(self) -> list[tuple[_Page, InMemoryStore]]:
+        return [(page, page.rows) for page in self._pages if page.rows is not None and page.rows.has_uncommitted()]
 
     @override
     def get(self, key: bytes) -> bytes | None:
-        rows = self._page(key).rows
-        assert rows is not None
-        return rows.get(key)
+        return self._rows_beside(key).get(key)
 
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        page = self._page(key)
-        old = page.set(key, value)
-        page.changed = True
-        self._undo.setdefault(key, old)
+        self._rows_beside(key).put(key, value)
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """A scan holds them in memory too: pages cannot be read again as they were."""
+        """A scan, too, holds them in memory: earlier versions of pages cannot be read again."""
         found: list[Row] = []
         first = 0 if start is None else bisect_right(self._firsts, start) - 1
         for page in self._pages[first:]:
             if end is not None and page.first >= end:
                 break
-            rows = self._load(page)
-            found.extend((key, rows[key]) for key in page.between(start, end))
+            found += (page.rows or self._read(page)).rows(start, end)
         if reverse:
             found.reverse()
         return found
 
     @override
     def approximate_num_entries(self) -> int:
-        """Pages that were not read count as the average of those that were."""
-        read = [len(page.rows) for page in self._pages if page.rows is not None]
+        """Pages that are not loaded count as the average of the loaded ones."""
+        read = [page.rows.approximate_num_entries() for page in self._pages if page.rows is not None]
         return sum(read) * len(self._pages) // len(read) if read else 0
 
     @override
     def has_uncommitted(self) -> bool:
-        return bool(self._undo)
+        return bool(self._changed())
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Write the changed pages. Spark makes it one step with all else of the task."""
-        self._undo.clear()
-        changed = [page for page in self._pages if page.changed]
+        """Write the changed pages. Spark makes this atomic with the rest of the task's state."""
         before = list(self._firsts), dict(self._marks)
         self._marks.update(marks)
-        for page in changed:
-            self._write(page)
+        for page, rows in self._changed():
+            rows.commit(None)
+            self._write(page, rows.rows(None, None))
         if (self._firsts, self._marks) != before or not self._exists:
             self._blobs.write(DIRECTORY, _pack_directory(self._pages, self._marks))
             self._exists.update(page.number for page in self._pages)
 
-    def _write(self, page: _Page) -> None:
-        page.changed = False
-        assert page.rows is not None
-        if not page.rows and len(self._pages) > 1:
+    def _write(self, page: _Page, rows: list[Row]) -> None:
+        if not rows and len(self._pages) > 1:
             self._drop(page)
             return
-        rows = [(key, page.rows[key]) for key in page.between(None, None)]
         data = pack_rows(rows)
         if len(data) <= self._page_bytes_max or len(rows) == 1:
             self._blobs.write(page.number, data)
@@ -190,8 +159,8 @@ class PagedRows(BytesStore):
             runs[-1].append(row)
             size += row_bytes
         next_number = max(existing.number for existing in self._pages) + 1
-        parts = [_Page(page.number, page.first, dict(runs[0]))]
-        parts += [_Page(next_number + place, run[0][0], dict(run)) for place, run in enumerate(runs[1:])]
+        parts = [_Page(page.number, page.first, _in_memory(runs[0]))]
+        parts += [_Page(next_number + place, run[0][0], _in_memory(run)) for place, run in enumerate(runs[1:])]
         for part, run in zip(parts, runs, strict=True):
             self._blobs.write(part.number, pack_rows(run))
         return parts
@@ -207,11 +176,8 @@ class PagedRows(BytesStore):
 
     @override
     def rollback(self) -> None:
-        for key, value in self._undo.items():
-            self._page(key).set(key, value)
-        self._undo.clear()
-        for page in self._pages:
-            page.changed = False
+        for _, rows in self._changed():
+            rows.rollback()
 
     @override
     def committed_mark(self, name: str) -> int | None:
@@ -225,7 +191,6 @@ class PagedRows(BytesStore):
 
     @override
     def close(self) -> None:
-        self._undo.clear()
         self._pages = []
         self._firsts = []
 

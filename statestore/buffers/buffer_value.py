@@ -1,4 +1,4 @@
-"""The bytes in which buffered records stand in changelogs (Kafka Streams: BufferValue, ProcessorRecordContext).
+"""The changelog format of buffered records (Kafka Streams: BufferValue, ProcessorRecordContext).
 
 All numbers are big-endian:
 
@@ -7,7 +7,8 @@ All numbers are big-endian:
     value       context, prior value (sized), old value (sized, -2: same as prior), new value (sized)
     sized       length (4), bytes; -1 for null
 
-In a changelog, 8 bytes with the buffer time follow; in the rows of a join buffer, which are our own, the source:
+In a changelog, 8 bytes with the buffer time follow. In the rows of a join buffer, Penstock's own format, the source
+follows:
 
     source      key of the input record (sized), its value (sized)
 """
@@ -31,7 +32,7 @@ _no_headers = _int.pack(0)
 
 
 class BufferValue(NamedTuple):
-    """What is buffered of a record; prior is the value that was there before the key was buffered."""
+    """A buffered record; prior is the key's value before it was buffered."""
 
     prior: bytes | None
     old: bytes | None
@@ -44,7 +45,7 @@ class BufferValue(NamedTuple):
 
     @classmethod
     def deserialize(cls, data: bytes) -> tuple[BufferValue, int]:
-        """Return the value and where in data it ends."""
+        """Return the value and its end in data."""
         context, at = deserialize_context(data)
         prior, at = _read_sized(data, at)
         if _int.unpack_from(data, at)[0] == SAME_AS_PRIOR:
@@ -93,7 +94,7 @@ def serialize_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def deserialize_context(data: bytes) -> tuple[ProcessorRecordContext, int]:
-    """Return the record context at the beginning of data and where it ends."""
+    """Return the record context at the start of data, and its end."""
     timestamp, offset = _context.unpack_from(data)
     topic, at = _read_sized(data, _context.size)
     partition, count = struct.unpack_from(">ii", data, at)
@@ -113,7 +114,7 @@ def serialize_source(context: ProcessorRecordContext) -> bytes:
 
 
 def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> ProcessorRecordContext:
-    """Return the context with the input record's key and value that are in data at a place, if there are any."""
+    """Return the context with the input record's key and value, which are at an offset of data, if it has them."""
     if at == len(data):  # restored from a changelog
         return context
     key, at = _read_sized(data, at)

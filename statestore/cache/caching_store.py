@@ -1,9 +1,9 @@
-"""Stores behind the record cache: what all of them share, and the key-value one (Kafka Streams: CachingKeyValueStore).
+"""Stores behind the record cache: their common part, and the key-value store (Kafka Streams: CachingKeyValueStore).
 
-The cache keeps held values (values.py): a put makes the bytes of a value, or knows that they can be made. At a flush
-each changed key is written below and to the changelog, and only then sent downstream, with the record context of its
-last put. get and put are closures over the cache's dicts, because they are called for each record; a fused source does
-what they do in line (topology/run/fusion.py), through cells().
+The cache keeps held values (values.py): a put serializes the value, or knows that it can be serialized. A flush writes
+each changed key to the store below and to the changelog, and only then sends it downstream, with the record context of
+its last put. get and put are closures over the cache's dicts, because they are called for every record. A fused source
+has their code inline (topology/run/fusion.py), through cells().
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from ..stores.values import Values
 from .cached_rows import CachedRows
 from .thread_cache import Changed, ThreadCache
 
-#: By Serde.exact, or private, of the serdes whose objects the kernel knows: their type. Whether one can be written is
-#: then up to it.
+#: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
 NATIVE: Mapping[Any, type] = {
     Serdes.int64().exact: int,
     Serdes.string().exact: str,
@@ -54,15 +53,16 @@ NATIVE: Mapping[Any, type] = {
 }
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
-#: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
-#: sends the first ones, and the others are sent afterwards.
+#: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
+#: downstream, the others are sent afterwards.
 Follower = Callable[[str, int, Callable[[int], None]], int]
 
 
 class CachingStore(StateStore):
-    """Puts wait in a cache. A subclass says what a cache key is and how an entry is written and read below.
+    """Keeps puts in a cache. A subclass defines the cache keys, and how entries are written to and read from the store
+    below.
 
-    Cells have held values, and so do all entries here; see Values.
+    Cells and entries contain held values; see Values.
     """
 
     caching = True
@@ -71,19 +71,19 @@ class CachingStore(StateStore):
     values: Values
 
     def __init__(self, cache: ThreadCache) -> None:
-        # StateStore.__init__ has run: the store below is there
+        # StateStore.__init__ has run: the store below exists
         self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
-        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
+        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken, but may not have written yet
         self._listener: FlushListener | None = None
         self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
-        #: See Follower; asked once for each flush.
+        #: See Follower; called once per flush.
         self.follower: Follower | None = None
         self._send_old_values = False
         #: penstock.kernel's StoredEntries, None where rows are not its own.
         self._stored: Any = None
 
     def _compile(self, segments: Segments | None, cached: CachedRows | None) -> None:
-        """Let the kernel read and write the rows below, if they are its own: StoredEntries does all that is done here.
+        """Let the kernel's StoredEntries read and write the rows below, if they are the kernel's own.
 
         segments, cached: of a window or session store.
         """
@@ -115,12 +115,12 @@ class CachingStore(StateStore):
 
     @property
     def cache_bytes(self) -> float:
-        """Estimated size of what the cache holds of this store."""
+        """Estimated size of this store's cached entries."""
         return self._cache.size_bytes
 
     @abstractmethod
     def _write_entry(self, key: Any, held: Any) -> None:
-        """Write an entry below and to the changelog, None to delete."""
+        """Write an entry to the store below and the changelog; None deletes it."""
 
     @abstractmethod
     def _log_key(self, key: Any) -> bytes:
@@ -132,7 +132,7 @@ class CachingStore(StateStore):
 
     @abstractmethod
     def _read_entry(self, key: Any) -> Any:
-        """Return the entry below."""
+        """Return the entry of the store below."""
 
     def _entry_size(self, key: Any, held: Any) -> int:
         """Return the serialized size of an entry in bytes."""
@@ -145,7 +145,7 @@ class CachingStore(StateStore):
         return True
 
     def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function from a cache key to a value; load(cache key): the entry of what is not cached."""
+        """Return the function from a cache key to a value; load(cache key): reads an entry that is not cached."""
         get_cell, deleting, read = self._cache.entries.get, self._deleting, self.values.read
 
         def get(key: Any) -> Any:
@@ -158,12 +158,12 @@ class CachingStore(StateStore):
         return get
 
     def _forwarded_getter(self) -> Callable[[Any], Any]:
-        """Return the function from a cache key to the value that was last sent downstream."""
+        """Return the function from a cache key to the value last sent downstream."""
         get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
 
         def get_forwarded(key: Any) -> Any:
             cell = get_cell(key)
-            if cell is not None and not cell[STAMP]:  # nothing waits: it is what is below
+            if cell is not None and not cell[STAMP]:  # no pending change: it equals the store below
                 return read(cell[VALUE])
             return None if key in deleting else read(find(key))
 
@@ -223,14 +223,14 @@ class CachingStore(StateStore):
         )
 
     def flush(self) -> None:
-        """Send each changed key on, in the order of the last puts; see StateStore.flush."""
+        """Write and forward each changed key, in the order of the last puts; see StateStore.flush."""
         if self._cache.dirty:
             self._send(self._cache.take_dirty())
 
     def _send(self, changes: Sequence[Changed]) -> None:
-        """Send changed entries on: first all of them below and to the changelog, then all of them downstream.
+        """Send changed entries: first all of them to the store below and the changelog, then all of them downstream.
 
-        What is downstream may read this store, or change it.
+        Operators downstream may read or change this store.
         """
         task = self.task
         deleted = {change[0] for change in changes if change[1] is None}
@@ -245,14 +245,16 @@ class CachingStore(StateStore):
                 if self.follower is not None:
                     changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
                 self._send_downstream(changes, olds, self._listener)
-            task.timestamp, task.headers, task.message = context  # where it fails, the task knows the record of it
+            task.timestamp, task.headers, task.message = (
+                context  # not after an error: the task then has the failed record
+            )
         finally:
             self._deleting -= deleted
 
     def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
-        """Return the changes and the held value that each replaces, which is None unless old values are sent.
+        """Return the changes and the held values that they replace, which are None unless old values are sent.
 
-        Without those keys that came and went since the last flush: they leave no trace.
+        Keys that were both added and deleted since the last flush are left out.
         """
         find, send_old = self._read_entry, self._send_old_values
         if not send_old and not deletes:
@@ -274,7 +276,7 @@ class CachingStore(StateStore):
         self._downstream = send
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """Write changed entries below and to the changelog."""
+        """Write changed entries to the store below and to the changelog."""
         if self._stored is not None and (self.values.logs_value or self.values.logs_value_and_timestamp):
             self._stored.write(changes)
         else:
@@ -288,13 +290,13 @@ class CachingStore(StateStore):
     def _send_followed(
         self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
     ) -> tuple[Sequence[Changed], Iterator[Any]]:
-        """Send the first changes on, as many as the follower wants to see; returns the others and their old values."""
+        """Send as many changes as the follower traces; return the others and their old values."""
 
         def send(count: int) -> None:
             self._send_downstream(changes[:count], olds, listener)
 
         sent = follower(self.name, len(changes), send)
-        return changes[sent:] if sent else changes, olds  # nearly always none: a flush is not copied for nothing
+        return changes[sent:] if sent else changes, olds  # nearly always none: avoid copying the flush
 
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, read = self.task, self._object_key, self.values.read
@@ -312,7 +314,7 @@ class CachingStore(StateStore):
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """Raises ProcessorStateError if there are changes that it would drop."""
+        """Raises ProcessorStateError if it would drop changes."""
         if self._cache.dirty:
             raise ProcessorStateError(
                 f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
@@ -408,10 +410,10 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
 
     def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
-        """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
+        """Return the dirty entries of a range as rows. It visits all dirty keys: scans of cached stores are slow."""
         to_row, cache = self.values.to_row, self._cache
         deleting = ((key, None) for key in self._deleting)
-        # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
+        # Clean entries equal the rows below, except those that a bounded store has evicted since.
         looked_at = cache.entries.values() if self._evicts else cache.dirty
         cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again

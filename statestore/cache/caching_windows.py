@@ -1,7 +1,7 @@
 """Window and session stores behind the record cache (Kafka Streams: CachingWindowStore, CachingSessionStore).
 
 Cache keys are (key's bytes, window start) and (key's bytes, session end, session start). As in Kafka Streams, the cache
-hides nothing: what the store below hides because it has expired can still be seen while it is cached.
+hides nothing: a row that the store below hides as expired is still visible while it is cached.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import Inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
+from ..stores.segmented_stores import LONG_MAX, PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
-from ..stores.session_store import PAIR, SessionStore
 from ..stores.state_store import LONG
 from ..stores.store_iterator import Rows
-from ..stores.window_store import LONG_MAX, WINDOW_KEY_SCHEMA, WindowStore
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
 
 _new = tuple.__new__
 _pack_start = WINDOW_KEY_SCHEMA.suffix.pack
-#: Windows no longer than this, a thousand years, end before time does: without the check that _windowed makes.
+#: Windows up to this size, a thousand years, cannot exceed the highest timestamp, so the check of _windowed is skipped.
 SIZE_MAX_MS = 1 << 45
 
 
 class CachingSegments(CachingStore):
-    """What caching window and session stores share: cached rows laid over the rows of a scan."""
+    """The common part of caching window and session stores: cached rows merged into the rows of a scan."""
 
     segments: Segments
 
@@ -45,7 +44,7 @@ class CachingSegments(CachingStore):
         self._compile(self.segments, self._cached)
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
-        """Iterate over stored rows, in scan order, with the cached ones that are wanted(cache key) laid over them."""
+        """Iterate over stored rows, in scan order, merged with the cached ones for which wanted(cache key) holds."""
         order = self.segments.scan_order
         cached = [(order(row[0]), row if row[1] is not None else None) for row in self._cached_rows(wanted)]
         if not cached:
@@ -68,7 +67,7 @@ class CachingSegments(CachingStore):
                 yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
 
     def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
-        """Return the entries of low's record key from low on as the store below has them."""
+        """Return the entries of low's record key, from low on, in the store below."""
         return self._entries(low[0], self.segments.fetch(low[0], low[1], LONG_MAX))
 
     @abstractmethod
@@ -80,12 +79,12 @@ class CachingSegments(CachingStore):
         return None if row is None else self.values.from_row(row)
 
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
-        """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
+        """Return the function that loads an entry from the rows into the cache, for a fused source."""
         segments, deleting, read = self.segments, self._deleting, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
 
         def load(key: CacheKey) -> Cell:
-            # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
+            # Most rows are new when they are first read: no row that late was ever written, so the search is skipped.
             if NOTHING_OBSERVED < segments.observed_ms < key[1] or key in deleting:
                 held = None
             else:
@@ -197,7 +196,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     @override
     def cells(self) -> Cells:
-        """Only for windows that are still open: it does not look whether a row has expired."""
+        """Only for windows that are still open: it does not check whether a row has expired."""
         return self._cells(self._cell_loader(), self._inline_key)
 
     def _inline_key(self, read: Inline) -> Inline:

@@ -1,4 +1,4 @@
-"""A list of values under each key: the records of an outer stream-stream join that have no partner yet (KAFKA-10847).
+"""A list of values per key: the records of an outer stream-stream join without a match so far (KAFKA-10847).
 
 Value bytes are those of Kafka's ListSerializer for byte arrays: 1 for "entries of varying size", 4-byte number of
 entries, and for each entry a 4-byte length and its bytes. Kafka Streams: ListValueStore.
@@ -9,11 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from penstock.topology.context.store_interfaces import StoreBuilder
-from penstock.topology.context.task_context import TaskContext
-
-from ..rows.bytes_store import BytesStore
-from .state_store import StateStore, StoreSerdes
+from .state_store import StateStore
 from .store_iterator import StoreIterator
 
 _header = struct.Struct(">bi")
@@ -24,10 +20,6 @@ VARIABLE_SIZE = 1
 class ListValueStore(StateStore):
     """A store whose ``put`` adds to the list of a key."""
 
-    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
-        super().__init__(builder, task, rows)
-        self.serdes = StoreSerdes(builder, self.changelog_topic)
-
     def put(self, key: Any, value: Any) -> None:
         """Add a value to the list of a key; None deletes the list."""
         row_key = self.serdes.encode_key(key)
@@ -35,7 +27,7 @@ class ListValueStore(StateStore):
         self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
 
     def put_if_absent(self, key: Any, value: Any) -> None:
-        """Do what put does, but only if the key IS there: Kafka Streams' ListValueStore has it so for its caller."""
+        """Put, but only if the key IS present: Kafka Streams' ListValueStore does this for its caller."""
         if self.rows.get(self.serdes.encode_key(key)) is not None:
             self.put(key, value)
 
@@ -57,7 +49,7 @@ class ListValueStore(StateStore):
         return StoreIterator(pairs)
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store has."""
+        """Return the approximate number of keys."""
         return self.rows.approximate_num_entries()
 
 

@@ -1,7 +1,7 @@
 """Messages over the pipe between the supervisor and one of its processes.
 
-multiprocessing's own ``recv`` waits for the whole of a message, so a process that hangs in the middle of sending one
-would block the supervisor. Here a message is received only once all of it has arrived.
+multiprocessing's ``recv`` blocks until a message is complete, so a process that hangs while it sends one would block
+the supervisor. Here a message is received only when it has arrived completely.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _close(*descriptors: int) -> None:
 
 
 def set_answer(answer: Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function for a caller that waits for its result or exception."""
+    """Call a function and pass its result or exception to a waiting caller."""
     try:
         answer.set_result(function())
     except Exception as error:  # noqa: BLE001  raised where the answer is waited for

@@ -48,7 +48,7 @@ class Administration:
         self._process = psutil.Process()
         self._started = time.monotonic()
 
-    # -- looking
+    # -- queries
 
     def status(self) -> dict[str, Any]:
         """Return the application, its stream threads, their tasks, and its latest logged errors.
@@ -143,7 +143,7 @@ class Administration:
             )
         return found
 
-    # -- doing
+    # -- changes
 
     def add_thread(self) -> dict[str, Any]:
         """Start one more stream thread (KIP-663); returns its name as ``thread``."""
@@ -211,12 +211,13 @@ class Administration:
         return [result.value for result in results]
 
     def _wait_until_heard(self) -> None:
-        """Wait until all stream threads have executed earlier commands: they respond in order, even to nonsense."""
+        """Wait until all stream threads have executed earlier commands: they respond in order."""
         try:
             self._supervisor.query("", "", (), HEARD_SECONDS)
         except TimeoutError:
             raise StreamsError(
-                f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will, between two batches."
+                f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will receive it between "
+                "two batches."
             ) from None
 
     def _own_process(self) -> dict[str, Any]:

@@ -42,5 +42,5 @@ def restore(task: TaskStatus) -> str:
 
 
 def waiting(task: TaskStatus) -> str:
-    """Return words for the records that wait for async functions and batches, nothing if there are none."""
+    """Describe the records that wait for async functions and batches, "" if there are none."""
     return f" {task.waiting} records wait for functions" if task.waiting else ""

@@ -28,8 +28,8 @@ from ..source.topology_source import TopologySource
 class ClosedState:
     """The stores below an application's state directory, each opened read-only while it is read.
 
-    topology: ``module:attribute``, which defines the stores; without it rows are bytes. A context manager that keeps
-    the application from starting meanwhile. Raises InvalidStateStoreError if there is no state, LockError if the
+    topology: ``module:attribute``, which defines the stores; without it rows are bytes. A context manager; the
+    application cannot start until it is closed. Raises InvalidStateStoreError if there is no state, LockError if the
     application runs.
     """
 
@@ -107,7 +107,8 @@ class ClosedState:
             return StoreBuilder(name, StoreKind.KEY_VALUE, Serdes.bytes(), Serdes.bytes(), logging=False)
         if name not in self._builders:
             raise InvalidStateStoreError(
-                f"The topology has no store {name}: it is of an older one. Without --topology its bytes can be seen."
+                f"The topology has no store {name}: it belongs to an older one. Without --topology its rows are shown "
+                "as bytes."
             )
         return self._builders[name]
 

@@ -25,7 +25,9 @@ MIB = 1 << 20
 
 @dataclass(slots=True)
 class _Excess:
-    """Of one process: whether a warning was logged; since when it exceeds the limit (monotonic ms), or None."""
+    """The excess of one process: whether a warning was logged, and since when it exceeds the limit (monotonic ms, or
+    None).
+    """
 
     told: bool = False
     since: int | None = None
@@ -75,7 +77,7 @@ class MemoryGuard:
         if over and not excess.told:
             excess.told = True
             self._log.warning(
-                "%s, process %d, takes %d MiB; its share of the memory is %d MiB (%s). %s",
+                "%s, process %d, uses %d MiB; its share of the memory is %d MiB (%s). %s",
                 worker.name,
                 worker.pid,
                 rss // MIB,
@@ -106,7 +108,7 @@ class MemoryGuard:
 
     def _replace(self, slot: Slot, worker: Worker, now: int) -> None:
         self._log.warning(
-            "%s, process %d, takes %d MiB, over %d %% of its share of the memory: it commits, closes and is replaced",
+            "%s, process %d, uses %d MiB, over %d %% of its share of the memory: it commits, closes and is replaced",
             worker.name,
             worker.pid,
             worker.usage(now)[0] // MIB,

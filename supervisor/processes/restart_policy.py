@@ -10,7 +10,9 @@ from penstock.topology.config.streams_config import StreamsConfig
 
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
-    """max_restarts within window_ms; the first is immediate, then waits double from backoff_ms to backoff_max_ms."""
+    """max_restarts within window_ms. The first is immediate; the backoff then doubles from backoff_ms to
+    backoff_max_ms.
+    """
 
     max_restarts: int
     window_ms: int
@@ -29,7 +31,7 @@ class RestartLimits:
 
 
 class RestartPolicy:
-    """One for the application: slots that die in turn are a crash loop too."""
+    """One for the application: processes that die in turn are also a crash loop."""
 
     def __init__(self, limits: RestartLimits) -> None:
         self.limits = limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ def test_a_response_is_version_hash_and_value(wrapper: SubscriptionResponseWrapp
     serde = SubscriptionResponseWrapperSerde(TEXT)
     assert serde.serialize("topic", wrapper) == data
     assert serde.deserialize("topic", data) == wrapper
+
+
+@pytest.mark.parametrize("inner", [TEXT, None])
+def test_what_writes_messages_goes_to_another_process(inner: Any) -> None:
+    serde = pickle.loads(pickle.dumps(SubscriptionWrapperSerde("topic", inner)))
+    schema = pickle.loads(pickle.dumps(CombinedKeySchema("foreign", inner, "primary", inner)))
+    wrapper = SubscriptionWrapper(HASH, Instruction.DELETE_KEY_AND_PROPAGATE, "key", 3)
+    assert serde.with_default(TEXT).serialize("topic", wrapper) == b"\x01\x01" + HASH + b"key\x00\x00\x00\x03"
+    assert schema.with_default(TEXT).to_bytes("a", "b") == b"\x00\x00\x00\x01ab"
 
 
 def test_a_combined_key_begins_with_the_length_of_the_foreign_key() -> None:

@@ -56,7 +56,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class SimulatedCalls:
-    """topology.async_calls.AsyncCalls. on_ended: is called when a call has ended."""
+    """context.async_calls.AsyncCalls. on_ended: is called when a call has ended."""
 
     def __init__(self, world: World, io: Io, on_ended: Callable[[], None]) -> None:
         self._world, self._io = world, io

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from tests.simulation.crowd import ASSIGNORS, Crowd
 from tests.simulation.kinds import PLAIN, Kind
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.rare import Branch, RareBranches
@@ -118,6 +119,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--log", action="store_true", help="with --trace: the stream threads' log lines too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at work (one for each core)")
     parser.add_argument("--mutants", action="store_true", help="find each mutant, with so many seeds at most")
+    parser.add_argument(
+        "--members", type=int, metavar="N", help="one group of so many members that join, die and leave"
+    )
+    parser.add_argument("--tasks", type=int, help="with --members: the tasks of the group (two for each member)")
+    parser.add_argument("--assignor", choices=ASSIGNORS, default="high-availability", help="with --members")
     parser.add_argument("--no-table", action="store_false", dest="table", help="without the table of rare branches")
     given = parser.parse_args(arguments)
     with scratch() as directory:
@@ -125,6 +131,12 @@ def main(arguments: Sequence[str]) -> int:
             outcome = run_seed(given.trace, directory, given.log)
             show_trace(outcome)
             return bool(outcome.violations)
+        if given.members:
+            tasks = given.tasks or 2 * given.members
+            crowd = Crowd(given.first, directory, given.members, tasks, print, given.assignor)
+            crowd.run()
+            print("\n".join(crowd.world.violations) or "nothing is lost, doubled or held")
+            return bool(crowd.world.violations)
         if given.mutants:
             return _hunt(given.first, given.seeds, directory)
     return _summary(given.first, given.seeds, given.jobs, given.table)

@@ -65,7 +65,7 @@ GAPS: dict[str, tuple[str, ...]] = {
     "what is suspended is closed in the same rebalance": (
         "assigned_tasks.AssignedTasks.maybe_resume_suspended_task: ",
     ),
-    "between a close and the next call nobody else runs here": ("task_manager.TaskManager._start_anew: ",),
+    "between a close and the next call no other thread runs here": ("task_manager.TaskManager._recreate: ",),
     "the settings are right": (
         "streams_producer.StreamsProducer._judge_initialization: raise ConfigError",
         "streams_producer.StreamsProducer._judge_initialization: raise StreamsError",

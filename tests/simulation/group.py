@@ -82,7 +82,7 @@ class Group:
         }
 
     def handle(self, client: str, request: Any, reply: Reply) -> None:
-        """See connection.Coordinator."""
+        """See Coordinator in connection.py."""
         self._handlers[request.api.name](client, SimpleNamespace(**request.body), reply)
 
     def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:

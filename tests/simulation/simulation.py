@@ -144,20 +144,13 @@ class Simulation:
         self._kinds = Kinds(self.world, kind.mixed)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
-        # With aims without the application that came last: seeds that are hard to find keep their plans.
-        plan = Plan.of(self.world, APPLICATIONS[:-1] if aims else APPLICATIONS)
-        if kind.rare:
-            plan = rarely(plan)
-        self.plan = replace(
-            plan,
-            application=kind.application(seed, plan.application),
-            settings=kind.settings(seed, plan.settings),
-        )
+        self.plan = self._planned(kind)
         self.auditor = Auditor(self.world, self.plan.application, self.plan.exactly_once)
         self.broker = Broker(self.world, self.auditor.on_commit)
         self.auditor.watch(self.broker)
         self._coordinators = kind.coordinators(seed, self.broker)
         self._rest_ms = OWN_REST_MS if kind.own else REST_MS
+        self._idle_steps = IDLE_STEPS
         self._kinds_of_points: tuple[str, ...] = (*AIMS, *OWN_AIMS) if kind.own else AIMS
         if kind.rare:
             self._kinds_of_points += (OWN_AIMS if kind.own else RARE_AIMS) * RARE_WEIGHT
@@ -177,6 +170,17 @@ class Simulation:
         self._timestamp = FIRST_TIMESTAMP
         self._current: Process | None = None
         self._faults_on = False
+
+    def _planned(self, kind: Kind) -> Plan:
+        # With aims without the application that came last: seeds that are hard to find keep their plans.
+        plan = Plan.of(self.world, APPLICATIONS[:-1] if self._aims else APPLICATIONS)
+        if kind.rare:
+            plan = rarely(plan)
+        return replace(
+            plan,
+            application=kind.application(self.world.seed, plan.application),
+            settings=kind.settings(self.world.seed, plan.settings),
+        )
 
     def _host(self, number: int) -> Host:
         state_dir = self.directory / f"host{number}"
@@ -285,7 +289,7 @@ class Simulation:
             self._step_someone()
             idle = idle + 1 if all(what in IDLE_POINTS or who == LOG for _, who, what in trace[before:]) else 0
             # Who is hit at one certain call sees the others to the ms.
-            self.world.advance(IDLE_STEP_MS if idle > IDLE_STEPS and not self._aims else 1)
+            self.world.advance(IDLE_STEP_MS if idle > self._idle_steps and not self._aims else 1)
 
     def _shut_down(self) -> None:
         for process in self._alive():

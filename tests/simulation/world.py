@@ -112,7 +112,7 @@ def _nothing() -> None:
 
 
 class HostClock:
-    """workers.clock.Clock of the processes of one host. Its wall clock can be set, the monotonic one cannot."""
+    """clock.Clock of the processes of one host. Its wall clock can be set, the monotonic one cannot."""
 
     def __init__(self, world: World) -> None:
         self._world = world

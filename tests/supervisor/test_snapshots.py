@@ -182,7 +182,7 @@ def test_mistakes_are_told(tmp_path: Path, closed: Path) -> None:
     run("create", backup, *options(closed), "--name", "one")
     assert "exists already" in run("create", backup, *options(closed), "--name", "one").output
     assert "cannot name a snapshot" in run("create", backup, *options(closed), "--name", "../one").output
-    assert "is of the application app" in run("restore", backup, *options(tmp_path / "x", "other")).output
+    assert "belongs to application app" in run("restore", backup, *options(tmp_path / "x", "other")).output
     assert "is no snapshot" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
     state = StateDirectory(closed, "app")
     state.lock_application()

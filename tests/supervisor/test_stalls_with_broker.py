@@ -43,8 +43,8 @@ def test_a_stalled_partition_is_read_again_once_its_task_is_opened_anew(
         eventually(lambda: shared_by(streams, 1), "the thread has the tasks")
         (before,) = streams.status()
         line = log.wait_for("is stalled")
-        assert f"partition {counting.source}-0 of task 0_0 is stalled: its position has stood at offset 0" in line
-        assert line.endswith("its task is re-opened")
+        assert f"partition {counting.source}-0 of task 0_0 is stalled: its position has been at offset 0" in line
+        assert line.endswith("its task is reopened")
         counting.wait_for_all_counts()
         (after,) = streams.status()
         assert after.pid == before.pid

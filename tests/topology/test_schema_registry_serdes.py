@@ -15,7 +15,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka.schema_registry import topic_record_subject_name_strategy
+from confluent_kafka.schema_registry import (
+    Rule,
+    RuleKind,
+    RuleMode,
+    RuleSet,
+    Schema,
+    SchemaReference,
+    topic_record_subject_name_strategy,
+)
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.rule_registry import RuleRegistry
+from confluent_kafka.schema_registry.serde import RuleExecutor
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
@@ -192,6 +204,92 @@ class Unknown:
 def test_a_type_that_cannot_be_made_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="kind=Unknown: use a msgspec"):
         getattr(Serdes, kind)(AVRO if kind == "avro" else JSON_SCHEMA, client(), kind=Unknown)
+
+
+# -- schemas that are known: without confluent-kafka's serializers
+
+NEWER = json.dumps(
+    {"type": "record", "name": "Money", "fields": [{"name": "country", "type": "string", "default": "DE"}, *FIELDS]}
+)
+
+
+def of_the_library(schema: str | None, registry: Any) -> tuple[Any, Any]:
+    """Return confluent-kafka's own serializer and deserializer of a value."""
+    conf = {"subject.name.strategy.type": "TOPIC"}
+    context = SerializationContext("prices", MessageField.VALUE)
+    write, read = AvroSerializer(registry, schema, conf=conf), AvroDeserializer(registry, schema, conf=conf)
+    return (lambda value: write(value, context)), (lambda data: read(data, context))
+
+
+@pytest.mark.parametrize("schema", [AVRO, PAYMENT])
+@pytest.mark.parametrize("read_with", ["the same schema", "a newer one", "the one that wrote it"])
+def test_each_record_is_as_confluent_kafka_has_it(schema: str, read_with: str) -> None:
+    registry = client()
+    values = (
+        [{"currency": "€" * n, "cents": 10**n} for n in range(9)]
+        if schema == AVRO
+        else [{**FIELDS_OF_ONE, "raw": bytes(n), "note": "n" * n or None} for n in range(9)]
+    )
+    reader = {"the same schema": schema, "a newer one": NEWER if schema == AVRO else PAYMENT}.get(read_with)
+    writing, reading = Serdes.avro(schema, registry), Serdes.avro(reader, registry)
+    write, (_, read) = of_the_library(schema, registry)[0], of_the_library(reader, registry)
+    for value in values:
+        data = writing.serialize("prices", value)
+        assert data == write(value)
+        assert reading.deserialize("prices", data) == read(data)
+
+
+def test_a_record_of_a_known_schema_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = client()
+    serde: Serde[Any] = Serdes.avro(AVRO, registry)
+    get_schema, asked = registry.get_schema, []
+
+    def noted(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return get_schema(*arguments)
+
+    monkeypatch.setattr(registry, "get_schema", noted)
+    data = [serde.serialize("prices", {**MONEY, "cents": n}) for n in range(20)]
+    assert [serde.deserialize("prices", each) for each in data] == [{**MONEY, "cents": n} for n in range(20)]
+    assert len(asked) == 2, "by confluent-kafka for the first record, and for what is known from then on"
+
+
+class AddOne(RuleExecutor):
+    """A rule that changes what is read."""
+
+    def type(self) -> str:
+        return "ADD_ONE"
+
+    def transform(self, ctx: Any, message: Any) -> Any:
+        return {**message, "cents": message["cents"] + 1}
+
+
+def test_rules_of_a_schema_hold_for_each_record() -> None:
+    RuleRegistry.register_rule_executor(AddOne())
+    rule = Rule("add", None, RuleKind.TRANSFORM, RuleMode.READ, "ADD_ONE", None, None, None, None, None, False)
+    serde = Serdes.avro(Schema(AVRO, "AVRO", [], None, RuleSet(None, [rule])), client())
+    data = serde.serialize("prices", MONEY)
+    assert [serde.deserialize("prices", data) for _ in range(3)] == [{**MONEY, "cents": 251}] * 3
+
+
+def test_a_schema_with_references_is_read_and_written_each_time() -> None:
+    registry = client()
+    registry.register_schema("money", Schema(AVRO, "AVRO"))
+    bill = json.dumps({"type": "record", "name": "Bill", "fields": [{"name": "total", "type": "Money"}]})
+    serde = Serdes.avro(Schema(bill, "AVRO", [SchemaReference("Money", "money", 1)]), registry)
+    for cents in range(3):
+        value = {"total": {**MONEY, "cents": cents}}
+        assert serde.deserialize("bills", serde.serialize("bills", value)) == value
+
+
+def test_bytes_that_are_cut_short_are_refused_each_time() -> None:
+    serde = Serdes.avro(AVRO, client())
+    data = serde.serialize("prices", MONEY)
+    assert data is not None
+    for _ in range(2):
+        assert serde.deserialize("prices", data) == MONEY
+        with pytest.raises((EOFError, IndexError)):
+            serde.deserialize("prices", data[:-1])
 
 
 # -- a registry that does not answer

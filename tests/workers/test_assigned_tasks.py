@@ -11,6 +11,7 @@ from penstock.clients.log_context import TRACE, PrefixedLogger
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import TaskMigratedError
+from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
@@ -213,6 +214,33 @@ def test_any_other_error_is_logged_and_raised(stage: Stage, cluster: Cluster, ca
         bench.registry.process(10)
     assert "Failed to process stream task 0_0 due to the following error:" in caplog.messages
     assert task.state is TaskState.RUNNING
+
+
+def test_tasks_with_nothing_to_do_are_left_alone(
+    stage: Stage, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand tasks few have records at a time: to ask each one would take most of the time."""
+    bench = Bench(stage, stateless())
+    task, other = bench.run()
+    asked: list[StreamTask] = []
+
+    def noting(before: Callable[..., int]) -> Callable[..., int]:
+        def note(task: StreamTask, *arguments: int) -> int:
+            asked.append(task)
+            return before(task, *arguments)
+
+        return note
+
+    for name in ("process", "maybe_punctuate_stream_time", "maybe_punctuate_system_time"):
+        monkeypatch.setattr(StreamTask, name, noting(getattr(StreamTask, name)))
+    cluster.append(IN, 0, b"k", b"v")
+    task.add_records(TopicPartition(IN, 0), cluster.records(IN))
+    assert bench.registry.process(10) == 1
+    assert bench.registry.process(10) == bench.registry.punctuate() == 0
+    assert asked == [task]
+    other.schedule(1, Punctuation.WALL_CLOCK_TIME, lambda now: None)
+    bench.registry.punctuate()
+    assert asked == [task, other, other]
 
 
 def test_every_running_task_gets_its_turn_before_an_error_is_raised(

@@ -91,6 +91,14 @@ def test_slow_records_come_one_by_one() -> None:
     assert run(BatchSizer(), ms_per_record=1_000, calls=100)[-1][0] == 1
 
 
+def test_what_was_slow_for_long_is_soon_done_in_large_batches_again() -> None:
+    """Many tasks take long with one record each while they are many, or the machine is busy."""
+    sizer = BatchSizer()
+    for iterations in range(1, 1_000):
+        sizer.record(iterations, processed=500, latency_ms=2 * TARGET_MS)
+    assert run(sizer, ms_per_record=0.01, calls=20)[-1][0] > 500
+
+
 def test_the_first_batch_is_one_record() -> None:
     assert BatchSizer().max_records(1) == 1
 

@@ -192,6 +192,17 @@ class TestIdling:
         assert bench.group.ready_to_process(1100)
         assert bench.enforced == 1
 
+    @pytest.mark.parametrize(
+        ("partitions", "idle_ms", "idle"), [([A], 100, True), ([A, B], 0, True), ([A, B], 100, False)]
+    )
+    def test_a_group_without_records_is_idle_unless_its_wait_has_begun(
+        self, partitions: list[TopicPartition], idle_ms: int, idle: bool
+    ) -> None:
+        bench = Bench(partitions, idle_ms=idle_ms)
+        assert bench.group.is_idle is idle
+        bench.add(A, 1)
+        assert not bench.group.is_idle
+
     def test_the_wait_begins_anew_after_data(self) -> None:
         bench = Bench([A, B], idle_ms=100)
         bench.add(A, 1, 5)

@@ -20,11 +20,12 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks.record_purge import RecordPurge
 from tests.workers.counting import IN, OUT, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
 from tests.workers.test_stream_thread_broker import PATIENCE_SECONDS, Runner
-from tests.workers.thread_stage import Application, Spec
+from tests.workers.thread_stage import Application
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -90,7 +91,7 @@ def test_what_failed_is_told_once_and_asked_for_again(
     assert orders.asked == [{P0: 5}] * 3
     (line,) = (record.getMessage() for record in caplog.records)
     assert "repartition topic app-r-repartition-0, before offset 5, could not be deleted" in line
-    assert "needs the operation Delete on its repartition topics" in line
+    assert "the operation Delete on its repartition topics" in line
     orders.answer = lambda: done(None)
     for _ in range(3):
         purge({P0: 5})
@@ -136,7 +137,7 @@ def runner(
         "repartition.purge.interval.ms": 100,
         "penstock.worker.beat.interval.ms": 50,
     }
-    spec = Spec(1, "test", str(uuid4()), 1, StreamsConfig(config))
+    spec = ThreadSpec(1, "test", str(uuid4()), 1, StreamsConfig(config))
     made = Runner(repartitioned(source, make_topic("out")), spec)
     yield made, source
     made.stop()

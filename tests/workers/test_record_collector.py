@@ -20,7 +20,7 @@ from penstock.workers.tasks.production_errors import production_error_handler
 from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
-from penstock.workers.thread.measurement import dead_letters
+from penstock.workers.thread.thread_status import dead_letters
 from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 TOPIC = "topic"
@@ -257,7 +257,7 @@ def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pyte
 def test_retry_goes_on_in_no_case(error: ClientError, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     decide = production_error_handler({"production.exception.handler": lambda *_: "retry"})
     assert not decide(records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"), error, TASK).goes_on
-    assert ("returned RETRY for an error that will not pass" in caplog.text) == warned
+    assert ("returned RETRY for an error that is not transient" in caplog.text) == warned
 
 
 def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:

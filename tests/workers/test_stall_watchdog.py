@@ -1,4 +1,4 @@
-"""Partitions that stall although the broker has records: found, told, re-opened, and given to another process."""
+"""Partitions that stall although the broker has records: found, reported, reopened, and given to another process."""
 
 from __future__ import annotations
 

@@ -44,6 +44,10 @@ class PunctuationQueue:
     def __init__(self) -> None:
         self._schedules: PriorityQueue[PunctuationSchedule] = PriorityQueue(attrgetter("due_ms"))
 
+    def __bool__(self) -> bool:
+        """Whether anything is scheduled."""
+        return self._schedules.peek() is not None
+
     def schedule(self, due_ms: int, interval_ms: int, callback: Punctuator) -> PunctuationSchedule:
         """Fire callback at due_ms and then each interval_ms. Raises ValueError if the interval is not positive."""
         if interval_ms < 1:

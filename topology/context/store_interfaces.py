@@ -99,7 +99,7 @@ class Cells(NamedTuple):
     """A store's record cache, for code that does in line what the store's get and put do; see topology/run/fusion.py.
 
     A cell's row is (held value, timestamp), or without timestamped the held value; None for nothing; see
-    statestore.values.Values. A key without timestamped is a session.
+    stores.values.Values. A key without timestamped is a session.
     get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
     for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the stamp of a put;
     grown(): makes room, once a cell that was loaded is in use.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
+from ..common.naming import Named
+from ..graph.graph_nodes import GraphNode, OptimizableRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
-from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory
+from ..stores.materialized import MaterializedInternal, StoreFactory
 from .abstract_stream import AbstractStream
+from .options import TableOptions, table_options
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -47,20 +49,24 @@ class AggregateBuilder(AbstractStream):
         self._repartition: GraphNode | None = None
 
     def kept(
-        self, given: Materialized | None, prefix: str, value_serde: Serde[Any] | None = None
-    ) -> MaterializedInternal:
-        """Return how an aggregation is kept; for the DSL itself."""
-        return MaterializedInternal(given, self.builder, prefix, key_serde=self.key_serde, value_serde=value_serde)
+        self, options: TableOptions, prefix: str, value_serde: Serde[Any] | None = None
+    ) -> tuple[str | None, MaterializedInternal]:
+        """Return the name of an aggregation, and how its table is kept; for the DSL itself."""
+        name, given = table_options(**options)
+        keys = self.key_serde
+        return name, MaterializedInternal(given, self.builder, prefix, key_serde=keys, value_serde=value_serde)
 
-    def kept_count(self, given: Materialized | None, numbered: bool = True) -> MaterializedInternal:
-        """Return how a count is kept. numbered: a Materialized without a name uses up a number, as in Kafka Streams."""
+    def kept_count(self, options: TableOptions, numbered: bool = True) -> tuple[str | None, MaterializedInternal]:
+        """Return the same of a count. numbered: a Materialized without a name uses up a number, as in Kafka Streams."""
+        _, given = table_options(**options)
         if numbered and given is not None and given.store_name is None:
             self.builder.new_store_name(AGGREGATE_NAME)
-        return self.kept(given, AGGREGATE_NAME, Serdes.int64())
+        return self.kept(options, AGGREGATE_NAME, Serdes.int64())
 
     def build(
         self,
-        function_name: str,
+        name: str | None,
+        prefix: str,
         operator: TableOperator,
         store: StoreFactory,
         kept: MaterializedInternal,
@@ -69,6 +75,7 @@ class AggregateBuilder(AbstractStream):
         """Put an aggregation behind this stream, and return its table; key_serde: of the table's keys."""
         from .ktable import kept_table
 
+        function_name = Named(name).or_generate(self.builder, prefix)
         parent: AbstractStream = self.repartitioned(store) if self.repartition_required else self
         node = ProcessorGraphNode(function_name, operator, stores=[store])
         node.output_versioned = kept.versioned
@@ -88,6 +95,7 @@ class AggregateBuilder(AbstractStream):
     def new_repartition_node(self, store: StoreFactory) -> GraphNode:
         """Return a new repartition node, which uses up its numbers whether it is attached or not."""
         return repartition_node(
+            OptimizableRepartitionNode,
             self.builder,
             self.repartition_name or store.name,
             self.key_serde,

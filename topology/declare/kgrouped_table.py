@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
@@ -12,16 +12,14 @@ from ..operators.counting import count_aggregator, count_initializer
 from ..operators.table_aggregate import KTableAggregate, KTableReduce
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
-from ..stores.materialized import Materialized, MaterializedInternal, key_value_store
+from ..stores.materialized import MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
 from .options import TableOptions, table_options
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .ktable import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
 
 AGGREGATE_NAME = "KTABLE-AGGREGATE-"
 REDUCE_NAME = "KTABLE-REDUCE-"
@@ -45,8 +43,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
 
     def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the rows of each group."""
-        name, given = table_options(**options)
-        kept = self._kept(given, Serdes.int64())
+        name, kept = self._kept(options, Serdes.int64())
         operator = KTableAggregate(kept.store_name, count_initializer, count_aggregator, _count_subtractor)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
@@ -54,8 +51,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         self, adder: Callable[[V, V], V], subtractor: Callable[[V, V], V], **options: Unpack[TableOptions]
     ) -> KTable[K, V]:
         """Combine the values of each group: adder and subtractor take (aggregate, value), return the new aggregate."""
-        name, given = table_options(**options)
-        kept = self._kept(given, self.value_serde)
+        name, kept = self._kept(options, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KTableReduce(kept.store_name, adder, subtractor), kept)
 
     def aggregate(
@@ -69,15 +65,16 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
 
         It starts from initializer(). A None deletes the aggregate.
         """
-        name, given = table_options(**options)
-        kept = self._kept(given)
+        name, kept = self._kept(options)
         operator = KTableAggregate(kept.store_name, initializer, adder, subtractor)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
-    def _kept(self, given: Materialized | None, value_serde: Serde[Any] | None = None) -> MaterializedInternal:
-        return MaterializedInternal(
-            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=value_serde
-        )
+    def _kept(
+        self, options: TableOptions, value_serde: Serde[Any] | None = None
+    ) -> tuple[str | None, MaterializedInternal]:
+        name, given = table_options(**options)
+        keys = self.key_serde
+        return name, MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=keys, value_serde=value_serde)
 
     def _aggregate(
         self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal

@@ -12,8 +12,7 @@ from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
 from .operator import NodeContext
 from .record_context import record_context, with_record_context
 from .table_operator import TableOperator
-from .table_store import NO_TIMESTAMP
-from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
+from .table_store import NO_TIMESTAMP, Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names

@@ -17,7 +17,7 @@ from .fused_cells import cached_store
 from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_operator import StoredTable
-from .table_store import TableStore
+from .table_store import TableStore, new_row
 
 #: Kafka Streams before it cannot read an update with both values: it needs two records (KIP-904).
 _COMBINED_UPDATES_SINCE = (3, 5)
@@ -49,12 +49,12 @@ class KTableRepartitionMap(Operator):
                 return
             new_pair, old_pair = pair_of(key, new), pair_of(key, old)
             if combined and new_pair is not None and old_pair is not None and new_pair[0] == old_pair[0]:
-                forward(old_pair[0], Change(new_pair[1], old_pair[1], is_latest), timestamp, headers)
+                forward(old_pair[0], new_row(Change, (new_pair[1], old_pair[1], is_latest)), timestamp, headers)
                 return
             if old_pair is not None:
-                forward(old_pair[0], Change(None, old_pair[1], is_latest), timestamp, headers)
+                forward(old_pair[0], new_row(Change, (None, old_pair[1], is_latest)), timestamp, headers)
             if new_pair is not None:
-                forward(new_pair[0], Change(new_pair[1], None, is_latest), timestamp, headers)
+                forward(new_pair[0], new_row(Change, (new_pair[1], None, is_latest)), timestamp, headers)
 
         return repartition_map
 

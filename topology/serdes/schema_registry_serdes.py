@@ -1,15 +1,12 @@
-"""Serdes with a schema registry: Avro, Protobuf and JSON Schema, through confluent-kafka's serializers.
+"""Serdes with a schema registry: Protobuf and JSON Schema, and what Avro shares with them.
 
-They need the extra ``penstock-streams[schema-registry]``, imported only when one of them is made.
-registry is the URL, a configuration dict, or a SchemaRegistryClient. Their bytes
+They are confluent-kafka's serializers and need the extra ``penstock-streams[schema-registry]``, imported only when one
+of them is made. registry is the URL, a configuration dict, or a SchemaRegistryClient. Their bytes
 depend on the topic's name (subject name strategy).
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +17,6 @@ from .serdes import Serde, UserSerde
 
 #: The options that a deserializer has, too: how schemas are looked up.
 _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metadata")
-#: What Avro's logical types are read as, beside JSON's types.
-_AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
 #: Answers that mean that the registry, or a proxy before it, cannot answer now.
 _NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -86,32 +81,6 @@ def registry_client(registry: Any) -> Any:
     return SchemaRegistryClient.new_client(registry) if isinstance(registry, dict) else registry
 
 
-def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
-    """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
-
-    schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: what is read has the
-        schema that it was written with, and what is written the latest one of the subject (use_latest_version=True).
-    kind: what values are read as, and may be written from: a msgspec.Struct or a dataclass. None: dicts.
-    """
-    client = registry_client(registry)
-    from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-
-    to_dict, from_dict = _conversions(kind, _AVRO_TYPES)
-    writing, reading = _configurations(options)
-    serializer = AvroSerializer(client, schema, to_dict=to_dict, conf=writing)
-    deserializer = AvroDeserializer(client, schema, from_dict=from_dict, conf=reading)
-    return UserSerde(RegistrySerde("avro", serializer, deserializer, is_key))
-
-
-def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
-    """Return a function of a topic and a value's bytes that reads Avro as dicts, with the schema that wrote it."""
-    client = registry_client(registry)
-    from confluent_kafka.schema_registry.avro import AvroDeserializer
-
-    deserializer = AvroDeserializer(client, None, conf=_configurations(options)[1])
-    return RegistrySerde("avro", None, deserializer, is_key=False).deserialize
-
-
 def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
     """Return a Protobuf serde: values are messages of message_type, a generated class; the files that it imports become
     references of its schema.
@@ -119,7 +88,7 @@ def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **
     client = registry_client(registry)
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 
-    writing, reading = _configurations({"use_deprecated_format": False, **options}, "use.deprecated.format")
+    writing, reading = configurations({"use_deprecated_format": False, **options}, "use.deprecated.format")
     serializer = ProtobufSerializer(message_type, client, conf=writing)
     # Without the client: a message's fields are known by their numbers, whatever schema it was written with.
     deserializer = ProtobufDeserializer(message_type, reading)
@@ -133,14 +102,14 @@ def json_schema_serde(
     client = registry_client(registry)
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 
-    to_dict, from_dict = _conversions(kind, ())
-    writing, reading = _configurations(options, "validate")
+    to_dict, from_dict = conversions(kind, ())
+    writing, reading = configurations(options, "validate")
     serializer = JSONSerializer(schema, client, to_dict=to_dict, conf=writing)
     deserializer = JSONDeserializer(schema, from_dict, client, conf=reading)
     return UserSerde(RegistrySerde("json_schema", serializer, deserializer, is_key))
 
 
-def _configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the conf of the serializer, and that of the deserializer."""
     writing = {name.replace("_", "."): value for name, value in options.items()}
     if not any(name.startswith("subject.name.strategy") for name in writing):
@@ -150,7 +119,7 @@ def _configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, An
     return writing, {name: value for name, value in writing.items() if name.startswith(names)}
 
 
-def _conversions(kind: Any, natural: tuple[type, ...]) -> tuple[Any, Any]:
+def conversions(kind: Any, natural: tuple[type, ...]) -> tuple[Any, Any]:
     """Return (to_dict, from_dict) of a type, both None without one; natural: types that stay as they are in the dicts.
 
     Raises ConfigError for a type that msgspec cannot make.

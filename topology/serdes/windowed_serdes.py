@@ -180,6 +180,9 @@ def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
     )
 
 
+_new = tuple.__new__  # makes a named tuple in half the time of a call
+
+
 class ChangedSerde(Serde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
@@ -239,11 +242,11 @@ class ChangedSerde(Serde[Change]):
                 raise SerializationError(f"Unknown encoding flag {kind} of a change in a repartition topic")
             body, is_latest = (data[:-1], True) if kind < 3 else (data[:-2], data[-2] == 1)
             if kind in (0, 3):
-                return Change(None, inner(body), is_latest)
+                return _new(Change, (None, inner(body), is_latest))
             if kind in (1, 4):
-                return Change(inner(body), None, is_latest)
+                return _new(Change, (inner(body), None, is_latest))
             length, at = read_varint(body)
-            return Change(inner(body[at : at + length]), inner(body[at + length :]), is_latest)
+            return _new(Change, (inner(body[at : at + length]), inner(body[at + length :]), is_latest))
 
         return deserialize
 

@@ -1,1 +1,1 @@
-"""What a stream thread and its supervisor exchange: messages, the thread's state."""
+"""Messages between a stream thread and its supervisor, and the thread's states."""

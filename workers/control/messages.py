@@ -1,6 +1,6 @@
-"""What a stream thread and its supervisor say to each other. Plain values: they are pickled through a pipe.
+"""Messages between a stream thread and its supervisor, as plain values: they are pickled and sent through a pipe.
 
-The stream thread sees only ThreadControl; supervisor/processes/worker_process.py implements it over a duplex pipe,
+The stream thread sees only ThreadControl. supervisor/processes/worker_process.py implements it over a duplex pipe,
 tests in memory.
 """
 
@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Command: go to PENDING_SHUTDOWN. leave_group: leave the group (scale-down), else keep the static membership."""
+    """Command: change to PENDING_SHUTDOWN. leave_group: leave the group (scale-down) or keep the static membership."""
 
     leave_group: bool = False
 
@@ -27,12 +28,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Command: process again."""
+    """Command: resume processing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDownApplication:
-    """Command: ask all members of the group, on all hosts, to shut down (KIP-671); this thread is one of them."""
+    """Command: request all members of the group, on all hosts, to shut down (KIP-671), including this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopology:
-    """Command: say what runs here; the answer is a QueryResult, its value JSON: see topology_json.py."""
+    """Command: describe the running topology. The answer is a QueryResult with JSON: see topology_json.py."""
 
     id: int
 
@@ -63,12 +64,11 @@ class DescribeTopology:
 class ReadStore:
     """Command: read a state store by keys in text form; the answer is a QueryResult: see store_reads.py.
 
-    key: one key; without it a range of keys from key_from to key_to, or those that begin with prefix. time_from,
-    time_to: ms, of windows' starts, of sessions, or (time_to) as of when a versioned store is read. partition: where
-    the key is, if not where Kafka's partitioner puts it. max_lag: a standby task may answer for a key, or a partition,
-    if it is no more records behind. everywhere: look for the key in all tasks, because its writer may not have used
-    Kafka's partitioner. after: a page of a partition's range, "" the first one, else what the page before it ended
-    with.
+    key: one key; without it the keys from key_from to key_to, or those that begin with prefix. time_from, time_to: in
+    ms, for window starts or sessions; time_to is also the time as of which a versioned store is read. partition: the
+    key's partition, if Kafka's partitioner did not choose it. max_lag: a standby task may answer if it is at most this
+    many records behind. everywhere: search the key in all tasks, because its writer may not have used Kafka's
+    partitioner. after: the page of a partition's range: "" for the first page, otherwise the end of the previous one.
     """
 
     id: int
@@ -89,7 +89,7 @@ class ReadStore:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see store_snapshots.py."""
+    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see thread_commands.py."""
 
     id: int
     directory: str
@@ -105,7 +105,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """Report: the stream thread went from one state to another (names of StreamThreadState)."""
+    """Report: the stream thread's state changed (names of StreamThreadState)."""
 
     old: str
     new: str
@@ -113,11 +113,10 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """What a status line shows of one task.
+    """The status of one task.
 
-    lags: of its input partitions, in records that are not processed yet, on the broker and in the task; None as long as
-    that is not known. buffered: how many of them were fetched and wait in the task. waiting: how many records wait
-    for async functions and batches.
+    lags: unprocessed records of each input partition, on the broker and in the task; None while unknown. buffered: the
+    number of them buffered in the task. waiting: records that wait for async functions and batches.
     """
 
     task_id: str
@@ -132,15 +131,15 @@ class TaskStatus:
 
     @property
     def restore_eta_seconds(self) -> float | None:
-        """How long the restore will take at this rate, None if nothing remains or nothing moves."""
+        """How long the restore will take at this rate; None if nothing remains, or at rate 0."""
         return self.restore_remaining / self.restore_rate if self.restore_remaining and self.restore_rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Report: the liveness beat, made by the loop itself. Totals count from the start of the process.
+    """Report: the liveness beat, sent by the loop itself. Totals count from the start of the process.
 
-    lag: records that are not processed yet, on the broker and in the task's buffers.
+    lag: unprocessed records, on the broker and in the tasks' buffers.
     """
 
     state: str
@@ -181,7 +180,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ListenerCall:
-    """Report: the user's "restore" or "standby" listener is to be called with a method of it and its arguments."""
+    """Report: call a method of the user's "restore" or "standby" listener with these arguments."""
 
     listener: str
     method: str
@@ -209,7 +208,7 @@ class ApplicationShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStalled:
-    """Report: a partition is not read although the broker has records for it (stall_watchdog.py).
+    """Report: a partition is stalled although the broker has records for it (stall_watchdog.py).
 
     position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
     REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.
@@ -223,9 +222,9 @@ class PartitionStalled:
     action: str
 
     def __str__(self) -> str:
-        done = "its task is re-opened" if self.action == "REOPEN_TASK" else "the process is replaced"
+        done = "its task is reopened" if self.action == "REOPEN_TASK" else "the process is replaced"
         return (
-            f"partition {self.partition} of task {self.task_id} is stalled: its position has stood at offset "
+            f"partition {self.partition} of task {self.task_id} is stalled: its position has been at offset "
             f"{self.position} for {self.for_ms} ms, while the broker has {self.end - self.position} records behind it; "
             f"{done}"
         )
@@ -243,8 +242,24 @@ Report = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadSpec:
+    """Identifies a stream thread and its application; the supervisor's WorkerSpec is one.
+
+    slot: N in StreamThread-N; a replacement keeps it. client_id: prefix of the thread's and its clients' names.
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: the number of
+    threads, which share the record cache.
+    """
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
+
+
 class ThreadControl(Protocol):
-    """The stream thread's end of the line. Neither call blocks."""
+    """The stream thread's end of the connection. No call blocks."""
 
     def poll_commands(self) -> list[Command]:
         """Return the commands that have arrived since the last call."""

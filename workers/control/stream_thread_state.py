@@ -9,7 +9,7 @@ from penstock.clients.state_machine import StateListener, StateMachine, Transiti
 
 
 class StreamThreadState(Enum):
-    """What a stream thread is doing.
+    """The states of a stream thread.
 
     ::
 
@@ -21,7 +21,7 @@ class StreamThreadState(Enum):
         PENDING_SHUTDOWN ---> DEAD
         DEAD --------------->
 
-    - Any state can go to PENDING_SHUTDOWN: a stream thread can be closed at any time.
+    - Any state can change to PENDING_SHUTDOWN: a stream thread can be closed at any time.
     - PENDING_SHUTDOWN and DEAD refuse other transitions without an error: the shutdown may come while the group
       rebalances, whose events are then still on their way.
     - PARTITIONS_REVOKED may follow itself: the group may fail again and again between revoking and assigning. What is

@@ -1,7 +1,7 @@
-"""Makes and checks the internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
+"""Creates and checks internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
 
-Each member does so before it joins, so that the group's leader has a fresh snapshot and asks no broker while the
-group waits. Members may do it at the same time: a topic that exists already is as good as one just made.
+Each member does this before it joins, so the group's leader has a fresh snapshot and need not request it while the
+group waits. Members may do it at the same time: an existing topic is as good as a new one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from penstock.topology.records import TopicPartition
 
 from .assignment.repartition_topics import repartition_topic_counts
 from .assignment.topics_info import TopicsInfo, partition_groups
-from .cleanup_policies import CleanupPolicies
 
 T = TypeVar("T")
 
-#: Settings of internal topics, Kafka Streams' own.
+#: Settings of internal topics, as in Kafka Streams.
 _REPARTITION = {
     "message.timestamp.type": "CreateTime",
     "cleanup.policy": "delete",
     "segment.bytes": "52428800",  # 50 MB: small, because consumed records are deleted segment by segment
-    "retention.ms": "-1",  # they are deleted by the runtime, once they are consumed
+    "retention.ms": "-1",  # the runtime deletes records once they are consumed
 }
 _CHANGELOG = {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"}
 _WINDOWED_CHANGELOG = {**_CHANGELOG, "cleanup.policy": "compact,delete"}
@@ -41,14 +40,20 @@ _WINDOWED_CHANGELOG = {**_CHANGELOG, "cleanup.policy": "compact,delete"}
 _VERSIONED_ADDITIONAL_COMPACTION_LAG_MS = 24 * 60 * 60 * 1000
 _LONG_MAX = 2**63 - 1
 
-#: A broker learns of a topic that was just made with a delay, so one that is missing is looked for this long.
+#: Brokers learn of a new topic with a delay, so a missing one is searched for this long.
 _MISSING_TOPIC_GRACE_MS = 3_000
-#: How long the brokers may take to make topics, in ms.
+#: Time limit of a request to create topics, in ms.
 _CREATE_MS = 30_000
-#: How long a question for topics may take, in ms: then it is repeated, and a warning says that no broker answers.
+#: Time limit of a request to describe topics, in ms; after it a warning is logged, and the request repeated.
 _DESCRIBE_MS = 5_000
-#: Between two log lines about topics that are not ready.
+#: Interval of log lines about topics that are not ready.
 _LOG_INTERVAL_MS = 5_000
+
+
+#: The setting of a topic that is checked.
+POLICY = "cleanup.policy"
+#: Time limit of a request, in ms; without a response nothing is logged until the next check.
+REQUEST_MS = 10_000
 
 
 def repartition_topic_config(config: StreamsConfig) -> dict[str, str]:
@@ -78,7 +83,7 @@ def _overrides(config: StreamsConfig) -> dict[str, str]:
 
 
 def _racks(found: ClusterDescription) -> dict[TopicPartition, frozenset[str]]:
-    """Return the racks of each partition's replicas, if all of its brokers have one."""
+    """Return the racks of each partition's replicas, if all these brokers have a rack."""
     racks = {
         TopicPartition(name, number): [found.racks.get(node) for node in partition.replicas]
         for name, topic in found.topics.items()
@@ -89,9 +94,9 @@ def _racks(found: ClusterDescription) -> dict[TopicPartition, frozenset[str]]:
 
 @dataclass(eq=False)
 class InternalTopicManager:
-    """Makes ready the topics of one application.
+    """Prepares the topics of one application.
 
-    config: a StreamsConfig. sleep: waits so many seconds between two tries.
+    config: a StreamsConfig. sleep: waits (s) between two attempts.
     """
 
     admin: Admin
@@ -104,20 +109,20 @@ class InternalTopicManager:
         self._policies = CleanupPolicies(self.admin, self.config["bootstrap.servers"], self.log)
         self._obstacle = "the brokers are not done with them yet"
         self._with_racks: bool = self.config["rack.aware.assignment.strategy"] != "none"
-        #: The racks of the replicas of all partitions, as make_ready last found them; only with a
-        #: rack.aware.assignment.strategy, and without partitions of which a replica's broker has no rack.
+        #: The racks of the replicas of all partitions, as of the last make_ready. Only with a
+        #: rack.aware.assignment.strategy, and without partitions with a replica on a broker that has no rack.
         self.partition_racks: dict[TopicPartition, frozenset[str]] = {}
-        # As Kafka Streams: a member must poll again.
+        # As in Kafka Streams: the member must poll in time.
         self._retry_timeout_ms: int = self.config["max.poll.interval.ms"] // 2
         self._patience_ms: int | None = None
 
     def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
-        """Create the internal topics that are missing; return the partition counts of all topics.
+        """Create missing internal topics; return the partition counts of all topics.
 
-        All source, internal and sink topics; sinks that do not exist are left out. patience_ms: how long to wait for
-        the brokers until BrokerUnavailableError asks for another call; None: half of ``max.poll.interval.ms``, and then
-        there is no hope. Raises MissingSourceTopicError, TopologyError for joined topics that are not co-partitioned,
-        StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
+        The result covers all source, internal and existing sink topics. patience_ms: how long to wait for the brokers
+        before a BrokerUnavailableError, after which the caller retries; None: half of ``max.poll.interval.ms``, after
+        which retrying is pointless. Raises MissingSourceTopicError, TopologyError for joined topics that are not
+        co-partitioned, StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
         """
         self._patience_ms = patience_ms
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
@@ -141,7 +146,7 @@ class InternalTopicManager:
         )
 
     def _needed(self, topics: Mapping[int, TopicsInfo], counts: Mapping[str, int]) -> dict[str, NewTopic]:
-        """Return the internal topics as they should be."""
+        """Return the required internal topics."""
         repartition = repartition_topic_counts(topics, counts)
         tasks = partition_groups(topics, {**counts, **repartition})
         factor = self.config["replication.factor"]
@@ -155,7 +160,7 @@ class InternalTopicManager:
         return needed
 
     def _make(self, needed: Mapping[str, NewTopic]) -> dict[str, int] | None:
-        """Return the counts of the internal topics, None if some were not there and have been created, or will be."""
+        """Return the partition counts of the internal topics, None if some were missing and have been requested."""
         existing = self._describe(needed.keys())
         if existing is None:
             return None
@@ -169,7 +174,7 @@ class InternalTopicManager:
         for name, refusal in (made or {}).items():
             if refusal is not None:
                 self._note(f"Could not create topic {name}", refusal)
-        return None  # asked again, until the brokers know them
+        return None  # described again, until the brokers know them
 
     def _check_count(self, name: str, actual: int, expected: int) -> None:
         if actual != expected:
@@ -181,7 +186,7 @@ class InternalTopicManager:
             )
 
     def _describe(self, names: Collection[str]) -> dict[str, int] | None:
-        """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
+        """Return the partition counts of existing topics, None if the brokers do not answer now. Creates nothing."""
         if not names:
             return {}
         found = self._asked("Could not describe topics", lambda: self.admin.describe(names, self._limit(_DESCRIBE_MS)))
@@ -195,7 +200,7 @@ class InternalTopicManager:
         return ms if self._patience_ms is None else min(ms, self._patience_ms)
 
     def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
-        """Return an answer, None if asking again may help."""
+        """Return the response, None if a retry may help."""
         try:
             return ask()
         except (RetriableError, BrokerError) as error:
@@ -203,9 +208,9 @@ class InternalTopicManager:
             return None
 
     def _note(self, what: str, error: Exception) -> None:
-        """Take in why something could not be done yet; raises StreamsError if another try does not help.
+        """Remember why an operation failed; raises StreamsError if a retry does not help.
 
-        A topic that is there already was made by another member, or the brokers have not finished deleting it.
+        An existing topic was created by another member, or its deletion has not finished.
         """
         exists = isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         if not exists and not isinstance(error, RetriableError):
@@ -215,16 +220,18 @@ class InternalTopicManager:
         self._obstacle = f"{self._silence()}: {said}" if isinstance(error, UnreachableError) else said
 
     def _silence(self) -> str:
-        """Return that no broker answers, and at the start, when no task waits, why if a listener tells."""
+        """Return a message that no broker answers; at the start, when no task waits, also probe the listener for the
+        cause.
+        """
         servers, wrong = self.config["bootstrap.servers"], None
         if self._patience_ms is None:
             wrong = security_mismatch(servers, self.config["security.protocol"])
         return f"the Kafka cluster at {servers} does not answer" + ("" if wrong is None else f" ({wrong})")
 
     def _until_ready(self, attempt: Callable[[int], dict[str, int] | None]) -> dict[str, int]:
-        """Try until there is a result; raises BrokerUnavailableError after half of ``max.poll.interval.ms``.
+        """Retry until there is a result; raises BrokerUnavailableError after half of ``max.poll.interval.ms``.
 
-        attempt: takes for how many ms it was tried.
+        attempt: takes the ms since the first attempt.
         """
         started = last_logged = now = self.clock.monotonic_ms()
         while (result := attempt(now - started)) is None:
@@ -248,3 +255,60 @@ class InternalTopicManager:
                 )
             self.sleep(self.config["retry.backoff.ms"] / 1000)
         return result
+
+
+class CleanupPolicies:
+    """Checks the cleanup policy of each topic until the brokers have answered once.
+
+    With a wrong policy the broker silently deletes state or input. It is only logged: it may be intended, and a restart
+    would not fix it (Kafka Streams: InternalTopicManager.validate). servers: for the command in the log that fixes it.
+    """
+
+    def __init__(self, admin: Admin, servers: str, log: PrefixedLogger) -> None:
+        self._admin = admin
+        self._servers = servers
+        self._log = log
+        self._checked: set[str] = set()
+
+    def check(self, needed: Mapping[str, str]) -> None:
+        """Log wrong policies. needed: by topic, the policy that a new topic would get."""
+        new = [name for name in needed if name not in self._checked]
+        if not new:
+            return
+        try:
+            found = self._admin.topic_config(new, POLICY, REQUEST_MS)
+        except (RetriableError, BrokerError) as error:
+            self._log.debug("The cleanup policies could not be read: %s", error)
+            return
+        for name, actual in found.items():
+            if isinstance(actual, BrokerError):  # not allowed, or not known there yet
+                self._log.debug("The cleanup policy of %s could not be read: %s", name, actual)
+                continue
+            self._checked.add(name)
+            self._judge(name, actual, needed[name])
+
+    def _judge(self, name: str, actual: str, needed: str) -> None:
+        consequence = _consequence(set(actual.replace(" ", "").split(",")), needed)
+        if consequence is not None:
+            self._log.error(
+                "Internal topic %s has cleanup.policy=%s instead of %s: %s. Fix it with: kafka-configs "
+                "--bootstrap-server %s --alter --entity-type topics --entity-name %s --add-config cleanup.policy=[%s]",
+                name,
+                actual,
+                needed,
+                consequence,
+                self._servers,
+                name,
+                needed,
+            )
+
+
+def _consequence(actual: set[str], needed: str) -> str | None:
+    """Return the consequence, None if there is none: a windowed changelog that is only compacted just grows."""
+    if needed == "delete":
+        return "records are lost before they are read" if "compact" in actual else None
+    if "compact" not in actual:
+        return "the state that is older than the topic's retention is lost with the next restore"
+    if "delete" in actual and "delete" not in needed:
+        return "the state that has not changed within the topic's retention is lost with the next restore"
+    return None

@@ -1,7 +1,7 @@
-"""What the group's decisions do to a stream thread (Kafka Streams: StreamsRebalanceListener).
+"""Applies the group's assignments to a stream thread (Kafka Streams: StreamsRebalanceListener).
 
-The listener changes states and calls the TaskManager. It opens no store and reads no changelog: the loop does, a
-bounded piece at a time.
+The listener changes the thread's state and calls the TaskManager. It opens no stores and reads no changelogs: the loop
+does that, for a bounded time per iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .assignment.subscription_info import AssignorError
 
 @dataclass(eq=False)
 class RebalanceListener:
-    """shutdown_to_error: called when a member asks the whole application to shut down."""
+    """shutdown_to_error: called when a member requests a shutdown of the whole application."""
 
     task_manager: TaskManager
     states: StateMachine[StreamThreadState]
@@ -34,7 +34,7 @@ class RebalanceListener:
         self.last_partition_assigned_ms = self.clock.monotonic_ms()
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition], error: AssignorError) -> None:
-        """Take over all partitions that are assigned to this thread, those it had before too.
+        """Apply the assignment: all partitions of this thread, including those that it keeps.
 
         Raises MissingSourceTopicError or TaskAssignmentError if the leader could not assign anything.
         """
@@ -50,7 +50,7 @@ class RebalanceListener:
             self.log.error("Received error code %s. %s", error.name, error.description)
             raise TaskAssignmentError("Hit an unexpected exception during task assignment phase of rebalance")
         if self.states.transition_to(StreamThreadState.PARTITIONS_ASSIGNED) is None:
-            return  # shutting down: what is assigned now is given back at once
+            return  # shutting down: the assignment is released immediately
         self.last_partition_assigned_ms = self.clock.monotonic_ms()
         self.task_manager.create_tasks(partitions)
 

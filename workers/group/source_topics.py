@@ -1,6 +1,6 @@
-"""The topics that an application reads, as the cluster has them now: patterns match new ones, topics get partitions.
+"""The source topics as they are in the cluster: patterns may match new topics, and topics may get partitions.
 
-Kafka Streams leaves this to its consumer's metadata: what changes there makes the group rebalance.
+In Kafka Streams a change of the consumer's metadata triggers the rebalance.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 
 from .assignment.topics_info import TopicsInfo, topics_infos
 
-#: Asks the brokers for all topics with their partition counts.
+#: Requests all topics with their partition counts from the brokers.
 TopicCounts = Callable[[], Mapping[str, int]]
 
 
 class BuiltTopologies:
-    """The sub-topologies. They are built again when other topics match a source's pattern."""
+    """The sub-topologies, rebuilt when a source's pattern matches other topics."""
 
     def __init__(self, builder: InternalTopologyBuilder, config: StreamsConfig, topic_counts: TopicCounts) -> None:
         self._builder = builder
@@ -39,7 +39,7 @@ class BuiltTopologies:
         return topics_infos(self._config["application.id"], self)
 
     def refresh(self) -> None:
-        """Match patterns against the cluster's topics as they are now; raises BrokerUnavailableError."""
+        """Match patterns against the cluster's current topics; raises BrokerUnavailableError."""
         if not self._builder.source_patterns():
             return
         known = self._matching(self._topic_counts())
@@ -48,7 +48,7 @@ class BuiltTopologies:
             self._topologies = self._builder.build_subtopologies(self._config, known)
 
     def read_topics(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return what of the cluster's topics is read here, with its partition counts."""
+        """Return the cluster's topics that are read here, with their partition counts."""
         named = {topic for info in self.infos().values() for topic in info.user_source_topics}
         return {topic: counts[topic] for topic in (named | self._matching(counts)) & counts.keys()}
 
@@ -59,10 +59,10 @@ class BuiltTopologies:
 
 @dataclass(eq=False)
 class SourceTopics:
-    """Updates the assignor's topics, and makes the group rebalance when they have changed.
+    """Updates the assignor's topics, and detects when they have changed.
 
     make_ready: see InternalTopicManager; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
-    look.
+    check.
     """
 
     topologies: BuiltTopologies
@@ -74,13 +74,13 @@ class SourceTopics:
     log: PrefixedLogger
 
     def __post_init__(self) -> None:
-        #: Partition counts as they were at the last join.
+        #: Partition counts as of the last join.
         self.counts: Mapping[str, int] = {}
         self._read: dict[str, int] = {}
         self._looked_ms = self.clock.monotonic_ms()
 
     def prepare(self, patience_ms: int | None = None) -> None:
-        """Bring the topics up to date before a join: internal ones are made, counts are read. Raises as make_ready."""
+        """Prepare the topics for a join: create internal topics, read partition counts. Raises as make_ready."""
         self.topologies.refresh()
         infos = self.topologies.infos()
         counts = self.make_ready(infos, patience_ms)
@@ -90,7 +90,7 @@ class SourceTopics:
         self._looked_ms = self.clock.monotonic_ms()
 
     def changed(self) -> bool:
-        """Return whether what is read has other topics or partitions than before; looks once in an interval."""
+        """Return whether the topics read here, or their partitions, have changed; checks once per interval."""
         now_ms = self.clock.monotonic_ms()
         if now_ms - self._looked_ms < self.interval_ms:
             return False
@@ -98,7 +98,9 @@ class SourceTopics:
         try:
             read = self.topologies.read_topics(self.topic_counts())
         except BrokerUnavailableError as error:
-            self.log.warning("Whether the topics that are read have changed is looked at again later: %s", error)
+            self.log.warning(
+                "Could not check whether the topics that are read have changed; will check again later: %s", error
+            )
             return False
         if read == self._read:
             return False

@@ -1,7 +1,7 @@
-"""A stream thread's part in its group: joins with what it owns, hands the group's decisions to the RebalanceListener.
+"""A stream thread's part in its group: joins with its tasks, and passes assignments to the RebalanceListener.
 
-Cooperative: a member continues the tasks that it keeps. Tasks that move are committed and closed by their old owner,
-which then joins once more; only that follow-up rebalance gives them to the new owner.
+Rebalances are cooperative: a member continues to run the tasks that it keeps. The old owner commits and closes tasks
+that move, then joins again; only this follow-up rebalance gives them to the new owner.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .source_topics import SourceTopics
 from .streams_metadata import HostReporter
 from .task_offset_reporter import TaskOffsetReporter
 
-#: How long a rebalance may hold up the tasks while topics are looked at, and the pause until the next try, in ms.
+#: How long a rebalance may block the tasks to prepare topics, and the pause before the next attempt, in ms.
 JOIN_PATIENCE_MS = 500
 JOIN_RETRY_MS = 1_000
-#: The operation, in messages.
+#: The name of the operation in messages.
 MAKING_READY = "making topics ready for a rebalance"
 
 
 @dataclass(eq=False)
 class StreamsGroup:
-    """One member of the group, on the side of the stream thread.
+    """One member of the group, as seen by the stream thread.
 
-    offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: tells the supervisor
-    where they are. gate: called before the first join, raises if this member does not fit the group.
+    offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: reports the tasks' hosts to the
+    supervisor. gate: called before the first join; raises if this member does not fit the group.
     """
 
     membership: GroupMembership
@@ -53,11 +53,11 @@ class StreamsGroup:
     spans: Spans = field(default_factory=Spans)
 
     def __post_init__(self) -> None:
-        #: Set when the thread shuts down: it then answers no rebalance any more.
+        #: Set when the thread shuts down; it then ignores rebalances.
         self.closing = False
-        #: When the one under way began, and why.
+        #: Start time and reason of the pending rebalance.
         self._rebalance: tuple[int, str] | None = None
-        #: Monotonic: a wall clock that is set back would put the rebalance off for as long.
+        #: Monotonic, because setting back the wall clock would delay the rebalance.
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
         self._error = AssignorError.NONE
@@ -66,15 +66,15 @@ class StreamsGroup:
 
     @property
     def rebalance_in_progress(self) -> bool:
-        """Whether an assignment is awaited."""
+        """Whether an assignment is pending."""
         return self.membership.join_pending
 
     @property
     def in_doubt(self) -> bool:
-        """Whether nothing may be processed until the group has said more.
+        """Whether processing must stop until the group has answered.
 
-        Others may own the tasks by now; or all members are to shut down, and what made this one ask for it, a record
-        that cannot be processed, would end it before it is heard.
+        Others may own the tasks by now. Or this member has requested a shutdown of all members because a record cannot
+        be processed; processing it again would end this member before it has sent the request.
         """
         return self.membership.in_doubt or self._error is AssignorError.SHUTDOWN_REQUESTED
 
@@ -85,10 +85,9 @@ class StreamsGroup:
         self._join("joining")
 
     def poll(self) -> None:
-        """Act on what happened in the group; also the sign of life that keeps this thread a member.
+        """Handle the group's events. The call is also the sign of life that keeps this thread a member.
 
-        Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error of a membership that is
-        over.
+        Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error that ended the membership.
         """
         for event in self.membership.poll():
             self._handle(event)
@@ -107,16 +106,16 @@ class StreamsGroup:
             self._join("the topics that are read have changed")
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Make the group rebalance, as soon as no rebalance is under way."""
+        """Trigger a rebalance once none is pending."""
         self._rejoin = self._rejoin or reason
 
     def request_application_shutdown(self) -> None:
-        """Ask all members of the group to shut down."""
+        """Request all members of the group to shut down."""
         self._error = AssignorError.SHUTDOWN_REQUESTED
         self.enforce_rebalance("Shutdown requested")
 
     def lose(self) -> None:
-        """Close all active tasks without a commit, and join again: this thread has missed a rebalance."""
+        """Close all active tasks without a commit, and join again, because this thread has missed a rebalance."""
         self.listener.on_partitions_lost(self._owned_partitions())
         self.enforce_rebalance("the tasks of this thread have moved")
 
@@ -133,14 +132,14 @@ class StreamsGroup:
                 with self._traced():
                     self._on_assigned(self.assignor.on_assignment(event))
             case Lost():
-                self.log.warning("This thread is no member of its group any more: %s", event.reason)
+                self.log.warning("This thread is no longer a member of its group: %s", event.reason)
                 self.lose()
             case Fatal():
                 raise event.error
 
     @contextmanager
     def _traced(self) -> Iterator[None]:
-        """Make a span of a rebalance: from the request to join, if the broker needs one, until there are tasks."""
+        """Record a span of a rebalance: from the join request, if the protocol has one, to the assigned tasks."""
         began, reason = self._rebalance or (self.spans.began(), "the broker has assigned tasks")
         self._rebalance, failed = None, None
         try:
@@ -183,7 +182,7 @@ class StreamsGroup:
         if not self._prepare_topics():
             self.enforce_rebalance(reason)
             return
-        self.task_manager.commits.wait()  # the group would refuse it once it has a new generation
+        self.task_manager.commits.wait()  # the group would refuse a commit after the new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
         subscription = self.assignor.subscription(
@@ -197,9 +196,9 @@ class StreamsGroup:
         self._rebalance = self._rebalance or (began, reason)
 
     def _prepare_topics(self) -> bool:
-        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.
+        """Prepare the topics; False if the brokers do not answer. The tasks then continue until the next attempt.
 
-        Raises TaskTimeoutError if that has failed for task.timeout.ms.
+        Raises TaskTimeoutError after failures for task.timeout.ms.
         """
         task_ids, timeouts = self.task_manager.active.all_assigned_task_ids(), self.task_manager.active.timeouts
         try:

@@ -1,7 +1,7 @@
-"""Where the state of an application is: which host has which stores and partitions (StreamsMetadataState).
+"""The location of an application's state: the stores and partitions of each host (StreamsMetadataState).
 
-Fed from the group's assignments: hosts are the members' ``application.server``. A host may have given a partition away
-since the last assignment, so the caller must be ready to ask again.
+It follows the group's assignments; hosts are the members' ``application.server``. A partition may have moved since the
+last assignment, so callers must be prepared to retry.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsMetadata:
-    """What one host has: input partitions of its active and its standby tasks, and the stores of these tasks.
+    """One host: the input partitions of its active and standby tasks, and the stores of these tasks.
 
     Global stores are on every host.
     """
@@ -52,9 +52,9 @@ class StreamsMetadata:
 
 @dataclass(frozen=True, slots=True)
 class KeyQueryMetadata:
-    """Where a key is: active_host None if no host with an application.server has it now.
+    """The location of a key. active_host: None if no host with an application.server has it now.
 
-    partition: -1 for a global store, which has all keys everywhere.
+    partition: -1 for a global store, which has all keys on every host.
     """
 
     active_host: HostInfo | None
@@ -63,7 +63,7 @@ class KeyQueryMetadata:
 
 
 class StreamsMetadataState:
-    """The hosts as the last assignment has them. on_change replaces all at once, so that any thread may read.
+    """The hosts as of the last assignment. on_change replaces all data at once, so any thread may read.
 
     application_server: this host's, empty if it has none.
     """
@@ -74,7 +74,7 @@ class StreamsMetadataState:
         self._metadata: tuple[StreamsMetadata, ...] = ()
 
     def on_change(self, hosts: HostsChanged) -> None:
-        """Take what the group's last assignment says."""
+        """Replace the data with the group's last assignment."""
         endpoints = sorted(hosts.active.keys() | hosts.standby.keys(), key=HostInfo.parse)
         self._hosts, self._metadata = hosts, tuple(self._of_host(hosts, endpoint) for endpoint in endpoints)
 
@@ -101,9 +101,9 @@ class StreamsMetadataState:
     def key_query_metadata(
         self, store: str, key: Any, key_serde: SerdeLike | None, partitioner: Partitioner | None
     ) -> KeyQueryMetadata | None:
-        """Return where a key of a store is, None before the first assignment.
+        """Return the location of a key of a store, None before the first assignment.
 
-        Raises UnknownStateStoreError for a store that the topology has not, ValueError if the partitioner names none.
+        Raises UnknownStateStoreError for an unknown store, ValueError if the partitioner returns no partition.
         """
         hosts = self._hosts
         if not self._metadata:
@@ -149,7 +149,7 @@ def _partition(key: Any, topic: str, count: int, key_serde: SerdeLike | None, pa
 
 
 def store_topics(topologies: Iterable[ProcessorTopology], names: TopicNames) -> dict[str, frozenset[str]]:
-    """Return of each store the full names of the topics whose records reach it; a store without any is left out."""
+    """Return, for each store with input, the full names of the topics whose records reach it."""
     found: dict[str, frozenset[str]] = {}
     for topology in topologies:
         reached = _topics_reaching(topology)
@@ -171,7 +171,7 @@ def _topics_reaching(topology: ProcessorTopology) -> Mapping[str, set[str]]:
 
 
 class HostReporter:
-    """Reports to the supervisor where the tasks are, whenever that has changed. report: takes a HostsChanged."""
+    """Reports the location of tasks to the supervisor whenever it has changed. report: takes a HostsChanged."""
 
     def __init__(
         self, report: Callable[[HostsChanged], None], topologies: Iterable[ProcessorTopology], names: TopicNames
@@ -187,7 +187,7 @@ class HostReporter:
         standby: Mapping[str, frozenset[TopicPartition]],
         partition_counts: Mapping[str, int],
     ) -> None:
-        """Take input partitions by host:port; without any host there is nothing to tell."""
+        """Report input partitions by host:port, unless there is no host."""
         if not active and not standby:
             return
         hosts = HostsChanged(

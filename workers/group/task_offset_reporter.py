@@ -1,7 +1,7 @@
 """Reports the positions of the local tasks' state to the broker of a streams group (KIP-1071).
 
-By it the broker finds the best places for standby tasks, and sees when a warm-up task has caught up. A classic group's
-leader needs none of that between rebalances: it gets the same sums with each join.
+The broker uses them to place standby tasks, and to see when a warm-up task has caught up. The leader of a classic group
+does not need them between rebalances, because it gets the same sums with each join.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..restore.store_changelog_reader import StoreChangelogReader
 from ..tasks.task_manager import TaskManager
 from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 
-#: How often the sums are taken; the broker hears of them at its own interval. Taking them reads the checkpoints of
-#: tasks that only lie on the disk.
+#: How often the sums are computed; they are sent at the broker's interval. Computing them reads the checkpoint files of
+#: closed tasks.
 INTERVAL_MS = 10_000
 
-#: Takes sums of offsets, and of end offsets, by task: StreamsGroupMember.report_task_offsets.
+#: Accepts sums of offsets and of end offsets by task: StreamsGroupMember.report_task_offsets.
 Report = Callable[[Mapping[TaskId, int], Mapping[TaskId, int]], None]
 
 
@@ -37,7 +37,7 @@ class TaskOffsetReporter:
         self._last_ms = clock.monotonic_ms()
 
     def maybe_report(self) -> None:
-        """Report if it is time again."""
+        """Report, if the interval has passed."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._last_ms < INTERVAL_MS:
             return

@@ -1,4 +1,4 @@
-"""Full names of topics: internal ones carry the application's id before what the topology calls them."""
+"""Full names of topics: internal ones have the application's id as a prefix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.topology.graph.processor_topology import ProcessorTopology
 
 
 class TopicNames:
-    """Knows which topics of an application are internal: changelogs, repartition and foreign-key topics."""
+    """Maps the topology's names to topics. Internal are changelogs, repartition and foreign-key topics."""
 
     def __init__(self, application_id: str, topologies: Iterable[ProcessorTopology]) -> None:
         self._application_id = application_id

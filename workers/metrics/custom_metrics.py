@@ -17,7 +17,7 @@ MetricKey = tuple[str, tuple[tuple[str, str], ...], str]
 
 
 class CustomSensor(processor_api.Sensor):
-    """recorded: what the statistics are of, beside the sum and the last value."""
+    """recorded: the values that the statistics are computed from, in addition to the sum and the last value."""
 
     def __init__(
         self, recorded: Sensor, now_ms: Callable[[], int], add: Callable[..., None], parents: tuple[CustomSensor, ...]
@@ -42,7 +42,7 @@ class CustomSensor(processor_api.Sensor):
         self._add(self, name, statistic, group, tags)
 
 
-#: How each statistic is read from a sensor at a time (ms).
+#: Functions that read a statistic from a sensor at a time (ms).
 READ: Mapping[Statistic, Callable[[CustomSensor, int], float]] = {
     "avg": lambda sensor, now_ms: sensor.recorded.average(now_ms),
     "max": lambda sensor, now_ms: sensor.recorded.highest(now_ms),
@@ -55,8 +55,8 @@ READ: Mapping[Statistic, Callable[[CustomSensor, int], float]] = {
 
 
 class CustomMetrics(processor_api.StreamsMetrics):
-    """tags: of all metrics here, such as the thread's name. make_sensor: with the configured windows. now_ms: the clock
-    of the windows.
+    """tags: of all metrics here, such as the thread's name. make_sensor: creates sensors with the configured windows.
+    now_ms: the clock of the windows.
     """
 
     def __init__(self, tags: Mapping[str, str], make_sensor: Callable[[], Sensor], now_ms: Callable[[], int]) -> None:

@@ -1,4 +1,4 @@
-"""What is measured of functions that wait, and of functions that take batches: see docs/async.md."""
+"""Metrics of async functions and batch functions: see docs/async.md."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FUNCTION_GROUP = "penstock-function-metrics"
 
 
 class FunctionMetrics:
-    """One function in one task that runs."""
+    """One function in a running task."""
 
     def __init__(self, records: WaitingRecords, thread: ThreadMetrics) -> None:
         self._records = records
         self._calls, self._retries = Growth(thread.sensor()), Growth(thread.sensor())
 
     def look(self, now_ms: int) -> None:
-        """Take in what the operator has counted. Called with each beat."""
+        """Record the operator's counts. Called with each beat."""
         self._calls.look(self._records.times.calls, now_ms)
         self._retries.look(self._records.times.retries, now_ms)
 
@@ -53,5 +53,5 @@ class FunctionMetrics:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Return the value that this share of the values is not above; 0.0 without any."""
+    """Return a percentile of the values, 0.0 without any; share: 0.99 for p99."""
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0

@@ -1,4 +1,4 @@
-"""How much memory there is for all stream threads of this host, and what one of them may take of it."""
+"""The memory of this host, and the budget of its stream threads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import psutil
 
 from penstock.topology.config.streams_config import StreamsConfig
 
-#: Where cgroups are, and the file in which v1 says what a container may take.
+#: The path of cgroups, and the file with a container's limit in v1.
 CGROUPS, CGROUP_V1_FILE = "sys/fs/cgroup", "sys/fs/cgroup/memory/memory.limit_in_bytes"
 
 
 def host_bytes(root: Path = Path("/")) -> int:
-    """Return the memory of the machine, or of the container that this is. root: of the file system."""
+    """Return the memory of the machine, or of the container that this runs in. root: of the file system."""
     found = [psutil.virtual_memory().total]
     for file in (root / CGROUP_V1_FILE, *(cgroup / "memory.max" for cgroup in _cgroups(root))):
         text = _text(file).strip()
@@ -24,7 +24,7 @@ def host_bytes(root: Path = Path("/")) -> int:
 
 
 def _cgroups(root: Path) -> Iterator[Path]:
-    """Yield the directories of this process's cgroup (v2) and of those that it is in: each may have a limit."""
+    """Yield the directories of this process's cgroup (v2) and of its parents: each may have a limit."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
             inner = root / CGROUPS / line.removeprefix("0::").strip("/")
@@ -39,6 +39,6 @@ def _text(file: Path) -> str:
 
 
 def budget_bytes(config: StreamsConfig, host: int) -> int:
-    """Return what all stream threads may take together: ``penstock.memory.bytes``, else half of the host's memory."""
+    """Return the budget of all stream threads together: ``penstock.memory.bytes``, or half of the host's memory."""
     given: int | None = config["penstock.memory.bytes"]
     return host // 2 if given is None else given

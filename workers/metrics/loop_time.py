@@ -1,4 +1,4 @@
-"""The time of a stream thread's current iteration: read once, used by all that happens in it."""
+"""The time of a stream thread's current iteration: read once, used throughout."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class LoopTime:
         self.wall_clock_ms = clock.wall_clock_ms()
 
     def advance(self) -> int:
-        """Read the clocks; returns how many ms have passed since the last call."""
+        """Read the clocks; returns the ms since the last call."""
         before = self.now_ms
         self.now_ms = self._clock.monotonic_ms()
         self.wall_clock_ms = self._clock.wall_clock_ms()
         return max(self.now_ms - before, 0)
 
     def read_ms(self) -> int:
-        """Return the monotonic clock as it is now, for latencies within an iteration."""
+        """Return the current monotonic clock, for latencies within an iteration."""
         return self._clock.monotonic_ms()

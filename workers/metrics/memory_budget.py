@@ -1,4 +1,4 @@
-"""How much memory the state stores of one stream thread's process may take: its share of the host's budget."""
+"""The memory of the state stores of one stream thread's process: its share of the host's budget."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from .host_memory import budget_bytes
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-#: What a process takes without any state: the interpreter, its modules, the Kafka clients with filled queues. In bytes.
+#: Memory of a process without any state: interpreter, modules, Kafka clients with full queues. In bytes.
 PROCESS_BYTES = 160 * MIB
-#: Stores work with less than this, but read every block from the disk. In bytes.
+#: With less memory stores still work, but read every block from disk. In bytes.
 STORES_BYTES_MIN = 16 * MIB
 
 
 def stores_config(config: StreamsConfig, num_threads: int, host: int) -> RocksDBConfig:
-    """Return what the RocksDBs of one of num_threads processes share. host: the host's memory, in bytes.
+    """Return the configuration shared by the RocksDBs of one of num_threads processes. host: the host's memory, in
+    bytes.
 
-    With ``penstock.memory.bytes`` all of the share is given out: half to the block cache, a quarter to the memtables, a
-    sixteenth to the rows that were committed last; with an eighth a store with uncommitted updates asks for a commit.
-    Without, it is RocksDBConfig's sizes, but no more than fits into half of the host. Raises ConfigError if what is
-    configured is too little.
+    With ``penstock.memory.bytes`` the whole share is distributed: half to the block cache, a quarter to the memtables,
+    a sixteenth to the most recently committed rows; at an eighth, a store with uncommitted updates requests a commit.
+    Without it, RocksDBConfig's sizes apply, limited to half of the host's memory. Raises ConfigError if the configured
+    budget is too small.
     """
     given: int | None = config["penstock.memory.bytes"]
     threads = max(num_threads, 1)

@@ -1,14 +1,14 @@
-"""What is known of the nodes of a task from samples: records per second on each edge, time, age of the records.
+"""Sampled metrics of a task's nodes: records per second on each edge, time, age of the records.
 
-Now and then, within the stream thread's SamplingBudget, a few records are followed (node_tracer.py): some at the head
-of a batch, and the first ones that a store's cache sends
-downstream.
+Within the stream thread's SamplingBudget, a few records are traced (node_tracer.py): some at the head of a batch, and
+the first ones that a store's cache sends downstream.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass
 from time import perf_counter_ns
 from typing import TypeVar
 
@@ -20,11 +20,11 @@ from .loop_time import LoopTime
 from .node_tracer import NodeTracer, Trace
 from .sensors import MetricGroup, SamplingBudget, Sensor, ThreadMetrics
 
-#: Penstock's own groups; what they hold is estimated.
+#: Penstock's own groups; their values are estimates.
 NODE_GROUP, EDGE_GROUP = "penstock-node-metrics", "penstock-edge-metrics"
-#: How many records are followed at once: the others of the batch wait meanwhile, about 1 ms.
+#: Records traced at once, which delays the rest of the batch by about 1 ms.
 RECORDS = 16
-#: How long a task that was sampled leaves the time to others, in ms.
+#: Minimum time between two samples of a task, in ms, so that others get their samples.
 TASK_INTERVAL_MS = 2_000
 
 Edge = tuple[str, str]
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class _Input:
-    """What sets a task's nodes in motion: its input, or what a store's cache sends downstream. rate: per second."""
+    """A source of calls of a task's nodes: its input, or a store's cache. rate: per second."""
 
     def __init__(self, nodes: Iterable[str], edges: Iterable[Edge], thread: ThreadMetrics) -> None:
         self._records = {edge: thread.sensor() for edge in edges}
         self._busy_ns = {name: thread.sensor() for name in nodes}
 
     def take(self, passed: Mapping[Edge, int], spent_ns: Mapping[str, int], count: int, now_ms: int) -> None:
-        """Take in what count records of this input have led to."""
+        """Add the trace of count records of this input."""
         for edge, sensor in self._records.items():
             sensor.record(passed.get(edge, 0) / count, now_ms, count)
         for name, sensor in self._busy_ns.items():
@@ -50,10 +50,10 @@ class _Input:
         return self._records[edge].average(now_ms) * rate
 
     def time_ratio(self, name: str, rate: float, measured_ns: float, now_ms: int) -> float:
-        """Return which share of the time goes into a node.
+        """Return a node's share of the time.
 
-        measured_ns: of a record, over all nodes; 0 if it is not known. Samples take longer than that, and a few of them
-        a lot: then only how the time is shared out is taken from them.
+        measured_ns: per record over all nodes, 0 if unknown. Samples take longer, and a few much longer; then only the
+        proportions between nodes are taken from them.
         """
         whole = sum(sensor.average(now_ms) for sensor in self._busy_ns.values())
         scale = measured_ns / whole if 0 < measured_ns < whole else 1.0
@@ -61,7 +61,7 @@ class _Input:
 
 
 class _Turns:
-    """When a task's turn is."""
+    """When a task is sampled next."""
 
     def __init__(self, budget: SamplingBudget, time: LoopTime) -> None:
         self._budget = budget
@@ -77,24 +77,20 @@ class _Turns:
         self._due_ms = ended_ms + TASK_INTERVAL_MS
 
 
+@dataclass(eq=False)
 class NodeSamples:
     """The samples of one task while it runs. process: the task's sensor of processed records."""
 
-    def __init__(
-        self,
-        topology: ProcessorTopology,
-        errors: ErrorHandling,
-        thread: ThreadMetrics,
-        process: Sensor,
-        time: LoopTime,
-        clock_ns: Callable[[], int] = perf_counter_ns,
-    ) -> None:
-        self._errors = errors
-        self._clock_ns = clock_ns
-        self._process = process
-        self._record_turns = _Turns(thread.record_sampling, time)
-        self._flush_turns = _Turns(thread.flush_sampling, time)
-        self._time = time
+    topology: InitVar[ProcessorTopology]
+    errors: ErrorHandling
+    thread: InitVar[ThreadMetrics]
+    process: Sensor
+    time: LoopTime
+    clock_ns: Callable[[], int] = perf_counter_ns
+
+    def __post_init__(self, topology: ProcessorTopology, thread: ThreadMetrics) -> None:
+        self._record_turns = _Turns(thread.record_sampling, self.time)
+        self._flush_turns = _Turns(thread.flush_sampling, self.time)
         self._children = {name: tuple(getattr(node, "children", ())) for name, node in topology.nodes.items()}
         self._sources = {name for name, node in topology.nodes.items() if isinstance(node, SourceNode)}
         self._silent = {
@@ -111,24 +107,24 @@ class NodeSamples:
         self._ages = {name: thread.sensor() for name in self._children if name not in self._sources}
 
     def due(self, now_ms: int) -> bool:
-        """Return whether records are to be followed now."""
+        """Return whether records should be traced now."""
         return self._record_turns.due(now_ms)
 
     def of_records(self, process: Callable[[], int], source: str) -> int:
-        """Follow the records that process() processes, and return how many it says they were."""
+        """Trace the records that process() processes, and return its result, their number."""
         trace, records = self._take(process, source, self._record_turns)
         if records:
             self._take_in(trace, source, self._input, records)
         return records
 
     def of_changes(self, store: str, changes: int, send: Callable[[int], None]) -> int:
-        """Follow the first changes of a flush if it is time to; see caching_store.Follower."""
-        now_ms = self._time.now_ms
+        """Trace the first changes of a flush, if it is time; see caching_store.Follower."""
+        now_ms = self.time.now_ms
         sent, flushed = self._flushes[store]
         if not changes:
             return 0
         sent.record(1, now_ms, changes)
-        if self._following:  # the cache was full: what it sends is no part of what the records lead to
+        if self._following:  # the cache was full: its changes do not result from the traced records
             with self._following.paused():
                 send(changes)
             return changes
@@ -140,8 +136,8 @@ class NodeSamples:
         return count
 
     def _take(self, call: Callable[[], T], source: str | None, turns: _Turns) -> tuple[Trace, T]:
-        began_ms = self._time.read_ms()
-        self._following = tracer = NodeTracer(self._errors, self._silent, source, self._clock_ns)
+        began_ms = self.time.read_ms()
+        self._following = tracer = NodeTracer(self.errors, self._silent, source, self.clock_ns)
         try:
             result = tracer.run(call)
         finally:
@@ -150,22 +146,22 @@ class NodeSamples:
         return tracer.trace, result
 
     def _take_in(self, trace: Trace, source: str | None, moved: _Input, count: int) -> None:
-        """Take in what was seen of count records, or changes, that have moved the nodes."""
-        now_ms, timestamps = self._time.now_ms, dict(trace.timestamps)
+        """Add the trace of count records or changes."""
+        now_ms, timestamps = self.time.now_ms, dict(trace.timestamps)
         passed: Counter[Edge] = Counter()
         for (before, name), records in trace.passed.items():
             for edge in self._way(before, source, name):
                 passed[edge] += records
-                if name in timestamps:  # what only passes it on has not been asked
+                if name in timestamps:  # nodes that only forward were not traced
                     timestamps.setdefault(edge[1], timestamps[name])
         moved.take(passed, trace.spent_ns, count, now_ms)
         for name, timestamp in timestamps.items():
-            self._ages[name].record(self._time.wall_clock_ms - timestamp, now_ms)
+            self._ages[name].record(self.time.wall_clock_ms - timestamp, now_ms)
 
     def _way(self, before: str | None, source: str | None, name: str) -> list[Edge]:
-        """Return the edges by which a record came to a node: from the one that ran before, if that leads there.
+        """Return the edges by which a record reached a node: from the node that ran before, if there is a path.
 
-        Else that one was done, and the record comes from the source, or from the only parent there is.
+        Otherwise the record comes from the source, or from the only parent.
         """
         for start in (before, source):
             way = self._silent_way(start, name)
@@ -189,7 +185,7 @@ class NodeSamples:
 
     def groups(self, tags: Mapping[str, str], now_ms: int) -> Iterator[MetricGroup]:
         """Yield the metrics of all nodes and edges: records/s, ms, and the share of the time of one core."""
-        inputs = [(self._input, self._process.rate(now_ms), self._process.average(now_ms) * 1e6)]
+        inputs = [(self._input, self.process.rate(now_ms), self.process.average(now_ms) * 1e6)]
         inputs += [(flushed, sent.rate(now_ms), 0.0) for sent, flushed in self._flushes.values()]
         came = dict.fromkeys(self._children, 0.0)
         for edge in self._edges:

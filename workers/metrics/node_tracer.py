@@ -1,7 +1,7 @@
-"""Follows the records of one call through the operators of a task: which node ran when, and what came to it.
+"""Traces the records of one call through the operators of a task: which node ran when, with which records.
 
-Operators are plain closures, or lines of one loop (docs/fusion.md), and count nothing. For a few records now and then
-the interpreter's own tracing (sys.settrace) tells where they go: nothing is paid for all other records.
+Operators are plain closures, or lines of one loop (docs/fusion.md), and count nothing. A few records are traced by the
+interpreter (sys.settrace); all other records cost nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from penstock.topology.context.error_handling import ErrorHandling
 
 T = TypeVar("T")
 Nanoseconds = Callable[[], int]
-#: Follows no further after so many lines and calls, if a record becomes thousands: about 50 ms.
+#: Maximum number of traced lines and calls, about 50 ms, in case one record becomes thousands.
 EVENTS_MAX = 20_000
 
 
 class Trace:
-    """What was seen of one call, by node.
+    """The trace of one call, by node.
 
-    passed: records by the nodes that they went (from, to); the first is None if it is not known. spent_ns: time in a
-    node without those behind it. timestamps: of the first record that came to a node (ms since 1970).
+    passed: number of records by (from node, to node); the former is None if unknown. spent_ns: time in a node, without
+    its children. timestamps: of the first record that reached a node (ms since 1970).
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class Trace:
 
 
 class NodeTracer:
-    """For one call of run().
+    """Traces one call of run().
 
-    outside: the node that runs as long as no other is known to, the source of a batch; None: the first that is seen.
-    silent: nodes that only pass records on; they may have no lines but those that call the next one.
+    outside: the node that runs when no other is known to, the source of a batch; None: the first one traced. silent:
+    nodes that only forward records, whose only lines may be calls of the next node.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NodeTracer:
         self._silent = silent
         self._clock_ns = clock_ns
         self._outside = self._node = outside
-        self._before = outside  # the node that ran before the lines of this one
+        self._before = outside  # the node that ran before this one's lines
         self._entered_by_line: str | None = None
         self._stack: list[str | None] = []
         self._last_ns = 0
@@ -65,11 +65,11 @@ class NodeTracer:
 
     @staticmethod
     def possible() -> bool:
-        """Return False under a debugger, which needs the interpreter's tracing itself."""
+        """Return False under a debugger, which uses the interpreter's tracing itself."""
         return sys.gettrace() is None
 
     def run(self, call: Callable[[], T]) -> T:
-        """Return what call returns; whatever it raises passes."""
+        """Return the result of call; exceptions propagate."""
         self._last_ns = self._clock_ns()
         sys.settrace(self._called)
         try:
@@ -80,7 +80,7 @@ class NodeTracer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Look away for a while; the time is no node's."""
+        """Pause the trace; the time counts for no node."""
         self._charge()
         following = sys.gettrace()
         sys.settrace(None)
@@ -90,7 +90,7 @@ class NodeTracer:
             sys.settrace(following)
             self._last_ns = self._clock_ns()
 
-    # -- what the interpreter tells
+    # -- events of the interpreter
 
     def _called(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         self._charge()
@@ -138,12 +138,12 @@ class NodeTracer:
         return self._line
 
     def _is_called_by_line(self, frame: FrameType) -> bool:
-        """Return whether a loop has called a closure; else it is one more of the node that runs."""
+        """Return whether a loop has called a closure; otherwise it is a further function of the running node."""
         return frame.f_back is not None and self._errors.lines_of(frame.f_back.f_code) is not None
 
     def _enter(self, before: str | None, name: str, frame: FrameType) -> None:
         self._node = name
-        self._outside = self._outside or name  # of a flush: the first is the one whose changes they are
+        self._outside = self._outside or name  # of a flush: the first node is the one whose changes they are
         if name == self._outside:
             return
         self.trace.passed[before, name] += 1
@@ -162,8 +162,8 @@ class NodeTracer:
 
 @cache
 def event_cost_ns() -> int:
-    """Return what the interpreter itself takes for each event, which is no time of the node's."""
-    names = ", ".join(f"n{number}=0" for number in range(30))  # as many variables as a loop may have
+    """Return the interpreter's own time per event, which does not count for a node."""
+    names = ", ".join(f"n{number}=0" for number in range(30))  # as many variables as a typical loop has
     body = "\n".join("    n0 = n1" for _ in range(200))
     bound: dict[str, Any] = {}
     exec(f"def probe({names}):\n{body}\n", bound)  # the text above

@@ -1,6 +1,6 @@
-"""Sensors, and what a stream thread measures, under Kafka Streams' names (ThreadMetrics; KIP-444).
+"""Sensors, and the metrics of a stream thread, under Kafka Streams' names (ThreadMetrics; KIP-444).
 
-A rate or average looks back over ``metrics.num.samples`` windows of ``metrics.sample.window.ms``, as Kafka's do.
+A rate or average covers ``metrics.num.samples`` windows of ``metrics.sample.window.ms``, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NUM_SAMPLES = 2
 
 @dataclass(frozen=True, slots=True)
 class MetricGroup:
-    """Metrics of one thing, a task or a store: values by name. group and tags are Kafka Streams'."""
+    """Metrics of one object, such as a task or a store: values by name. group and tags are Kafka Streams'."""
 
     group: str
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class MetricGroup:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One value. Rates per second, latencies in ms, sizes in bytes; text for the few that are no numbers."""
+    """One value. Rates are per second, latencies in ms, sizes in bytes; a few values are text."""
 
     name: str
     group: str
@@ -53,7 +53,7 @@ class Sensor:
         self._samples: deque[_Sample] = deque(maxlen=samples)
 
     def record(self, value: float, now_ms: int, count: int = 1) -> None:
-        """Take in a value that each of count events has, e.g. the latency of a poll."""
+        """Record a value, e.g. the latency of a poll, for each of count events."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
             samples.append(_Sample(now_ms))
@@ -65,7 +65,7 @@ class Sensor:
         self.total += count
 
     def average(self, now_ms: int) -> float:
-        """Return the average value of an event, 0.0 without any."""
+        """Return the average of the values, 0.0 without any."""
         live = self._live(now_ms)
         count = sum(sample.count for sample in live)
         return sum(sample.sum for sample in live) / count if count else 0.0
@@ -83,7 +83,7 @@ class Sensor:
         live = self._live(now_ms)
         if not live:
             return 0.0
-        # Kafka's Rate: no less than all windows but one, so that the first events do not look like a storm.
+        # As in Kafka's Rate: at least all windows but one, so that the first events do not give a huge rate.
         elapsed_ms = max(now_ms - live[0].start_ms, (self._samples.maxlen or 1) * self._window_ms - self._window_ms, 1)
         return sum(sample.count for sample in live) * 1000 / elapsed_ms
 
@@ -93,12 +93,13 @@ class Sensor:
 
 
 class SamplingBudget:
-    """When a stream thread may follow records through the operators of a task (node_samples.py).
+    """Limits the time that a stream thread spends on tracing records (node_samples.py).
 
-    share: of its time that this may take, 0.01 for a hundredth; 0: none.
+    share: the allowed share of the thread's time, e.g. 0.01; 0: no samples.
     """
 
-    #: What a sample takes at least, in ms: the loop's clock is no finer. And at most: one that took longer has waited.
+    #: The minimum and maximum time counted for a sample, in ms: the loop's clock has no finer resolution, and a longer
+    #: sample has waited.
     SAMPLE_MS_MIN, SAMPLE_MS_MAX = 1, 20
 
     def __init__(self, share: float) -> None:
@@ -110,7 +111,7 @@ class SamplingBudget:
         return self._share > 0 and now_ms >= self._due_ms
 
     def spent(self, began_ms: int, ended_ms: int) -> None:
-        """Note what a sample has taken."""
+        """Count the time of a sample."""
         taken_ms = min(max(ended_ms - began_ms, self.SAMPLE_MS_MIN), self.SAMPLE_MS_MAX)
         self._due_ms = ended_ms + int(taken_ms / self._share)
 
@@ -124,10 +125,10 @@ class ThreadMetrics:
         def sensor() -> Sensor:
             return Sensor(window_ms, samples)
 
-        # Half each: flushes come seldom, and would never find the time unspent.
+        # Half each: flushes are rare, and would otherwise find the budget always used up.
         self.record_sampling = SamplingBudget(sampling_percent / 200)
         self.flush_sampling = SamplingBudget(sampling_percent / 200)
-        #: Makes sensors with the configured windows, for what else the thread measures.
+        #: Creates further sensors with the configured windows.
         self.sensor = sensor
         self.commit, self.poll, self.process, self.punctuate = sensor(), sensor(), sensor(), sensor()
         self.poll_records, self.process_records = sensor(), sensor()
@@ -136,16 +137,16 @@ class ThreadMetrics:
         #: Records applied to stores of active tasks, and of standby tasks (KIP-869's names).
         self.restore, self.update = sensor(), sensor()
         self.restore_remaining = 0
-        #: Partitions that were found stalled, and how many are now (stall_watchdog.py).
+        #: Stalled partitions: total, and current number (stall_watchdog.py).
         self.partition_stall = sensor()
         self.stalled_partitions = 0
         self.thread_start_time_ms = 0
-        #: Time in which the thread waited for brokers: commits, flushes, transactions (KIP-761).
+        #: Time that the thread was blocked by brokers: commits, flushes, transactions (KIP-761).
         self.blocked_time_ns_total = 0
         self._ratios = {name: sensor() for name in ("process", "punctuate", "poll", "commit")}
 
     def record_ratios(self, now_ms: int, run_once_ms: int, **spent_ms: int) -> None:
-        """Note which share of one loop went where: process, punctuate, poll, commit."""
+        """Record the shares of one iteration: process, punctuate, poll, commit."""
         if run_once_ms > 0:
             for name, spent in spent_ms.items():
                 self._ratios[name].record(spent / run_once_ms, now_ms)

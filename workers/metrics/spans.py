@@ -1,6 +1,6 @@
-"""Spans of OpenTelemetry for what a stream thread does: batches, commits, restores and rebalances.
+"""OpenTelemetry spans of a stream thread: batches, commits, restores and rebalances.
 
-OpenTelemetry is imported only with ``penstock.tracing=true``. Spans go to the tracer provider of the process, which the
+OpenTelemetry is imported only with ``penstock.tracing=true``. Spans go to the process's tracer provider, which the
 module of the topology sets.
 """
 
@@ -17,31 +17,32 @@ from penstock.topology.records import Headers, Message
 
 #: Values of a span's attributes.
 Attributes = Mapping[str, str | int | bool]
-#: Links of a batch at most: what OpenTelemetry's SDK keeps of them by default.
+#: Maximum number of links of a batch: the default limit of OpenTelemetry's SDK.
 LINKS_MAX = 128
 T = TypeVar("T")
 
 
 class Spans:
-    """Makes no spans: penstock.tracing=false."""
+    """Records no spans (penstock.tracing=false)."""
 
     def began(self) -> int:
-        """Return what record() takes as the time at which something began."""
+        """Return the start time for record()."""
         return 0
 
     def record(self, name: str, began: int, attributes: Attributes, error: BaseException | None = None) -> None:
-        """Make a span of something that is over; error: how it failed."""
+        """Record a span of a completed operation; error: why it failed."""
 
     def of_batches(self, process: Callable[[T], None], where: Attributes, single: bool) -> Callable[[T], None]:
-        """Return what makes a span of each call of process that gets a sampled record, with links to the senders.
+        """Return a function that records a span for each call of process with a sampled record, with links to the
+        senders.
 
-        process takes messages, or with single one stamped record.
+        process takes messages, or (single) one stamped record.
         """
         return process
 
 
 class OpenTelemetrySpans(Spans):
-    """Raises ConfigError without the extra. common: attributes of all spans."""
+    """Records spans. common: attributes of all spans. Raises ConfigError if the extra is not installed."""
 
     def __init__(self, common: Attributes) -> None:
         try:
@@ -60,7 +61,7 @@ class OpenTelemetrySpans(Spans):
         return time.time_ns()
 
     def record(self, name: str, began: int, attributes: Attributes, error: BaseException | None = None) -> None:
-        """Make a span that ends now."""
+        """Record a span that ends now."""
         span = self._tracer.start_span(name, start_time=began, attributes={**self._common, **attributes})
         if error is not None:
             span.record_exception(error)
@@ -68,7 +69,7 @@ class OpenTelemetrySpans(Spans):
         span.end()
 
     def of_batches(self, process: Callable[[T], None], where: Attributes, single: bool) -> Callable[[T], None]:
-        """Return a function; its spans are current while records are processed: a user's own spans are below them."""
+        """Return a function whose span is current during processing, so users' own spans become its children."""
         attributes = {**self._common, "messaging.system": "kafka", "messaging.operation.type": "process", **where}
         name = f"process {where['messaging.destination.name']}"
 

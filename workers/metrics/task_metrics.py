@@ -1,7 +1,7 @@
-"""What is measured of one task, under Kafka Streams' names (TaskMetrics, ProcessorNodeMetrics; KIP-444, KIP-613).
+"""Metrics of one task, under Kafka Streams' names (TaskMetrics, ProcessorNodeMetrics; KIP-444, KIP-613).
 
-Nothing is measured for each record. A batch is timed as a whole; what can be counted is counted by those who do it, and
-looked at with each beat of the stream thread.
+Nothing is measured per record. A batch is timed as a whole. Counts are kept where they arise, and read with each beat
+of the stream thread.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from ..tasks.partition_group import PartitionGroup
 
 TASK_GROUP = "stream-task-metrics"
-#: Penstock's own: dead letters written, by where and why.
+#: Penstock's own: written dead letters, by node, exception and topic.
 DEAD_LETTER_GROUP = "penstock-dead-letter-metrics"
 NODE_GROUP = "stream-processor-node-metrics"
 
 
 class Growth:
-    """Feeds a sensor with how much a count has grown since it was looked at last."""
+    """Records the growth of a count since it was last read."""
 
     def __init__(self, sensor: Sensor) -> None:
         self.sensor = sensor
         self._seen = 0
 
     def look(self, count: int, now_ms: int) -> None:
-        """Take the count as it is now; one that is smaller than before has restarted."""
+        """Read the current count; a smaller one than before has restarted."""
         grown = count if count < self._seen else count - self._seen
         self._seen = count
         if grown:
             self.sensor.record(1, now_ms, grown)
 
     def begin_anew(self) -> None:
-        """Expect a count that begins at 0."""
+        """Expect a count that starts at 0."""
         self._seen = 0
 
 
@@ -61,13 +61,13 @@ class SourceMetrics:
 
 
 class TaskMetrics:
-    """The sensors of one task. thread: those of its stream thread, which hold the sum over its tasks."""
+    """The sensors of one task. thread: the sensors of its stream thread, which sum over its tasks."""
 
     def __init__(self, thread: ThreadMetrics, topology: ProcessorTopology, full_name: Callable[[str], str]) -> None:
         self._thread = thread
         self.process, self.punctuate, self.commit = thread.sensor(), thread.sensor(), thread.sensor()
         self.active_process_ratio = thread.sensor()
-        #: Counted where they happen.
+        #: Counts kept where they arise.
         self.dropped_records = self.enforced_processing = 0
         self._dead_letters: Counter[tuple[str, str, str]] = Counter()  # by node, exception and topic
         self._dropped, self._enforced = Growth(thread.sensor()), Growth(thread.sensor())
@@ -91,19 +91,19 @@ class TaskMetrics:
         self._dead_letters[node, type(error).__qualname__, topic] += 1
 
     def enforce(self, now_ms: int) -> None:
-        """Count a processing although a partition is empty."""
+        """Count a call that processed records although a partition was empty."""
         self.enforced_processing += 1
         self._thread.enforced_processing.record(1, now_ms)
 
     def batch(self, head: tuple[TopicPartition, int], wall_clock_ms: int, records: int, ms: int, now_ms: int) -> None:
-        """Note a batch: its first record's partition and timestamp, how many records it had and how long it took."""
+        """Record a batch: its first record's partition and timestamp, its number of records, and its time."""
         partition, timestamp = head
         self._by_topic[partition.topic].e2e_latency.record(wall_clock_ms - timestamp, now_ms)
         self.process.record(ms / records, now_ms, records)
         self._process_ms += ms
 
     def look(self, group: PartitionGroup | None, restored: int, now_ms: int) -> None:
-        """Take in what others have counted: the queues, and how many records were restored. Called with each beat."""
+        """Record the counts of the queues, and the number of restored records. Called with each beat."""
         self._dropped.look(self.dropped_records, now_ms)
         self._enforced.look(self.enforced_processing, now_ms)
         self._restored.look(restored, now_ms)
@@ -123,7 +123,7 @@ class TaskMetrics:
             source.process.look(sum(map(group.processed, mine)), now_ms)
 
     def leave(self, group: PartitionGroup, now_ms: int) -> None:
-        """Take in what the queues of a task that is suspended have counted since the last beat."""
+        """Record the counts of the queues since the last beat, before the task is suspended."""
         self._look_at_queues(group, now_ms)
         for source in self._sources:
             source.process.begin_anew()

@@ -1,4 +1,4 @@
-"""What comes back of a read of a state store: plain values, for the supervisor too, which opens no store."""
+"""Results of reading a state store, as plain values, which the supervisor, too, can import without opening stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One row: its place in the order of keys (bytes), its JSON object, and whose it is."""
+    """One row: its position in key order (bytes), its JSON object, and its task."""
 
     order: bytes
     json: bytes
@@ -16,26 +16,26 @@ class Row(NamedTuple):
 
 
 class Reply(Enum):
-    """What came of a read in one process."""
+    """The outcome of a read in one process."""
 
     OK = "ok"
     #: The topology has no such store.
     UNKNOWN_STORE = "unknown store"
-    #: The key, or what is requested, does not fit the store.
+    #: The key or the request does not fit the store.
     BAD_REQUEST = "bad request"
-    #: The tasks that could answer are not in this process.
+    #: This process has no task that could answer.
     ELSEWHERE = "elsewhere"
-    #: A task is here, but is being restored, or a standby task is too far behind.
+    #: A task is here, but it is being restored, or it is a standby task with too much lag.
     NOT_YET = "not yet"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRead:
-    """The answer. rows: at most limit + 1 of each task. partition, topics: where the key is. lag: of a standby task.
-    after: how the next page begins, None behind the last one.
+    """The answer. rows: at most limit + 1 of each task. partition, topics: the location of the key. lag: of a standby
+    task. after: the start of the next page, None after the last one.
 
-    partitions: how many tasks have a part of the store, on all hosts; 0 where that was not asked for.
-    restore_remaining: records; eta_seconds: None if not known.
+    partitions: how many tasks have a part of the store, on all hosts; 0 if not requested. restore_remaining: in
+    records. eta_seconds: None if unknown.
     """
 
     reply: Reply

@@ -1,14 +1,14 @@
-"""Reads state stores for those who know keys as text: what is asked over HTTP (KIP-67, KIP-535, KIP-562).
+"""Reads state stores by keys given as text, for queries over HTTP (KIP-67, KIP-535, KIP-562).
 
-Everything is decided here, where serdes and tasks are: which type the key has, which partition it belongs to, whether
-its task is here and may answer. Nothing that depends on the users' classes leaves the process: values go as JSON.
+The stream thread has the serdes and the tasks, so it decides everything: the type of the key, its partition, and
+whether its task is here and may answer. Values leave the process as JSON, so users' classes stay inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -34,27 +34,19 @@ from .store_answers import Reply, Row, StoreRead
 from .store_text import check_readable, page_after, rows_of
 
 
+@dataclass(eq=False)
 class StoreReader:
-    """Reads in one stream thread, between two batches."""
+    """Reads the stores of one stream thread, between two batches."""
 
-    def __init__(
-        self,
-        topologies: BuiltTopologies,
-        topics: TopicNames,
-        task_manager: TaskManager,
-        global_state: GlobalState,
-        changelog_reader: StoreChangelogReader,
-        partition_count: Callable[[str], int],
-    ) -> None:
-        self._topologies = topologies
-        self._names = topics
-        self._task_manager = task_manager
-        self._global_state = global_state
-        self._reader = changelog_reader
-        self._partition_count = partition_count
+    topologies: BuiltTopologies
+    topics: TopicNames
+    task_manager: TaskManager
+    global_state: GlobalState
+    changelog_reader: StoreChangelogReader
+    partition_count: Callable[[str], int]
 
     def read(self, request: ReadStore) -> StoreRead:
-        """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
+        """Answer a request; errors become part of the answer and never end the thread."""
         try:
             return self._read(request)
         except BrokerUnavailableError as error:
@@ -65,7 +57,7 @@ class StoreReader:
             return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
 
     def _read(self, request: ReadStore) -> StoreRead:
-        topology = next((t for t in self._topologies if request.store in t.stores), None)
+        topology = next((t for t in self.topologies if request.store in t.stores), None)
         if topology is None:
             return self._read_global(request)
         builder = topology.stores[request.store]
@@ -83,35 +75,35 @@ class StoreReader:
         return replace(self._read_task(request, task), partition=partition, topics=topics)
 
     def _read_global(self, request: ReadStore) -> StoreRead:
-        names = {name for topology in self._topologies for name in topology.global_stores}
+        names = {name for topology in self.topologies for name in topology.global_stores}
         if request.store not in names:
-            known = sorted(names | {name for topology in self._topologies for name in topology.stores})
+            known = sorted(names | {name for topology in self.topologies for name in topology.stores})
             detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
             return StoreRead(Reply.UNKNOWN_STORE, detail)
-        store = self._global_state.store(request.store)
+        store = self.global_state.store(request.store)
         return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
 
     def _topics(self, store: str) -> tuple[str, ...]:
-        return tuple(sorted(store_topics(self._topologies, self._names).get(store, ())))
+        return tuple(sorted(store_topics(self.topologies, self.topics).get(store, ())))
 
     def _partitions(self, topics: tuple[str, ...]) -> int:
-        return max(map(self._partition_count, topics), default=1)
+        return max(map(self.partition_count, topics), default=1)
 
     def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
         serde = as_serde(builder.key_serde)
         data = None if serde is None or not topics else serde.serialize(topics[0], key)
         if data is None:
-            raise BadKeyError(f"Which partition of {builder.name} has this key is not known; say it with partition=.")
+            raise BadKeyError(f"The partition of this key in {builder.name} is not known; give it with partition=.")
         return partition_for_key(data, self._partitions(topics))
 
     def _task(self, task_id: TaskId) -> Task | None:
-        manager = self._task_manager
+        manager = self.task_manager
         return manager.active.all_tasks().get(task_id) or manager.standby.all_tasks().get(task_id)
 
     def _read_range(self, request: ReadStore, topology: ProcessorTopology) -> StoreRead:
-        manager = self._task_manager
+        manager = self.task_manager
         tasks: list[Task] = [*manager.active.all_tasks().values()]
-        if request.max_lag is not None and request.partition is not None:  # else a row could come from both
+        if request.max_lag is not None and request.partition is not None:  # otherwise a row could be read from both
             tasks += manager.standby.all_tasks().values()
         mine = sorted((t for t in tasks if t.task_id.subtopology == topology.subtopology), key=lambda t: t.task_id)
         if request.partition is not None:
@@ -136,8 +128,8 @@ class StoreReader:
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
-        """Read one task, if it may answer: an active one that runs, or a standby one that has caught up far enough."""
-        reader, name = self._reader, str(task.task_id)
+        """Read one task, if it may answer: a running active task, or a standby task that has caught up enough."""
+        reader, name = self.changelog_reader, str(task.task_id)
         active = task.kind == "task"
         lag = None if active else reader.lag(task)
         if task.state is not TaskState.RUNNING:
@@ -156,7 +148,7 @@ class StoreReader:
         return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
 
     def _not_yet(self, task: Task) -> StoreRead:
-        reader = self._reader
+        reader = self.changelog_reader
         remaining, rate = reader.progress(task)[0], reader.rate(task)
         left = remaining or "an unknown number of"
         return StoreRead(

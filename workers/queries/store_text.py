@@ -1,4 +1,4 @@
-"""Rows that go as JSON, found by what was asked in text."""
+"""Rows as JSON, selected by keys and times given as text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import orjson
 
 from penstock.statestore.stores.key_value_store import KeyValueStore
-from penstock.statestore.stores.session_store import SessionStore
+from penstock.statestore.stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
 from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.stores.versioned_store import VersionedStore
-from penstock.statestore.stores.window_store import LONG_MAX, WindowStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
@@ -29,13 +28,13 @@ READABLE = (
 
 
 def check_readable(builder: StoreBuilder) -> None:
-    """Raise BadKeyError for a store that is an operator's own."""
+    """Raise BadKeyError for an operator's internal store."""
     if builder.kind not in READABLE:
         raise BadKeyError(f"The store {builder.name} is a {builder.kind.value}, which cannot be read from outside.")
 
 
 def rows_of(request: ReadStore, store: StateStore, task: str) -> Generator[Row, None, None]:
-    """Yield what a request finds in a task's store, however many rows that are. Raises BadKeyError."""
+    """Yield all rows of a task's store that match a request. Raises BadKeyError."""
     builder: StoreBuilder = store.builder
     check_readable(builder)
     encode = _order(builder)
@@ -51,7 +50,9 @@ def rows_of(request: ReadStore, store: StateStore, task: str) -> Generator[Row, 
 
 
 def page_after(request: ReadStore, store: StateStore, rows: tuple[Row, ...]) -> str | None:
-    """Return what the next page begins after: the last key, with windows and sessions the number of rows before it."""
+    """Return the position after which the next page starts: the last key, and for windows and sessions the number of
+    rows.
+    """
     if request.after is None or len(rows) <= request.limit:
         return None
     windowed = store.builder.windowed
@@ -116,7 +117,7 @@ def _window_rows(request: ReadStore, store: WindowStore | SessionStore, builder:
 
 
 def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
-    """Return {"key", "value"}, with "window", "timestamp" and "valid_to" where there are such."""
+    """Return {"key", "value"}, and "window", "timestamp" and "valid_to" if the row has them."""
     row: dict[str, Any] = {"key": key}
     if builder.windowed:
         row = {"key": key.key, "window": {"start": key.start, "end": key.end}}
@@ -124,8 +125,8 @@ def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
 
 
 def to_json(value: Any) -> bytes:
-    """Return JSON; bytes are spelled as in spelling.py, and what JSON has no word for is its repr."""
+    """Return JSON. Bytes are written as in spelling.py, other objects that JSON cannot represent as their repr."""
     try:
         return orjson.dumps(plain(value))
-    except TypeError:  # a number of more than 64 bits, which JSON can hold and orjson cannot
+    except TypeError:  # a number of more than 64 bits, which orjson cannot write
         return json.dumps(plain(value)).encode()

@@ -1,4 +1,4 @@
-"""What runs here, for those who draw or list it: sub-topologies, nodes and stores as JSON."""
+"""The running topology as JSON: sub-topologies, nodes and stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..group.topic_names import TopicNames
 
 
 def topology_json(topology: Topology, built: Iterable[ProcessorTopology], names: TopicNames) -> bytes:
-    """Return text (as Topology.describe), subtopologies and stores. topology: the user's; built: what it became."""
+    """Return text (as Topology.describe), subtopologies and stores. topology: the user's; built: its sub-topologies."""
     built = tuple(built)
     return orjson.dumps(
         {

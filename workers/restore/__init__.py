@@ -1,1 +1,1 @@
-"""Changelogs read into stores: the restore consumer, progress, listeners."""
+"""Restores stores from changelogs: the restore consumer, progress, listeners."""

@@ -1,4 +1,4 @@
-"""One changelog that is being read into a store (Kafka Streams: StoreChangelogReader.ChangelogMetadata)."""
+"""A changelog that is read into a store (Kafka Streams: StoreChangelogReader.ChangelogMetadata)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChangelogState(Enum):
         RESTORING --> COMPLETED
         COMPLETED -->
 
-    WAITING: where it begins and ends is known, its turn has not come. Standby tasks never complete.
+    WAITING: its bounds are known, but it is not being read yet. Standby tasks never complete.
     """
 
     REGISTERED = "REGISTERED"
@@ -41,7 +41,7 @@ CHANGELOG_TRANSITIONS: Transitions[ChangelogState] = {
 
 
 class Changelog:
-    """limit: offset up to which it may be applied, None: to wherever it ends."""
+    """limit: offset up to which it may be applied; None: no limit."""
 
     def __init__(self, task: Task, partition: TopicPartition, log: PrefixedLogger) -> None:
         self.task_id: TaskId = task.task_id
@@ -63,11 +63,11 @@ class Changelog:
 
     @property
     def follows(self) -> bool:
-        """Whether it is read wherever it goes: a standby task's, unless the topic is also an input."""
+        """Whether it is read without a limit: a standby task's, unless the topic is also an input."""
         return not self.active and not self.is_source
 
     def begin(self, bounds: Bounds, stored: int | None, committed: int) -> None:
-        """Take in where it begins and ends. stored: the store's offset; committed: the group's, for source topics."""
+        """Set start and limit from the bounds. stored: the store's offset; committed: the group's, of source topics."""
         end = min(bounds.end, committed) if self.is_source else bounds.end
         self.limit = None if self.follows else end
         self.start = self.position = bounds.first if stored is None else stored
@@ -75,10 +75,10 @@ class Changelog:
 
     @property
     def remaining(self) -> int:
-        """Offsets still to be read; 0 for standby tasks, which have no end."""
+        """Number of offsets left to read; 0 for standby tasks, which have no end."""
         return max((self.limit or 0) - self.position, 0) if self.active else 0
 
     @property
     def total(self) -> int:
-        """Offsets to be read altogether."""
+        """Total number of offsets to read."""
         return max((self.limit or 0) - self.start, 0) if self.active else 0

@@ -1,4 +1,4 @@
-"""Listeners in a stream thread's process that hand each call to the supervisor, where the user's listeners are."""
+"""Listeners in a stream thread's process that forward each call to the supervisor, where the user's listeners run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from functools import partial
 from typing import TypeVar
 
 from ..control.messages import ListenerCall, ThreadControl
-from .standby_update_listener import StandbyUpdateListener
-from .state_restore_listener import StateRestoreListener
+from .listeners import StandbyUpdateListener, StateRestoreListener
 
 L = TypeVar("L", StateRestoreListener, StandbyUpdateListener)
 
 
 def reporting(listener: L, name: str, control: ThreadControl) -> L:
-    """Return the listener with methods that report each call; name: what the supervisor calls this listener."""
+    """Return a listener whose methods report each call; name: the supervisor's name for this listener."""
 
     def report(method: str, *arguments: object) -> None:
         control.report(ListenerCall(name, method, arguments))

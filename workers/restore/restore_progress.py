@@ -1,4 +1,4 @@
-"""How fast stores are being restored: for the status of each task, and a line in the log now and then."""
+"""Restore rates, for the status of each task and for a periodic log line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from penstock.topology.records import TaskId
 
 from .changelog import Changelog, ChangelogState
 
-#: How often progress is logged, in ms (Kafka: RESTORE_LOG_INTERVAL_MS).
+#: Interval of the log line, in ms (Kafka: RESTORE_LOG_INTERVAL_MS).
 RESTORE_LOG_INTERVAL_MS = 10_000
-#: What a rate looks back on, in ms, at most twice as long: long enough for several batches, short enough to follow.
+#: The window of a rate, in ms; a rate covers one to two windows: long enough for several batches, short enough to
+#: follow changes.
 RATE_WINDOW_MS = 5_000
 
 
 class Rate:
-    """Records a second over the current window and the one before."""
+    """Records per second over the current and the previous window."""
 
     def __init__(self, now_ms: int) -> None:
         self._since_ms = now_ms
@@ -56,7 +57,7 @@ class RestoreProgress:
         self._restored = self._restored_at_log = 0
 
     def record(self, task_id: TaskId, count: int) -> None:
-        """Note that so many records were applied."""
+        """Count applied records."""
         now_ms = self._clock.monotonic_ms()
         rate = self._rates.get(task_id)
         if rate is None:
@@ -65,16 +66,16 @@ class RestoreProgress:
         self._restored += count
 
     def rate(self, task_id: TaskId) -> float:
-        """Return how many records a second a task gets."""
+        """Return a task's rate in records per second."""
         rate = self._rates.get(task_id)
         return 0.0 if rate is None else rate.per_second(self._clock.monotonic_ms())
 
     def forget(self, task_id: TaskId) -> None:
-        """Drop a task that is read no longer."""
+        """Drop a task that is no longer read."""
         self._rates.pop(task_id, None)
 
     def log(self, changelogs: Collection[Changelog]) -> None:
-        """Log the progress of the active tasks, if it is time."""
+        """Log the progress of the active tasks, if the interval has passed."""
         now_ms = self._clock.monotonic_ms()
         passed_ms = now_ms - self._last_log_ms
         if passed_ms < RESTORE_LOG_INTERVAL_MS:

@@ -1,4 +1,4 @@
-"""A span for each restore of a store."""
+"""OpenTelemetry spans for restores of stores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing_extensions import override
 from penstock.topology.records import TopicPartition
 
 from ..metrics.spans import Attributes, Spans
-from .state_restore_listener import StateRestoreListener
+from .listeners import StateRestoreListener
 
 
 class RestoreSpans(StateRestoreListener):
-    """Makes the spans, and tells another listener the same. A store that is up to date when it is opened has none."""
+    """Records the spans, and forwards the calls to another listener. A store that is up to date when opened has no
+    span.
+    """
 
     def __init__(self, spans: Spans, listener: StateRestoreListener) -> None:
         self._spans = spans

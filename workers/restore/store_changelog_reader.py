@@ -1,8 +1,8 @@
 """Reads changelogs into stores: until they are up to date for active tasks, indefinitely for standby tasks.
 
-Kafka Streams: StoreChangelogReader, DefaultStateUpdater. One restore consumer for all tasks of the thread; each call
-reads for a bounded time, so that the tasks that run already keep running. Active tasks come before standby tasks, and
-of them those with the least left, so that as many as possible run as early as possible.
+Kafka Streams: StoreChangelogReader, DefaultStateUpdater. One restore consumer serves all tasks of the thread. Each call
+reads for a bounded time, so running tasks continue. Active tasks come before standby tasks, and active tasks with the
+least left come first, so that as many as possible run as early as possible.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from ..tasks.task import Task
 from ..tasks.task_timeouts import TaskTimeouts
 from .changelog import Changelog, ChangelogState
+from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
-from .standby_update_listener import StandbyUpdateListener, SuspendReason
-from .state_restore_listener import StateRestoreListener
 
-#: Changelogs of active tasks that are read at a time, at least: enough that one fetch keeps several brokers busy.
+#: Minimum number of changelogs of active tasks read at a time, so that one fetch keeps several brokers busy.
 RESTORED_AT_ONCE = 4
 
 #: Reads the group's committed offsets: GroupMembership.committed.
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
 Committed = Callable[[Collection[TopicPartition]], Offsets]
 #: The operation, in messages.
-READING_COMMITTED = "reading what is committed of a source topic that serves as changelog"
+READING_COMMITTED = "reading the committed offsets of a source topic that serves as changelog"
 _S = ChangelogState
 
 
 @dataclass(eq=False)
 class StoreChangelogReader:
-    """The restore consumer and what it reads.
+    """Restores the stores of a thread's tasks from their changelogs.
 
-    restore_listener: for active tasks, standby_listener: for standby tasks. limit_interval_ms: how often standby
-    tasks of source topics ask what is committed (``commit.interval.ms``).
+    restore_listener: for active tasks; standby_listener: for standby tasks. limit_interval_ms: how often the committed
+    offsets are requested for standby tasks of source topics (``commit.interval.ms``).
     """
 
     consumer: PartitionConsumer
@@ -57,7 +56,7 @@ class StoreChangelogReader:
     log: PrefixedLogger
 
     def __post_init__(self) -> None:
-        #: Records applied so far, to active and to standby tasks.
+        #: Total records applied to active and to standby tasks.
         self.total_restored = 0
         self.total_updated = 0
         self._changelogs: dict[TopicPartition, Changelog] = {}
@@ -65,12 +64,12 @@ class StoreChangelogReader:
         self._last_limits_ms = self.clock.monotonic_ms()
 
     def register(self, task: Task) -> None:
-        """Read the changelogs of a task whose stores are open, from where the stores are."""
+        """Start to read the changelogs of a task from the offsets of its stores, which are open."""
         for partition in task.state_manager.changelogs:
             self._changelogs[partition] = Changelog(task, partition, self.log)
 
     def unregister(self, task: Task, promoted: bool = False) -> None:
-        """Read the changelogs of a task no longer; call it before its stores are closed, or, promoted, recycled."""
+        """Stop reading a task's changelogs; call it before its stores are closed or (promoted) recycled."""
         mine = self._changelogs_of(task)
         for changelog in mine:
             del self._changelogs[changelog.partition]
@@ -97,27 +96,27 @@ class StoreChangelogReader:
         return any(c.active and c.state is not _S.COMPLETED for c in self._changelogs.values())
 
     def progress(self, task: Task) -> tuple[int, int]:
-        """Return how many offsets of a task remain to be restored, and how many there were."""
+        """Return how many offsets of a task are left to restore, and the total."""
         mine = self._changelogs_of(task)
         return sum(c.remaining for c in mine), sum(c.total for c in mine)
 
     def lag(self, task: Task) -> int | None:
-        """Return how many offsets a standby task's stores are behind their changelogs; None as long as not known."""
+        """Return how many offsets a standby task's stores are behind their changelogs; None while unknown."""
         mine = self._changelogs_of(task)
         ends = [self.consumer.end(changelog.partition) for changelog in mine]
         known = [max(end - c.position, 0) for end, c in zip(ends, mine, strict=True) if end is not None]
         return sum(known) if len(known) == len(mine) else None
 
     def restored(self, task: Task) -> dict[str, int]:
-        """Return by store how many records of their changelogs were applied to a task's stores since it was opened."""
+        """Return the number of changelog records applied to each store of a task since it was opened."""
         return {c.store: c.total_restored for c in self._changelogs_of(task)}
 
     def rate(self, task: Task) -> float:
-        """Return how many records a second are being applied to a task's stores, 0.0 if none are."""
+        """Return a task's restore rate in records per second."""
         return self._progress.rate(task.task_id)
 
     def remaining(self) -> int:
-        """Return how many offsets remain to be restored over all active tasks."""
+        """Return how many offsets are left to restore over all active tasks."""
         return sum(changelog.remaining for changelog in self._changelogs.values())
 
     def _changelogs_of(self, task: Task) -> list[Changelog]:
@@ -126,9 +125,9 @@ class StoreChangelogReader:
     # -- reading
 
     def restore(self, wait_seconds: float, budget_ms: int, batch_records: int) -> int:
-        """Read and apply records for about budget_ms, waiting up to wait_seconds for the first. Returns how many.
+        """Read and apply records for about budget_ms; block up to wait_seconds for the first. Returns how many.
 
-        batch_records: so many are taken from the restore consumer at once, at most.
+        batch_records: maximum number of records per poll of the restore consumer.
 
         Raises TaskCorruptedError if a store's offset is not in its changelog, BrokerUnavailableError if no broker
         answers for task.timeout.ms, or ProcessorStateError if a store fails.
@@ -192,7 +191,7 @@ class StoreChangelogReader:
             self._hold_at_limit(changelog, changelog.limit)
 
     def _complete(self, changelog: Changelog) -> None:
-        if changelog.position < (changelog.limit or 0):  # what was left are markers of transactions
+        if changelog.position < (changelog.limit or 0):  # the rest were transaction markers
             changelog.position = changelog.limit or 0
             changelog.manager.restore(changelog.partition, (), changelog.position)
         changelog.manager.persist_soon()
@@ -215,7 +214,7 @@ class StoreChangelogReader:
         bounds = self.bounds.poll([changelog.partition for changelog in registered])
         sources = [p for p in bounds if self._changelogs[p].is_source]
         committed = self._committed_now(sources)
-        if committed is None:  # these are requested again
+        if committed is None:  # they are requested again
             committed = {}
             bounds = {partition: found for partition, found in bounds.items() if partition not in sources}
         for partition, found in bounds.items():
@@ -223,7 +222,7 @@ class StoreChangelogReader:
             self._initialize(self._changelogs[partition], found, 0 if at is None else at.offset)
 
     def _initialize(self, changelog: Changelog, bounds: Bounds, committed: int) -> None:
-        """Take in where a changelog starts and ends; committed counts for source topics only."""
+        """Set the bounds of a changelog; committed is used for source topics only."""
         partition = changelog.partition
         stored = changelog.manager.changelog_offsets()[partition]
         if stored is not None and not bounds.first <= stored <= bounds.end:
@@ -238,7 +237,7 @@ class StoreChangelogReader:
                 self._complete(changelog)
 
     def _choose(self) -> None:
-        """Read those active tasks that have the least left; standby tasks wait as long as an active one does."""
+        """Start to read the active tasks with the least left; standby tasks wait until no active task is restoring."""
         waiting = self._in_state(_S.WAITING)
         if waiting:
             self._start_active([changelog for changelog in waiting if changelog.active])
@@ -275,12 +274,12 @@ class StoreChangelogReader:
     # -- standby tasks of source topics
 
     def _hold_at_limit(self, changelog: Changelog, limit: int) -> None:
-        """Go back to a limit that was overrun, and wait there until it moves."""
+        """Seek back to a limit that was passed, and pause until the limit moves."""
         self.consumer.seek({changelog.partition: limit})
         self.consumer.pause([changelog.partition])
 
     def _update_limits(self) -> None:
-        """Let standby tasks of source topics follow what the active task has committed."""
+        """Move the limits of standby tasks of source topics to the offsets committed by the active task."""
         now_ms = self.clock.monotonic_ms()
         limited = [c for c in self._in_state(_S.RESTORING) if not c.active and c.is_source]
         if not limited or now_ms - self._last_limits_ms < self.limit_interval_ms:

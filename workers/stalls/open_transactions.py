@@ -1,8 +1,8 @@
-"""Logs that the input is blocked by a transaction that a producer has left open.
+"""Logs input that is blocked by a transaction that a producer has left open.
 
-With read_committed no record after an open transaction's first one is read. That looks like a topic without new
-records; only the high watermark, which advances while the last stable offset does not, shows the difference. If both
-advance, the consumer is stuck: see stall_watchdog.py.
+With read_committed, no record after the first one of an open transaction is read, which looks like a topic without new
+records. The difference: the high watermark advances, but the last stable offset does not. If both advance, the consumer
+is stuck: see stall_watchdog.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from penstock.topology.records import TopicPartition
 from ..tasks.partition_consumer import PartitionConsumer
 from .stall_watchdog import END_OFFSETS_TIMEOUT_MS
 
-#: How long a partition is stuck before it is logged, in ms; more than a transaction of Penstock should take.
+#: How long a partition is blocked before it is logged, in ms; longer than Penstock's own transactions.
 STANDSTILL_MS = 10_000
 
 
 @dataclass(eq=False)
 class OpenTransactionWatch:
-    """Checks every interval_ms which partitions are stuck before existing records. Never waits.
+    """Checks every interval_ms which partitions are blocked before existing records. Never blocks.
 
-    committed_only: whether the consumer reads so (``isolation.level``); else there is nothing to watch.
+    committed_only: whether the consumer reads committed records only (``isolation.level``); otherwise there is nothing
+    to check.
     """
 
     admin: Admin
@@ -40,12 +41,12 @@ class OpenTransactionWatch:
 
     def __post_init__(self) -> None:
         self._next_ms = self.clock.monotonic_ms() + self.interval_ms
-        #: What was asked the last time: the position then; the last stable offset and the high watermark to come.
+        #: The last check: the positions, and the pending requests of last stable offsets and high watermarks.
         self._asked: dict[TopicPartition, tuple[int, tuple[Future[int], Future[int]]]] = {}
         self._told: dict[TopicPartition, int] = {}
 
     def poll(self) -> None:
-        """Look, if it is time."""
+        """Check, if the interval has passed."""
         now_ms = self.clock.monotonic_ms()
         if not self.committed_only or now_ms < self._next_ms:
             return
@@ -57,7 +58,7 @@ class OpenTransactionWatch:
         self._ask(at_end)
 
     def _at_end(self) -> dict[TopicPartition, int]:
-        """Return the positions of partitions from which nothing more comes."""
+        """Return the positions of partitions that have been read to the (stable) end."""
         consumer = self.consumer
         partitions = consumer.assignment() - consumer.paused()
         found = {p: consumer.position(p) for p in partitions if consumer.lag(p) == 0}
@@ -76,7 +77,7 @@ class OpenTransactionWatch:
     def _judge(self, partition: TopicPartition, position: int, stable: Future[int], high: Future[int]) -> None:
         try:
             readable, end = stable.result(), high.result()
-        except (RetriableError, BrokerError) as error:  # a broker is away; others say so
+        except (RetriableError, BrokerError) as error:  # a broker is unavailable, which is logged elsewhere
             self.log.debug("The end of %s is not known: %s", partition, error)
             return
         if readable <= position < end and self._told.get(partition) != position:

@@ -1,4 +1,4 @@
-"""What a stream thread does about partitions that are stalled: stall_watchdog.py finds them."""
+"""Responses of a stream thread to stalled partitions, which stall_watchdog.py finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class StallResponse:
-    """Reports each stall, and re-opens the task that reads the partition."""
+    """Reports each stall, and reopens the task that reads the partition."""
 
     watchdog: StallWatchdog
     task_manager: TaskManager
@@ -27,7 +27,7 @@ class StallResponse:
     log: PrefixedLogger
 
     def check(self, now_ms: int) -> bool:
-        """Look for stalls and act on them, if it is time to look. Returns True if the process is to be replaced."""
+        """Check for stalls and respond to them, if it is time. Returns True if the process must be replaced."""
         if not self.watchdog.is_due(now_ms):
             return False
         active = self.task_manager.active
@@ -38,7 +38,7 @@ class StallResponse:
         for stall in stalls:
             self._report(stall, now_ms)
         if any(stall.action is StallAction.REPLACE_PROCESS for stall in stalls):
-            self.log.error("Shutting down, so that another process reads what is stalled here")
+            self.log.error("Shutting down, so that another process reads the stalled partitions")
             return True
         stalled = {stall.partition for stall in stalls}
         again = {task_id for task_id, task in active.running.items() if task.input_partitions & stalled}
@@ -57,14 +57,14 @@ class StallResponse:
 
 @dataclass(eq=False)
 class RestoreStallResponse:
-    """Has the restore consumer read a stalled changelog again, of an active or a standby task, as often as it takes."""
+    """Makes the restore consumer fetch a stalled changelog again, without a limit on the attempts."""
 
     watchdog: StallWatchdog
     consumer: PartitionConsumer
     log: PrefixedLogger
 
     def check(self, now_ms: int) -> None:
-        """Look for stalls and act on them, if it is time to look. Call it only after a poll of the consumer."""
+        """Check for stalls and respond to them, if it is time. Call it only after a poll of the consumer."""
         if not self.watchdog.is_due(now_ms):
             return
         assigned = self.consumer.assignment()

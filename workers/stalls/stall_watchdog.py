@@ -1,8 +1,8 @@
-"""Finds partitions that are not read although the broker has records for them, and has them read again.
+"""Finds partitions that are not read although the broker has records for them, and makes them be read again.
 
-A consumer can lose a partition without an error: a fetch that is never sent again, a broker that answers with nothing.
-Such a partition looks idle from inside, because its lag is only known from its fetches. So the broker is
-asked, and only about partitions that have been stuck for a while. Kafka Streams has no such thing.
+A consumer can lose a partition without an error: a fetch is never repeated, or a broker returns empty responses. Such a
+partition looks idle, because its lag is only known from its fetches. So the end offsets are requested from the broker,
+but only for partitions that have not moved for a while. Kafka Streams has no such watchdog.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-#: Looks in the time of one stall: so that a stall is reported at most a quarter of the timeout late.
+#: Checks per stall timeout: a stall is reported at most a quarter of the timeout late.
 LOOKS_PER_TIMEOUT = 4
-#: How long the broker may take to name ends, in ms; no answer is no stall.
+#: Time limit for a request of end offsets, in ms; without a response there is no stall.
 END_OFFSETS_TIMEOUT_MS = 10_000
 
-#: Asks for the end offsets of partitions without waiting for them; an open transaction's records are no lag.
+#: Requests the end offsets of partitions without blocking; records of open transactions do not count.
 AskEnds = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Future[int]"]]
 
 
 class StallAction(Enum):
-    """What is done about a stalled partition."""
+    """The response to a stalled partition."""
 
     REOPEN_TASK = "REOPEN_TASK"
     REPLACE_PROCESS = "REPLACE_PROCESS"
@@ -34,7 +34,7 @@ class StallAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A partition that is stalled. position: next offset to be read; end: of the broker; for_ms: how long by now."""
+    """A stalled partition. position: next offset to read; end: the broker's end offset; for_ms: its duration."""
 
     partition: TopicPartition
     position: int
@@ -44,14 +44,14 @@ class Stall:
 
     @property
     def lag(self) -> int:
-        """Records on the broker that are not read."""
+        """Unread records on the broker."""
         return self.end - self.position
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One partition. behind_since_ms: since when there have been records for it; None: as far as is known there are
-    none. reopened: how often its task was re-opened at this position.
+    """One partition. behind_since_ms: since when the broker has had unread records; None: no known ones. reopened: how
+    often its task was reopened at this position.
     """
 
     position: int
@@ -63,8 +63,8 @@ class _Watched:
 class StallWatchdog:
     """Watches the partitions of one stream thread's running tasks. Times in ms of the monotonic clock.
 
-    A partition is stalled when its position has not moved for timeout_ms, during which the broker had records behind
-    it. The first reopen_max times its task is re-opened; after that the process is to be replaced. timeout_ms 0: never.
+    A partition is stalled if its position has not moved for timeout_ms, during which the broker had unread records. The
+    first reopen_max times its task is reopened; after that the process must be replaced. timeout_ms 0: never.
     """
 
     def __init__(self, timeout_ms: int, reopen_max: int, ask_ends: AskEnds, log: PrefixedLogger) -> None:
@@ -78,23 +78,23 @@ class StallWatchdog:
 
     @property
     def stalled(self) -> int:
-        """How many partitions are stalled: their task was re-opened, and nothing has been read since."""
+        """The number of stalled partitions: their task was reopened, and no record has been read since."""
         return sum(watched.reopened > 0 for watched in self._watched.values())
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether check is to be called now."""
+        """Return whether check should be called now."""
         return self._timeout_ms > 0 and now_ms >= self._next_look_ms
 
     def check(
         self, owned: Collection[TopicPartition], positions: Mapping[TopicPartition, int], now_ms: int
     ) -> list[Stall]:
-        """Return what is stalled now, with what to do. Never waits.
+        """Return the stalled partitions, with the response to each. Never blocks.
 
-        owned: the input partitions of all tasks. positions: the next offset to be read of those that should be read;
-        those with records in buffers are left out, because they wait for others and not for the broker.
+        owned: the input partitions of all tasks. positions: the next offset of each partition that should be read,
+        without those that have buffered records and therefore do not wait for the broker.
         """
         self._next_look_ms = now_ms + self._timeout_ms // LOOKS_PER_TIMEOUT
-        # A task that is being re-opened comes back, and its count with it.
+        # A task that is being reopened returns, so keep its count.
         self._watched = {p: w for p, w in self._watched.items() if p in positions or (w.reopened and p in owned)}
         for partition, position in positions.items():
             self._note(partition, position, now_ms)
@@ -106,14 +106,14 @@ class StallWatchdog:
         watched = self._watched.get(partition)
         if watched is not None and position == watched.position:
             return
-        # Backwards goes a task that was re-opened without a commit: nothing has been read by that.
+        # A task reopened without a commit moves backwards, which does not mean that records were read.
         reopened = 0 if watched is None or position > watched.position else watched.reopened
         if watched is not None and watched.reopened and not reopened:
             self._log.info("%s is read again, from offset %d on", partition, watched.position)
         self._watched[partition] = _Watched(position, now_ms, reopened=reopened)
 
     def _answers(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the end offsets that have arrived; a broker that does not answer has no stalled partitions."""
+        """Yield the end offsets that have arrived; partitions of a broker that does not answer are not stalled."""
         asked, self._asked = self._asked, {}
         for partition, future in asked.items():
             if not future.done():
@@ -144,7 +144,7 @@ class StallWatchdog:
         return Stall(partition, watched.position, end, for_ms, action)
 
     def _ask(self, now_ms: int) -> None:
-        """Ask for the ends of those that have not moved since the last look."""
+        """Request the end offsets of partitions that have not moved since the last check."""
         still = [p for p, watched in self._watched.items() if watched.still_since_ms < now_ms or watched.reopened]
         if still:
             self._asked = self._ask_ends(still)

@@ -16,26 +16,26 @@ from .task_timeouts import TaskTimeouts
 
 
 class AssignedStreamsTasks(AssignedTasks[StreamTask]):
-    """Active tasks: they run when their changelogs have been read and their input offsets are known."""
+    """Active tasks. They run once their changelogs have been read and their input offsets are known."""
 
     def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
         super().__init__("stream task", log)
         self.timeouts = timeouts
-        #: Tasks that a client's timeout has stopped within a record: they have to be reopened.
+        #: Tasks that a client's timeout has interrupted within a record: they must be reopened.
         self.interrupted: set[TaskId] = set()
         self.restored_partitions: set[TopicPartition] = set()
 
     def on_unavailable(self, task: StreamTask, error: BrokerUnavailableError) -> None:
-        """Have the task opened later; raises TaskTimeoutError when it has had to wait for task.timeout.ms."""
+        """Retry later; raises TaskTimeoutError after task.timeout.ms."""
         self.timeouts.failed([task.task_id], "opening the stores", error)
 
     def starting_partitions(self) -> set[TopicPartition]:
-        """Return the input partitions of the tasks that do not run yet."""
+        """Return the input partitions of tasks that are not running yet."""
         starting = self.in_state(TaskState.CREATED, TaskState.RESTORING)
         return {p for task in starting.values() for p in task.input_partitions}
 
     def update_restored(self, restored: Collection[TopicPartition]) -> None:
-        """Note changelogs that have been read to their end; tasks for which these were the last ones run now."""
+        """Note changelogs that have been read to their end; tasks whose changelogs are all restored now run."""
         if restored:
             self.log.trace(
                 "Stream task changelog partitions that have completed restoring so far: %s", listed(restored)
@@ -65,9 +65,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.restored_partitions.clear()
 
     def transition_to_running(self, task: StreamTask) -> None:
-        """Have a task run; if the brokers do not return its offsets now, it continues restoring.
+        """Move a task to RUNNING. If the brokers do not return its offsets now, it stays in RESTORING.
 
-        Raises TaskTimeoutError when they have not for task.timeout.ms.
+        Raises TaskTimeoutError if they have not for task.timeout.ms.
         """
         try:
             super().transition_to_running(task)
@@ -77,23 +77,23 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
 
     def process(self, max_records: int) -> int:
-        """Let every running task process up to max_records. Returns how many records were processed.
+        """Let every running task that has some process up to max_records. Returns how many records were processed.
 
-        Tasks share what may be in flight: when all have passed on what is ready, the one with the fewest records
-        waiting goes first. Else the first task would take each place as soon as it is free.
+        Tasks share the limit of async calls in flight. First all of them forward completed records; then the task with
+        the fewest waiting records is first. Otherwise the first task would take every free place.
         """
-        tasks: Collection[StreamTask] = self.running.values()
+        tasks = [task for task in self.running.values() if task.has_work]
         if any(task.records_waiting for task in tasks):
             self._sum("process", lambda task: task.pass_on(), tasks)
             tasks = sorted(tasks, key=lambda task: task.records_waiting)
         return self._sum("process", lambda task: task.process(max_records), tasks)
 
     def punctuate(self) -> int:
-        """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
+        """Run due punctuations of every running task, by stream time and wall clock. Returns how many ran."""
         return self._sum(
             "punctuate",
             lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time(),
-            self.running.values(),
+            [task for task in self.running.values() if task.has_punctuations],
         )
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
@@ -112,7 +112,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 )
             self.remove_zombie(requested[0], error)
         except (RetriableCommitError, BrokerUnavailableError):
-            raise  # tried again
+            raise  # retried
         except Exception:
             self.log.exception(
                 "Failed to commit StreamTask %s due to the following error:", listed(t.task_id for t in requested)
@@ -123,7 +123,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         return committed
 
     def records_to_delete(self) -> dict[TopicPartition, int]:
-        """Return up to which offset committed records of repartition topics can be deleted."""
+        """Return the offset before which committed records of each repartition partition can be deleted."""
         return {
             partition: offset
             for task in self.running.values()
@@ -136,21 +136,21 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         self.restored_partitions.clear()
 
     def describe(self, indent: str = "") -> str:
-        """Return a text that lists the tasks by state."""
+        """Return a description of the tasks by state."""
         return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
 
     def _forget(self, tasks: Iterable[StreamTask]) -> None:
         for task in tasks:
             super()._forget([task])
-            self.restored_partitions -= task.changelog_partitions  # a task that is opened again restores again
+            self.restored_partitions -= task.changelog_partitions  # a reopened task restores again
 
     def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Iterable[StreamTask]) -> int:
-        """Call action for running tasks in this order, unlike apply_to_running_tasks only until the first error."""
+        """Call action for running tasks in this order. Unlike apply_to_running_tasks it stops at the first error."""
         done = 0
         for task in tasks:
             try:
                 done += self._act(task, action, name)
             except BrokerUnavailableError as error:
-                self.timeouts.failed([task.task_id], f"what the user's code asks for ({name})", error)
+                self.timeouts.failed([task.task_id], f"a request of the user's code ({name})", error)
                 self.interrupted.add(task.task_id)
         return done

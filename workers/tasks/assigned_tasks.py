@@ -1,6 +1,7 @@
-"""The tasks of a stream thread, and what is done to all of them (seed 004; Kafka Streams 2.x: AssignedTasks).
+"""A registry of a stream thread's tasks, with the operations on all of them (seed 004; Kafka Streams 2.x:
+AssignedTasks).
 
-The state is the task's: the registries of the seed (created, restoring, running, suspended) are views by state.
+A task holds its own state; the seed's registries (created, restoring, running, suspended) are views by state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ R = TypeVar("R")
 
 
 class FirstError:
-    """Collects what goes wrong while a series of actions is carried on; the first error is raised at the end."""
+    """Collects the errors of a series of actions that continues after an error; the first one is raised at the end."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -61,12 +62,12 @@ class AssignedTasks(Generic[T]):
 
     @property
     def running(self) -> dict[TaskId, T]:
-        """Tasks that process records, or follow their changelogs."""
+        """Tasks that process records, or (standby) read their changelogs."""
         return self.in_state(TaskState.RUNNING)
 
     @property
     def suspended(self) -> dict[TaskId, T]:
-        """Tasks that wait for the end of a rebalance with open stores."""
+        """Tasks that wait, with open stores, for the end of a rebalance."""
         return self.in_state(TaskState.SUSPENDED)
 
     def add_new_task(self, task: T) -> None:
@@ -86,7 +87,7 @@ class AssignedTasks(Generic[T]):
         return {p for task in self.created.values() if task.has_state_stores for p in task.input_partitions}
 
     def initialize_new_tasks(self) -> None:
-        """Open the stores of created tasks, which then run or restore. Locked ones stay created until the next call."""
+        """Open the stores of created tasks, which then run or restore. Locked tasks stay created and are retried."""
         created = self.created
         if created:
             self.log.debug("Initializing %ss %s", self.task_type_name, listed(created))
@@ -102,16 +103,16 @@ class AssignedTasks(Generic[T]):
                 self.on_unavailable(task, error)
 
     def on_unavailable(self, task: T, error: BrokerUnavailableError) -> None:
-        """Act on brokers that do not tell what a task needs before it is opened; without a raise it is tried again."""
+        """Handle brokers that did not answer a request needed to open a task. Returning means to retry."""
         raise error
 
     def transition_to_running(self, task: T) -> None:
-        """Have a task run: this is the only way to it."""
+        """Move a task to RUNNING; no other method does."""
         self.log.debug("Transitioning %s %s to running", self.task_type_name, task.task_id)
         task.initialize_topology()
 
     def all_tasks_running(self) -> bool:
-        """Return whether no task is in any other state."""
+        """Return whether all tasks are running."""
         return all(task.state is TaskState.RUNNING for task in self._tasks.values())
 
     def running_task_for(self, partition: TopicPartition) -> T | None:
@@ -130,7 +131,7 @@ class AssignedTasks(Generic[T]):
     def suspend(self, task_ids: Collection[TaskId] | None = None) -> None:
         """Suspend running tasks and close the others; None: all tasks.
 
-        Every task gets its turn; raises the first error at the end.
+        Raises the first error, after all tasks have been handled.
         """
         first = FirstError()
         running, restoring, created = (
@@ -145,12 +146,12 @@ class AssignedTasks(Generic[T]):
         first.reraise()
 
     def suspend_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
-        """Suspend tasks; those that cannot be are closed."""
+        """Suspend tasks; close those that cannot be suspended."""
         for task in tasks:
             try:
                 task.suspend()
             except TaskMigratedError:
-                # The thread rebalances or shuts down already, so there is nothing more to be done about it.
+                # The thread is already rebalancing or shutting down, so nothing else is necessary.
                 self.log.info(
                     "Failed to suspend %s %s since it got migrated to another thread already. "
                     "Closing it as zombie and move on.",
@@ -168,7 +169,7 @@ class AssignedTasks(Generic[T]):
                 self._forget([task])
 
     def close_non_running_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
-        """Close tasks that have not processed anything; there is nothing to commit."""
+        """Close tasks that have not processed anything and have nothing to commit."""
         for task in tasks:
             try:
                 task.close(clean=False)
@@ -178,7 +179,7 @@ class AssignedTasks(Generic[T]):
             self._forget([task])
 
     def close_non_assigned_suspended_tasks(self, new_assignment: Mapping[TaskId, Collection[TopicPartition]]) -> None:
-        """Close suspended tasks that are not assigned any more, or with other partitions."""
+        """Close suspended tasks that are no longer assigned, or assigned with other partitions."""
         for task in self.suspended.values():
             if set(new_assignment.get(task.task_id, ())) == task.input_partitions:
                 continue
@@ -195,7 +196,7 @@ class AssignedTasks(Generic[T]):
     def recycle_suspended(
         self, successors: Mapping[TaskId, Collection[TopicPartition]]
     ) -> dict[TaskId, RecycledStores]:
-        """Close the suspended tasks that continue here in the other role, but not their stores: return these."""
+        """Close the suspended tasks that continue here in the other role, and return their open stores."""
         recycled = {}
         for task in self.suspended.values():
             if set(successors.get(task.task_id, ())) == task.input_partitions and task.has_state_stores:
@@ -205,7 +206,7 @@ class AssignedTasks(Generic[T]):
         return recycled
 
     def maybe_resume_suspended_task(self, task_id: TaskId, partitions: Collection[TopicPartition]) -> bool:
-        """Let a suspended task run again if it is assigned with the same partitions. Returns whether it does."""
+        """Resume a suspended task that is assigned with the same partitions. Returns whether it was resumed."""
         task = self.suspended.get(task_id)
         if task is None:
             return False
@@ -233,8 +234,7 @@ class AssignedTasks(Generic[T]):
     def apply_to_running_tasks(self, action: Callable[[T], None], name: str = "commit") -> None:
         """Call action for every running task. name: of the action, for log lines.
 
-        The error of a task that has migrated is raised at once; of other errors the first, when all tasks had their
-        turn.
+        Raises the error of a migrated task immediately; otherwise the first error, after all tasks.
         """
         first = FirstError()
         for task in self.running.values():
@@ -247,7 +247,7 @@ class AssignedTasks(Generic[T]):
         first.reraise()
 
     def _act(self, task: T, action: Callable[[T], R], name: str) -> R:
-        """Call action for a task. One that has migrated is closed as a zombie; all errors are raised."""
+        """Call action for a task. A migrated task is closed as a zombie; all errors are raised."""
         try:
             return action(task)
         except TaskMigratedError as error:
@@ -269,7 +269,7 @@ class AssignedTasks(Generic[T]):
             raise
 
     def remove_zombie(self, task: T, error: TaskMigratedError) -> NoReturn:
-        """Close a running task that belongs to another thread, forget it, and raise the error with the task in it."""
+        """Close a running task that belongs to another thread, unregister it, and raise the error with the task set."""
         failure = self.close_zombie_task(task)
         self._forget([task])
         if failure is not None:
@@ -278,7 +278,7 @@ class AssignedTasks(Generic[T]):
         raise error
 
     def close_zombie_task(self, task: T) -> Exception | None:
-        """Close a task dirty. Returns what went wrong, if anything did."""
+        """Close a task dirty. Returns the error, if any."""
         try:
             task.close(clean=False)
         except Exception as error:  # noqa: BLE001  the caller decides
@@ -289,9 +289,7 @@ class AssignedTasks(Generic[T]):
         return None
 
     def close(self, clean: bool) -> None:
-        """Close the tasks in all states and forget them. Raises the first error of a clean close that failed dirty
-        too.
-        """
+        """Close and unregister all tasks; a task that fails is closed dirty. Raises the first error."""
         first = FirstError()
         for task in self._tasks.values():
             try:
@@ -307,7 +305,7 @@ class AssignedTasks(Generic[T]):
         first.reraise()
 
     def close_dirty(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks in any state without a commit, and forget them."""
+        """Close tasks in any state without a commit, and unregister them."""
         tasks = [task for task_id, task in self._tasks.items() if task_id in task_ids]
         for task in tasks:
             self.close_zombie_task(task)

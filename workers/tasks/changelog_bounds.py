@@ -1,8 +1,7 @@
-"""Where changelogs begin and end, asked without waiting: a broker that is away must not stop the tasks that run.
+"""First and end offsets of changelogs, requested without blocking: an unavailable broker must not stop running tasks.
 
-The end is the high watermark, whatever the consumer's isolation level: records of a transaction that is committed but
-whose markers are still on their way belong to the state, since the input offsets of the same transaction will be
-visible (KAFKA-10167).
+The end is the high watermark, whatever the consumer's isolation level. Records of a committed transaction whose markers
+are not written yet belong to the state, because the input offsets of that transaction will be visible (KAFKA-10167).
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-#: How long one question may take, in ms, before a warning, and another attempt.
+#: Time limit of a request, in ms; then a warning is logged and the request repeated.
 REQUEST_TIMEOUT_MS = 10_000
-#: Between a failed question and the next one, in ms.
+#: Delay between a failed request and the next one, in ms.
 RETRY_BACKOFF_MS = 100
 
-#: What follows when a changelog was deleted, and what can be done.
+#: The consequence of a deleted changelog, and the fix.
 CHANGELOG_DELETED = (
     "A restart recreates it empty, and the state built so far is lost with it. To start from the beginning, stop "
     "the application on all hosts, `penstock reset MODULE:TOPOLOGY --execute` on each, and start it again."
@@ -33,7 +32,7 @@ CHANGELOG_DELETED = (
 
 
 class Bounds(NamedTuple):
-    """Offsets of a partition: of its first record, and behind its last one."""
+    """Offsets of a partition: of its first record, and after its last one."""
 
     first: int
     end: int
@@ -41,7 +40,7 @@ class Bounds(NamedTuple):
 
 @dataclass(slots=True)
 class _Question:
-    """One partition's two requests. since_ms: when it was asked first; futures is None between two tries."""
+    """A partition's two requests. since_ms: time of the first request; futures: None between two attempts."""
 
     since_ms: int
     futures: tuple[Future[int], Future[int]] | None = None
@@ -49,7 +48,7 @@ class _Question:
 
 
 class ChangelogBounds:
-    """Asks the leaders. timeout_ms: how long no answer may come before it is an error (``task.timeout.ms``)."""
+    """Requests offsets from leaders. timeout_ms: how long requests may fail before an error (``task.timeout.ms``)."""
 
     def __init__(self, admin: Admin, clock: Clock, timeout_ms: int, log: PrefixedLogger) -> None:
         self._admin = admin
@@ -59,10 +58,10 @@ class ChangelogBounds:
         self._questions: dict[TopicPartition, _Question] = {}
 
     def poll(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Return what is known by now of these partitions; the others are being asked for. An answer is given once.
+        """Return the bounds known by now, each once; request those of the other partitions.
 
-        Raises BrokerUnavailableError if a partition was requested longer than the timeout, StreamsError if its topic
-        does not exist, or may not be read.
+        Raises BrokerUnavailableError if requests for a partition have failed for the timeout, StreamsError if its topic
+        does not exist or may not be read.
         """
         for partition in self._questions.keys() - set(wanted):
             del self._questions[partition]
@@ -73,7 +72,7 @@ class ChangelogBounds:
         return dict(self._answers(now_ms))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for answers, so many seconds at most. Returns False if nothing is being asked."""
+        """Wait for responses, at most this long. Returns False if no request is pending."""
         asked = [future for question in self._questions.values() for future in question.futures or ()]
         if asked:
             wait(asked, seconds)
@@ -101,18 +100,18 @@ class ChangelogBounds:
             yield partition, bounds
 
     def _on_error(self, partition: TopicPartition, question: _Question, error: Exception, now_ms: int) -> None:
-        """Try again after a while, or raise what it means."""
+        """Schedule a retry, or raise."""
         if not isinstance(error, RetriableError):
-            raise StreamsError(f"Where the changelog {partition} begins and ends is not told: {error}.") from error
+            raise StreamsError(f"The offsets of changelog {partition} cannot be read: {error}.") from error
         if now_ms - question.since_ms >= self._timeout_ms:
             if isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise missing_changelog(partition, str(error)) from error
             raise BrokerUnavailableError(
-                f"Where the changelog {partition} begins and ends could not be found out within {self._timeout_ms} ms "
+                f"The offsets of changelog {partition} could not be read within {self._timeout_ms} ms "
                 f"(task.timeout.ms): {error}"
             ) from error
         if question.next_try_ms == 0:
-            self._log.warning("Asking for the offsets of %s: %s; trying again", partition, error)
+            self._log.warning("Requesting the offsets of %s failed: %s; trying again", partition, error)
         question.futures = None
         question.next_try_ms = now_ms + RETRY_BACKOFF_MS
 

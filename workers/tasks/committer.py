@@ -1,31 +1,31 @@
-"""How the work of a thread's tasks becomes permanent; the one place where the order of the steps is written down.
+"""Commits a thread's tasks. This is the only place that defines the order of the steps.
 
-Flush the stores (caches send on, changelogs and outputs are produced) -> every record acknowledged -> where do the
-changelogs end, if it is time to ask? -> consumed offsets, through the group or, with exactly-once (v2), in the records'
-transaction -> stores to disk with those ends. A crash before the offsets are committed repeats work (exactly-once: it
-was never seen) and leaves the stores as they were; a crash after it leaves them behind their changelogs, from which
-they catch up.
+The steps: flush the stores (caches forward their changes, changelogs and outputs are produced); wait until every record
+is acknowledged; request the end offsets of the changelogs, if it is time; commit the consumed offsets, through the
+group or, with exactly-once (v2), in the records' transaction; write the stores to disk with the end offsets. After a
+crash before the offsets are committed, the work is repeated (with exactly-once it was never visible), and the stores
+are unchanged. After a crash behind that point, the stores are older than their changelogs and catch up from them.
 
-At-least-once need not block while the group takes the offsets, unless it waits for the ends of changelogs: see
+At-least-once need not block until the group has accepted the offsets, unless it stores the ends of changelogs: see
 AtLeastOnceCommit.start.
 
-Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
-could commit records that the new owner of its tasks, which has restored them, has not seen.
+With exactly-once, too, records are acknowledged first. Otherwise a process that is suspended between sending its
+offsets and its records could commit records that the new owner of its tasks has not restored.
 
-Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
-its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That
-it was still the only writer when the end was requested is known once the group has taken the offsets: so the end is
-asked for before and stored after. A process that slept too long stores nothing; without offsets to commit it would not
-find out, so no end is stored then, only data. A former owner that died may still have had records in flight, which
-arrive behind the end that the new owner restored to. The new owner has reprocessed, or will, the very input that they
-came from, because no offset of it was committed; it writes the keys again behind them. So they are skipped rightly
-under at-least-once. With exactly-once they belong to a transaction that the broker aborts. Kafka Streams' checkpoint,
-the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
-again.
+Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer, and all
+its records are acknowledged. So every record before the end is in the store, or older than the records that it was
+restored from. Once the group has accepted the consumed offsets, it is certain that the task was still the only writer
+when the end was requested. Therefore the end is requested before, and stored after. A process that was suspended for
+too long stores nothing. Without offsets to commit it would not notice, so then only data is stored, without the end. A
+former owner that died may have had records in flight, which arrive after the end that the new owner restored to. The
+new owner reprocesses their input, because its offsets were not committed, and writes the same keys again after them. So
+skipping them is correct with at-least-once; with exactly-once they belong to a transaction that the broker aborts.
+Kafka Streams' checkpoint, the last own offset, skips them in the same way. An end that was requested too early is
+harmless: restoring puts the same values again.
 
-The ends are requested as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
-seconds, because the question takes as long as the rest of a commit. In between, and as long as no leader answers, the
-rows are ahead of the offset that lies beside them: what is restored from there puts the same values again.
+Ends are requested when Kafka Streams writes its checkpoints: before stores are closed, and otherwise every few seconds,
+because the request takes as long as the rest of a commit. In between, and while no leader answers, the rows are ahead
+of the stored offset; restoring from that offset puts the same values again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -48,62 +49,55 @@ from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task_timeouts import TaskTimeouts
 
-#: Returns the end offset of each partition, behind records of open transactions too.
+#: Returns the end offset of each partition, after the records of open transactions.
 EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
 
 
+@dataclass(eq=False)
 class Commit(ABC):
-    """One commit in the making: add tasks, then finish."""
+    """One commit: add tasks, then finish."""
 
-    def __init__(
-        self,
-        producer: StreamsProducer,
-        membership: GroupMembership,
-        end_offsets: EndOffsets,
-        log: PrefixedLogger,
-        meanwhile: Meanwhile | None,
-        enforce_checkpoint: bool,
-        began: int = 0,
-    ) -> None:
-        self.producer = producer
-        self.membership = membership
+    producer: StreamsProducer
+    membership: GroupMembership
+    end_offsets: EndOffsets
+    log: PrefixedLogger
+    meanwhile: Meanwhile | None
+    enforce_checkpoint: bool
+    began: int = 0  # see Spans
+
+    def __post_init__(self) -> None:
         self.tasks: list[StreamTask] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._end_offsets = end_offsets
-        self._log = log
-        self.meanwhile = meanwhile
-        self._enforce_checkpoint = enforce_checkpoint
-        self.began = began  # see Spans
 
     @property
     def attributes(self) -> Attributes:
-        """What a span says of it."""
+        """The attributes of its span."""
         return {
             "kafka.streams.commit.tasks": ", ".join(str(task.task_id) for task in self.tasks),
             "kafka.streams.commit.offsets": len(self.offsets),
         }
 
     def add(self, task: StreamTask) -> None:
-        """Flush a task's stores and take its offsets in, if it has anything to commit."""
-        if task.commit_needed or task.checkpoint_needed(self._enforce_checkpoint):
+        """Flush a task's stores and add its offsets, if it has anything to commit."""
+        if task.commit_needed or task.checkpoint_needed(self.enforce_checkpoint):
             self.offsets |= task.prepare_commit()
             self.tasks.append(task)
 
     def start(self) -> bool:
-        """Carry it out; False: but for the group's answer, which finish() waits for. Raises what finish() does."""
+        """Carry it out. False: except for the group's response, which finish() waits for. Raises as finish() does."""
         self.finish()
         return True
 
     @property
     def is_answered(self) -> bool:
-        """Whether finish() has nothing to wait for, after start() has returned False."""
+        """Whether finish() would not block, after start() has returned False."""
         return True
 
     def finish(self) -> int:
-        """Carry it out, or what start() has left of it. Returns how many tasks were committed.
+        """Carry it out, or the rest that start() has left. Returns how many tasks were committed.
 
-        Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if it can be tried
-        again, StreamsError for a record that could not be written.
+        Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if a retry may
+        succeed, StreamsError for a record that could not be written.
         """
         if self.tasks:
             self.make_permanent()
@@ -119,27 +113,27 @@ class Commit(ABC):
         """Write records, stores and offsets in the right order."""
 
     def changelog_ends(self) -> dict[TopicPartition, int]:
-        """Wait until every record is acknowledged; return where the tasks' changelogs end then, {} if it is not time.
+        """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if it is not time.
 
-        If it is for one task, it is for all: that is one request. {} also if no broker answers: the offsets do not need
-        the ends, and what leaves uncommitted is processed again by the next owner.
+        If the ends are due for one task, they are requested for all, in one request. Also returns {} if no broker
+        answers: the offsets do not depend on the ends, and the next owner would process uncommitted work again.
         """
         self.producer.flush()
         if not self.wants_ends:
             return {}
         written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
         try:
-            return self._end_offsets(written)
+            return self.end_offsets(written)
         except BrokerUnavailableError as error:
-            self.producer.check_changelogs()  # a topic that is not there will not answer later either
+            self.producer.check_changelogs()  # a deleted topic will not answer later either
             tasks = listed([task.task_id for task in self.tasks])
-            self._log.warning("Committing tasks %s without the ends of their changelogs: %s", tasks, error)
+            self.log.warning("Committing tasks %s without the ends of their changelogs: %s", tasks, error)
             return {}
 
     @property
     def wants_ends(self) -> bool:
-        """Whether it is time to ask where changelogs end; without offsets it never is, see above."""
-        return bool(self.offsets) and (self._enforce_checkpoint or any(task.checkpoint_due for task in self.tasks))
+        """Whether the ends of changelogs are due; never without offsets to commit, see above."""
+        return bool(self.offsets) and (self.enforce_checkpoint or any(task.checkpoint_due for task in self.tasks))
 
     def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         """Write the stores of all tasks to disk."""
@@ -151,14 +145,14 @@ class Commit(ABC):
 class AtLeastOnceCommit(Commit):
     """processing.guarantee=at_least_once."""
 
-    _answer: Future[None] | None = None  # the group's, once start() has sent the offsets
+    _answer: Future[None] | None = None  # the group's response, once start() has sent the offsets
 
     def start(self) -> bool:
-        """Write records and stores, send the offsets, and return, so that tasks continue until the group has answered.
+        """Write records and stores, send the offsets, and return: tasks continue before the group has answered.
 
-        The stores have no offsets of changelogs to wait for then. So they come first, while they hold nothing but what
-        is acknowledged: a crash leaves in them what a restore would put there. A commit that asks for ends is carried
-        out whole.
+        No changelog offsets are stored then, so the stores are written first, while they hold only acknowledged
+        updates: after a crash they contain what a restore would put there. A commit that requests ends is carried out
+        as a whole.
         """
         if not self.offsets or self.wants_ends:
             return super().start()
@@ -189,7 +183,7 @@ class AtLeastOnceCommit(Commit):
 
 
 class ExactlyOnceCommit(Commit):
-    """processing.guarantee=exactly_once_v2; the tasks must be all that have processed anything."""
+    """processing.guarantee=exactly_once_v2. The tasks must include all that have processed anything."""
 
     @override
     def make_permanent(self) -> None:
@@ -199,9 +193,9 @@ class ExactlyOnceCommit(Commit):
 
 
 class Committer:
-    """Makes commits for one thread, one after the other. meanwhile: what to do while the group takes the offsets.
+    """Makes the commits of a thread, one after the other. meanwhile: called while the group accepts the offsets.
 
-    timeouts: has TaskTimeoutError raised once the brokers have not taken a commit for task.timeout.ms.
+    timeouts: raises TaskTimeoutError once the brokers have not accepted a commit for task.timeout.ms.
     """
 
     def __init__(
@@ -217,12 +211,12 @@ class Committer:
         self._arguments = (producer, membership, end_offsets, log, meanwhile)
         self._timeouts = timeouts
         self._spans = spans or Spans()
-        #: Whether a commit has to take in all tasks, because they share a transaction.
+        #: Whether a commit must include all tasks, because they share a transaction.
         self.all_together = producer.transactional
         self._under_way: Commit | None = None
 
     def begin(self, enforce_checkpoint: bool = False) -> Commit:
-        """Return a new commit, when the one under way is over; raises what Commit.finish() does if that one failed.
+        """Complete the pending commit and return a new one; raises as Commit.finish() if the pending one fails.
 
         enforce_checkpoint: the tasks' stores are about to be closed.
         """
@@ -231,12 +225,12 @@ class Committer:
         return commit(*self._arguments, enforce_checkpoint, self._spans.began())
 
     def finish(self, commit: Commit) -> int:
-        """Carry a commit out. Returns how many tasks were committed, raises what Commit.finish() does."""
+        """Carry out a commit. Returns how many tasks were committed; raises as Commit.finish()."""
         with self._timed(commit), self._traced(commit):
             return commit.finish()
 
     def start(self, commit: Commit) -> int:
-        """As finish(), but without the group's answer if it can do without: wait() has the rest then."""
+        """As finish(), but if possible without waiting for the group's response: wait() does the rest."""
         with self._timed(commit), self._traced(commit):
             if not commit.start():
                 self._under_way = commit
@@ -244,26 +238,26 @@ class Committer:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit waits for the group's answer."""
+        """Whether a commit is pending: it waits for the group's response."""
         return self._under_way is not None
 
     @property
     def is_answered(self) -> bool:
-        """Whether the group has answered the commit under way."""
+        """Whether the group has answered the pending commit."""
         return self._under_way is not None and self._under_way.is_answered
 
     def wait(self) -> int:
-        """Carry out the rest of the commit under way, if there is one. Otherwise as finish()."""
+        """Complete the pending commit, if there is one; raises as finish()."""
         commit, self._under_way = self._under_way, None
         return 0 if commit is None else self.finish(commit)
 
     def forget(self) -> None:
-        """Ignore how the commit under way ends: its tasks are closed. They restart from its outcome."""
+        """Abandon the pending commit: its tasks are closed, and restart from whichever offsets are committed."""
         self._under_way = None
 
     @contextmanager
     def _traced(self, commit: Commit) -> Iterator[None]:
-        """Make a span of a commit that is over, from its first flush to the group's answer."""
+        """Record a span for a completed commit, from its first flush to the group's response."""
         try:
             yield
         except Exception as error:

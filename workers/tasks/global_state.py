@@ -1,7 +1,7 @@
 """Global tables: every process keeps its own copy (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
 
-It is read to the end before the thread joins its group, so that the first record finds the tables complete, and then
-updated by the thread's loop. Kafka Streams has one global thread for all stream threads; processes share no memory.
+The copy is read to the end before the thread joins its group, so the first record sees complete tables. After that the
+thread's loop updates it. Kafka Streams has one global thread for all stream threads, but processes share no memory.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ..metrics.sensors import ThreadMetrics
 from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .partition_offsets import OFFSET_BEGINNING, PartitionOffsets
 
-#: Records taken at once.
+#: Records per batch.
 BATCH_RECORDS = 10_000
-#: How long one call waits for records while the tables are not complete, in seconds.
+#: How long one call waits for records while the tables are incomplete, in seconds.
 CATCH_UP_POLL_SECONDS = 0.1
 
 
 class GlobalTask(TaskContext):
-    """The context of global stores: it has state and time, but no output and no punctuation.
+    """The context of global stores, with state and time, but without output and punctuation.
 
-    directory: where the stores are, in this process alone.
+    directory: the directory of the stores; no other process uses it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GlobalTask(TaskContext):
 
     @override
     def request_commit(self) -> None:
-        """Ask for the stores to be written to disk."""
+        """Request that the stores be written to disk."""
         self.commit_requested = True
 
     @override
@@ -106,21 +106,21 @@ class GlobalTask(TaskContext):
 
     @override
     def send(self, topic: str, *_: Any) -> None:
-        """Refuse: every process would send the same."""
+        """Raise StreamsError: every process would send the same record."""
         raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
     @override
     def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Refuse, as Kafka Streams does."""
+        """Raise StreamsError, as Kafka Streams does."""
         raise StreamsError("schedule() is not supported in the processor of a global store")
 
 
 @dataclass(eq=False)
 class GlobalState:
-    """The global stores of this process. directory: of this process alone, None to keep them in memory.
+    """The global stores of this process. directory: only for this process; None keeps the stores in memory.
 
-    Where each topic of a persistent store was read to is written to a checkpoint when the process ends well, and
-    removed when it starts: after a crash the tables are read again, and those in memory always.
+    A clean shutdown writes the positions of persistent stores to a checkpoint, and the next start removes it. So after
+    a crash the tables are read again from the beginning, like those in memory at every start.
     """
 
     topology: ProcessorTopology
@@ -140,7 +140,7 @@ class GlobalState:
         return self.task.store(name)
 
     def start(self) -> None:
-        """Open the stores and find out how much there is to read."""
+        """Open the stores and request the end offsets of their topics."""
         noted = self._take_checkpoint()
         for name, builder in self.topology.stores.items():
             self.task.stores[name] = build_store(builder, self.task, self.directory, None)
@@ -152,7 +152,7 @@ class GlobalState:
         self.log.info("Restoring global state stores %s from %s", sorted(self.task.stores), partitions)
 
     def catch_up(self) -> bool:
-        """Read a batch; returns True once the tables hold everything that was there at the start."""
+        """Read a batch; returns True once the tables hold all records that existed at the start."""
         if not self._ends:
             return True
         for partition, messages in self._poll(CATCH_UP_POLL_SECONDS).items():
@@ -166,14 +166,14 @@ class GlobalState:
         return not self._ends
 
     def update(self) -> None:
-        """Apply what has arrived since the last call, without waiting."""
+        """Apply the records that have arrived since the last call, without blocking."""
         for partition, messages in self._poll(0).items():
             self._process(partition, messages)
         if self.task.commit_requested:
             self._commit()
 
     def close(self) -> None:
-        """Close the stores, and note their positions."""
+        """Close the stores, and write their positions to the checkpoint."""
         if self._compiled is None:
             return
         self._compiled.close()
@@ -208,7 +208,7 @@ class GlobalState:
         try:
             return self.consumer.poll(BATCH_RECORDS, seconds)
         except InvalidOffsetError as error:
-            # The rows that were deleted with the records may still be in the store; only a new one is right.
+            # The store may still have rows whose records were deleted; only a new store is correct.
             raise StreamsError(
                 f"{error}. The global table no longer matches its topic; the next start reads it again."
             ) from error
@@ -232,7 +232,7 @@ class GlobalState:
 
 
 class NoGlobalState(GlobalState):
-    """For topologies without global tables."""
+    """The global state of a topology without global tables."""
 
     def __init__(self) -> None:
         pass

@@ -1,13 +1,16 @@
-"""Where an input partition starts that has no valid position (Kafka Streams: StreamThread.resetOffsets).
+"""Start offsets of input partitions without a valid position, and positions that are not on the brokers.
 
-The brokers are asked once for all tasks that start together: their answer waits behind a fetch that waits for records,
-up to fetch.wait.max.ms, and a hundred tasks would wait for each other.
+Kafka Streams: StreamThread.resetOffsets.
+
+One request to each broker serves all tasks that start together. A response may be delayed by a pending fetch, for up to
+fetch.wait.max.ms, and with one request per task these delays would add up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -18,56 +21,56 @@ from penstock.topology.graph.processor_topology import (
     ResetByDuration,
     SourceNode,
 )
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
+from .task_timeouts import TaskTimeouts
 
-#: Returns first offsets from timestamps on, within a time in seconds; see PartitionOffsets.offsets_at.
+#: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
-#: The policy of each partition, and those of topics that have their own.
+#: The policy of each partition, and the names of topics that have their own policy.
 Policies = dict[TopicPartition, OffsetResetPolicy]
 OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
-#: How long the start of a task waits for its offsets, in seconds; it is then tried again, until task.timeout.ms.
+#: How long the start of a task waits for its offsets, in seconds. Then it retries, until task.timeout.ms.
 START_WAIT_SECONDS = 5.0
 #: How long the reset of a position waits.
 RESET_WAIT_SECONDS = 1.0
-#: How offsets_at names these positions.
+#: The timestamps that offsets_at takes for these positions.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
-class OffsetReset:
-    """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without their own.
+RESETTING = "resetting offsets"
 
-    offsets_at: asks the brokers; wall_clock_ms: what time it is.
+
+@dataclass(eq=False)
+class OffsetReset:
+    """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without a policy.
+
+    offsets_at: requests offsets from the brokers. wall_clock_ms: returns the current time.
     """
 
-    def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        topics: TopicNames,
-        original_reset: str,
-        offsets_at: OffsetsAt,
-        wall_clock_ms: Callable[[], int],
-        log: PrefixedLogger,
-    ) -> None:
-        self._topologies = topologies
-        self._topics = topics
+    topologies: Iterable[ProcessorTopology]
+    topics: TopicNames
+    original_reset: InitVar[str]
+    offsets_at: OffsetsAt
+    wall_clock_ms: Callable[[], int]
+    log: PrefixedLogger
+
+    def __post_init__(self, original_reset: str) -> None:
         self._original_reset = AutoOffsetReset.of(original_reset)
-        self._offsets_at = offsets_at
-        self._wall_clock_ms = wall_clock_ms
-        self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
-        self._logged: set[str] = set()  # topics that the others that start together need not log again
+        self._logged: set[str] = set()  # topics already logged by tasks that start together
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
+        """Return the offset of each partition, OFFSET_END if no record is as new as its policy requires.
 
-        Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not say within a second: the
-        caller has others to read, and asks again.
+        Raises StreamsError if the policy allows no reset, BrokerUnavailableError if the brokers do not answer within a
+        second: the caller must continue with other partitions, and retries.
         """
         policies = self._permitted(partitions)
         found = self._find(policies, RESET_WAIT_SECONDS)
@@ -75,7 +78,7 @@ class OffsetReset:
         return found
 
     def _permitted(self, partitions: Collection[TopicPartition]) -> Policies:
-        """Return the policies by which partitions are reset; raises StreamsError if one forbids it."""
+        """Return the policies of partitions; raises StreamsError if one of them forbids a reset."""
         policies = self._policies(partitions, self._own_policies())
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
@@ -93,22 +96,22 @@ class OffsetReset:
         for topic in sorted(by_topic.keys() - self._logged):
             policy = by_topic[topic]
             if own.get(topic) is not None:
-                self._log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
+                self.log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
             else:
-                self._log.info(
+                self.log.info(
                     "No custom setting defined for topic '%s' using original config '%s' for offset reset",
                     topic,
                     _shown(policy),
                 )
 
     def _find(self, policies: Policies, timeout_seconds: float) -> dict[TopicPartition, int]:
-        now_ms = self._wall_clock_ms()
+        now_ms = self.wall_clock_ms()
         timestamps = {p: _timestamp(policy, now_ms) for p, policy in policies.items()}
-        return dict(self._offsets_at(timestamps, timeout_seconds))
+        return dict(self.offsets_at(timestamps, timeout_seconds))
 
     @contextmanager
     def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Within it, have the brokers asked for all of these partitions when ``start_offset`` needs the first."""
+        """Within this context, the first ``start_offset`` requests the offsets of all these partitions."""
         self._expected = frozenset(partitions)
         try:
             yield
@@ -116,7 +119,7 @@ class OffsetReset:
             self._expected, self._starts, self._logged = frozenset(), {}, set()
 
     def start_offset(self, partition: TopicPartition) -> int:
-        """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
+        """Return the start offset of a partition without a committed offset; raises as ``offsets`` does, but sooner."""
         policies = self._permitted([partition])
         self._log_policies(policies)
         self._logged.add(partition.topic)
@@ -126,23 +129,25 @@ class OffsetReset:
         return self._find(policies, START_WAIT_SECONDS)[partition] if found is None else found
 
     def _ask_for_all(self) -> None:
-        """Ask for what is expected; some may turn out to have committed offsets: nothing is reset, or logged, yet."""
+        """Request the offsets of all expected partitions. Some may have committed offsets, so nothing is reset or
+        logged yet.
+        """
         expected, self._expected = self._policies(self._expected, self._own_policies()), frozenset()
         resettable: Policies = {p: policy for p, policy in expected.items() if policy is not AutoOffsetReset.NONE}
         try:
             self._starts = self._find(resettable, START_WAIT_SECONDS)
-        except BrokerUnavailableError as error:  # of one partition, perhaps: the tasks of the others need not wait
-            self._log.warning("%s Asking for each partition alone", error)
+        except BrokerUnavailableError as error:  # may concern one partition only: tasks of the others need not wait
+            self.log.warning("%s Requesting the offsets of each partition separately", error)
 
     def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
 
     def _own_policies(self) -> OwnPolicies:
-        nodes = (node for topology in self._topologies for node in topology.nodes.values())
+        nodes = (node for topology in self.topologies for node in topology.nodes.values())
         # Only the application writes its internal topics, so none of their records may be skipped.
         return {
-            self._topics.full(topic): (
-                AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset
+            self.topics.full(topic): (
+                AutoOffsetReset.EARLIEST if topic in self.topics.internal else node.auto_offset_reset
             )
             for node in nodes
             if isinstance(node, SourceNode)
@@ -156,3 +161,47 @@ def _shown(policy: OffsetResetPolicy) -> str:
 
 def _timestamp(policy: OffsetResetPolicy, now_ms: int) -> int:
     return max(now_ms - policy.duration_ms, 0) if isinstance(policy, ResetByDuration) else _TIMESTAMPS[policy]
+
+
+@dataclass(eq=False)
+class InvalidPositions:
+    """Resets them by the sources' policies, once the brokers return the offsets.
+
+    A position is often lost together with a broker, so the new leader may not be available yet. task_of: returns the
+    running task that reads a partition, None if there is none.
+    """
+
+    consumer: PartitionConsumer
+    offset_reset: OffsetReset
+    timeouts: TaskTimeouts
+    task_of: Callable[[TopicPartition], TaskId | None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
+        self._found: dict[TopicPartition, InvalidOffsetError] = {}
+
+    def add(self, error: InvalidOffsetError) -> None:
+        """Reset these partitions."""
+        self._found |= dict.fromkeys(error.partitions, error)
+
+    def reset(self) -> None:
+        """Seek to the offsets given by the policies; the next call repeats unanswered requests.
+
+        Raises StreamsError if a policy forbids it, TaskTimeoutError after ``task.timeout.ms`` of failures.
+        """
+        assigned = self.consumer.assignment()
+        self._found = {partition: error for partition, error in self._found.items() if partition in assigned}
+        if not self._found:
+            return
+        task_ids = {task_id for p in self._found if (task_id := self.task_of(p)) is not None}
+        try:
+            self.consumer.seek(self.offset_reset.offsets(self._found))
+        except BrokerUnavailableError as error:
+            self.timeouts.failed(task_ids, RESETTING, error)
+            return
+        except StreamsError as refused:
+            raise refused from next(iter(self._found.values()))
+        for message in sorted({str(error) for error in self._found.values()}):
+            self.log.warning("%s; reset", message)
+        self._found = {}
+        self.timeouts.succeeded(task_ids, RESETTING)

@@ -1,7 +1,7 @@
 """A consumer of assigned partitions and their positions, as the main and the restore consumer.
 
-membership.GroupMember decides what is assigned. Offsets are always explicit, because the group's committed offsets are
-read through the membership.
+The group's membership decides what is assigned. Offsets are always explicit, because the group's committed offsets are
+read by the membership (membership.GroupMembership).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class InvalidOffsetError(StreamsError):
 
 
 class PartitionConsumer:
-    """Which partitions are assigned and paused, and where each of them is, over a Reader.
+    """Assigned and paused partitions, and their positions, on top of a Reader.
 
-    The end-of-partition events say when a partition has been read to its end, markers of transactions included; offsets
-    alone do not show that.
+    End-of-partition events show that a partition has been read to its end, transaction markers included; offsets alone
+    do not.
 
-    reader: brings the records; it is closed with this. offsets: asks where partitions begin and end; None where all
-    that is assigned is given with its offset.
+    reader: returns the records; close() closes it. offsets: resolves the beginning and end of partitions; None if all
+    partitions are assigned with an offset.
     """
 
     def __init__(self, reader: Reader, log: PrefixedLogger, offsets: PartitionOffsets | None = None) -> None:
@@ -47,7 +47,7 @@ class PartitionConsumer:
         self._invalid: dict[TopicPartition, str] = {}
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are being read, paused ones too."""
+        """Return the partitions that are being read, including paused ones."""
         return frozenset(self._positions)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -55,7 +55,7 @@ class PartitionConsumer:
         return frozenset(self._paused)
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions too, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
+        """Also read these partitions, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
         if offsets:
             self._assign(self._known(offsets))
 
@@ -71,7 +71,7 @@ class PartitionConsumer:
         self._positions |= offsets
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Say which leader epochs the records before the positions have, where they are known; see Reader."""
+        """Set the known leader epochs of the records before the positions; see Reader."""
         known = {p: epoch for p, epoch in epochs.items() if epoch >= 0 and p in self._positions}
         if known:
             self._reader.set_epochs(known)
@@ -81,7 +81,7 @@ class PartitionConsumer:
         return self._reader.epoch_before(partition, offset) if partition in self._positions else -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no longer; those that are not assigned are ignored."""
+        """Stop reading these partitions; unassigned ones are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]
         if mine:
             self._reader.unassign(mine)
@@ -92,14 +92,14 @@ class PartitionConsumer:
         self._paused.difference_update(mine)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return no more of these partitions."""
+        """Stop returning records of these partitions."""
         new = [p for p in partitions if p in self._positions and p not in self._paused]
         if new:
             self._reader.pause(new)
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue with these partitions, from behind the last record that poll returned."""
+        """Continue with these partitions, after the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
             self._reader.resume(again)
@@ -109,17 +109,17 @@ class PartitionConsumer:
         """Continue from these offsets, as in assign."""
         known = self._known({p: offset for p, offset in offsets.items() if p in self._positions})
         paused = self._paused.intersection(known)
-        # Reassigned, not sought: librdkafka refuses to seek in a partition that is not being fetched.
+        # Reassign instead of seek: librdkafka refuses to seek in a partition that is not being fetched.
         self.unassign(known)
         if known:
             self._assign(known)
         self.pause(paused)
 
     def poll(self, max_records: int, timeout_seconds: float) -> Records:
-        """Return what has been fetched, by partition; waits for the first record only.
+        """Return fetched records by partition; blocks only until the first record.
 
         Raises InvalidOffsetError for partitions whose position is not on the broker (seek them, then poll again),
-        MissingSourceTopicError and StreamsError for what cannot be read at all.
+        MissingSourceTopicError and StreamsError for partitions that cannot be read at all.
         """
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
@@ -134,16 +134,16 @@ class PartitionConsumer:
         return records
 
     def wake(self) -> None:
-        """Have poll() return; see Reader.wake."""
+        """Make poll() return; see Reader.wake."""
         self._reader.wake()
 
     def read_ahead(self, until: Future[Any]) -> None:
-        """Fetch while another client waits for an answer; see Reader.read_ahead."""
+        """Fetch while another client waits for a response; see Reader.read_ahead."""
         self._reader.read_ahead(until)
 
     def _handle(self, event: ReaderEvent) -> None:
         if event.partition is None:
-            self._log.warning("Consumer: %s", event.error)  # a broker is away: it is tried again
+            self._log.warning("Consumer: %s", event.error)  # a broker is unavailable; the reader retries
         elif event.partition not in self._positions:
             return
         elif event.error is None:
@@ -165,12 +165,12 @@ class PartitionConsumer:
             raise StreamsError(f"{partition} cannot be read: {error}")
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the offset behind all that was returned or skipped, None if the partition is not assigned."""
+        """Return the offset after the last returned or skipped record, None if the partition is not assigned."""
         position = self._positions.get(partition)
         return None if position is None else max(position, self._ends.get(partition, position))
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return how many records are behind the position, None as long as the broker has not answered."""
+        """Return how many records follow the position, None until the broker has answered."""
         position = self._positions.get(partition)
         if position is None:
             return None
@@ -180,7 +180,7 @@ class PartitionConsumer:
         return None if high is None else max(high - position, 1)
 
     def end(self, partition: TopicPartition) -> int | None:
-        """Return where a partition ended when it was fetched last, None as long as it was not."""
+        """Return the end offset of a partition as of its last fetch, None before the first."""
         if partition not in self._positions:
             return None
         return self._reader.high_watermark(partition)

@@ -1,9 +1,9 @@
 """Which of a task's input partitions is read next (Kafka Streams: PartitionGroup, RecordQueue; KIP-353, KIP-695).
 
-The record with the lowest timestamp goes first; among equals, the partition that has waited longest. When a partition
-has nothing buffered, ``max.task.idle.ms`` says whether to wait for it.
+The record with the lowest timestamp is next; among equals, that of the partition that has waited longest.
+``max.task.idle.ms`` decides whether to wait for partitions without buffered records.
 
-Records are processed in runs: as many as come in a row from one partition before another one is due.
+Records are processed in runs: consecutive records of one partition until another partition is next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.topology.records import Message, TopicPartition
 
 from .topic_partition_metadata import UNKNOWN
 
-#: ``max.task.idle.ms`` value: never wait, also not for records that are known to be on the broker.
+#: ``max.task.idle.ms`` value: never wait, not even for records that are known to be on the broker.
 MAX_TASK_IDLE_MS_DISABLED = -1
 
 #: Returns how many records of a partition are still on the broker, None if that is not known yet.
@@ -36,7 +36,7 @@ _timestamps_of: Callable[[Iterable[Message]], list[int]] = _timestamps if compil
 
 
 class Source(Protocol):
-    """What a queue needs of the source that its records go to; topology.compiled.CompiledSource is one."""
+    """The part of a source that a queue uses; compiled_source.CompiledSource implements it."""
 
     extracts_timestamps: bool
     partition_time_ms: int
@@ -57,8 +57,7 @@ class Source(Protocol):
 class RecordQueue:
     """The buffered records of one partition, in the order in which they were read.
 
-    alone: there is no other partition to compare with, so that no record's timestamp is looked at before it is
-    processed.
+    alone: the task has no other partition, so timestamps need not be compared before processing.
     """
 
     __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_time", "_timestamps", "added", "partition")
@@ -72,14 +71,14 @@ class RecordQueue:
         self._timestamps: list[int] = []
         self._next = 0
         self._time = UNKNOWN
-        #: How many records were buffered so far; what is no longer in the queue was processed.
+        #: Number of records buffered so far; those no longer in the queue were processed.
         self.added = 0
 
     def __len__(self) -> int:
         return len(self._records) - self._next
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Append records; those that the source drops while it stamps them are not buffered."""
+        """Append records, except those that the source drops while it stamps them."""
         records: Sequence[Any] = messages
         if self._stamped:
             records = [stamped for message in messages if (stamped := self._source.stamp(message)) is not None]
@@ -106,29 +105,29 @@ class RecordQueue:
 
     @property
     def head_time(self) -> int:
-        """Timestamp (ms) of the next record, which there must be, whether or not it is the only partition."""
+        """Timestamp (ms) of the next record, also for the only partition; there must be one."""
         head = self._records[self._next]
         time_ms: int = head.timestamp if self._stamped else head.timestamp()[1]
         return time_ms
 
     @property
     def partition_time(self) -> int:
-        """Highest timestamp (ms) that has left the queue, UNKNOWN before the first; not followed if alone."""
+        """Highest timestamp (ms) of processed records, UNKNOWN before the first; not tracked if alone."""
         return self._time
 
     def set_partition_time(self, time_ms: int) -> None:
-        """Continue from the partition time that was committed."""
+        """Continue from the committed partition time."""
         self._time = self._source.partition_time_ms = time_ms
 
     def process(self, limit: int, before: int) -> int:
-        """Process the next record, and those behind it up to limit that are older than ``before`` (ms).
+        """Process the next record, and the following ones older than ``before`` (ms), up to limit.
 
-        Returns how many. What a source raises propagates to the caller; the task is then done with its buffer.
+        Returns how many. Exceptions of the source propagate to the caller; afterwards the task discards its buffer.
         """
         start = self._next
         timestamps = self._timestamps
         stop = min(start + limit, len(self._records))
-        if before == _MAX_TIMESTAMP:  # nothing of another partition waits
+        if before == _MAX_TIMESTAMP:  # no other partition has records
             end = stop
         else:
             end = start + 1
@@ -164,10 +163,10 @@ class Processed(NamedTuple):
 
 
 class PartitionGroup:
-    """The queues of one task.
+    """The record queues of one task.
 
-    sources: where records go, by topic. lag: see LagProvider. enforced(): called each time records are processed
-    although a partition that could hold older ones is empty.
+    sources: by topic. lag: see LagProvider. enforced(): called each time records are processed although an empty
+    partition could still receive older ones.
     """
 
     def __init__(
@@ -193,6 +192,11 @@ class PartitionGroup:
     def partitions(self) -> Collection[TopicPartition]:
         """All partitions of the group."""
         return self._queues.keys()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is buffered, and it makes no difference for how long that has been so."""
+        return not self._non_empty and (len(self._queues) == 1 or self._max_task_idle_ms <= 0)
 
     def num_buffered(self, partition: TopicPartition | None = None) -> int:
         """Return how many records wait, in one partition or in all."""
@@ -222,7 +226,7 @@ class PartitionGroup:
         return self._queues[partition].partition_time
 
     def set_partition_time(self, partition: TopicPartition, time_ms: int) -> None:
-        """Continue from the partition time that was committed."""
+        """Continue from the committed partition time."""
         self._queues[partition].set_partition_time(time_ms)
 
     def add_raw_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
@@ -243,7 +247,7 @@ class PartitionGroup:
         empty = [partition for partition, queue in self._queues.items() if not len(queue)]
         for partition in self._queues.keys() - set(empty):
             self._idle_deadlines.pop(partition, None)
-        waived = [self._may_go_without(partition, now_ms) for partition in empty]  # a list: all deadlines have to start
+        waived = [self._may_go_without(partition, now_ms) for partition in empty]  # a list, so that all deadlines start
         if not all(waived) or not self._non_empty:
             return False
         self._enforced()
@@ -252,14 +256,14 @@ class PartitionGroup:
 
     def _may_go_without(self, partition: TopicPartition, now_ms: int) -> bool:
         lag = self._lag(partition)
-        if lag is None or lag > 0:  # not known yet, or there are records that have only not arrived
+        if lag is None or lag > 0:  # not known yet, or records have not arrived yet
             self._idle_deadlines.pop(partition, None)
             self._log.trace("Lag for %s is %s, but no data is buffered locally. Waiting to buffer some", partition, lag)
             return False
         return now_ms >= self._idle_deadlines.setdefault(partition, now_ms + self._max_task_idle_ms)
 
     def process_next(self, limit: int) -> Processed | None:
-        """Process the records of one partition that come next, at most limit; None if nothing is buffered."""
+        """Process the next records, all of one partition, at most limit; None if nothing is buffered."""
         if not self._non_empty:
             return None
         queue = heapq.heappop(self._non_empty)[2]
@@ -270,7 +274,7 @@ class PartitionGroup:
         return Processed(queue.partition, processed)
 
     def clear(self) -> None:
-        """Forget all records: a suspended task reads them again from the committed offsets."""
+        """Discard all records: a suspended task reads them again from the committed offsets."""
         for queue in self._queues.values():
             queue.clear()
         self._non_empty.clear()

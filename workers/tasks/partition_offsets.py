@@ -1,4 +1,4 @@
-"""What a reader of partitions asks before it reads: which there are, and where they begin, end, or reach a time."""
+"""Partitions of topics, and their first and last offsets and offsets by timestamp, requested from the brokers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from penstock.clients.log_context import listed
 from penstock.topology.errors import MissingSourceTopicError
 from penstock.topology.records import TopicPartition
 
-#: Timestamps, and offsets, that stand for "the first" and "behind the last" record.
+#: Timestamps, and offsets, that mean the first record and the end of the partition.
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
 
-#: How long the brokers may take to name offsets or partitions, in seconds (Kafka: default.api.timeout.ms).
+#: Time limit for a request of offsets or partitions, in seconds (Kafka: default.api.timeout.ms).
 API_TIMEOUT_SECONDS = 60.0
 
 
 class PartitionOffsets:
-    """Asks the brokers and waits for them. committed_only: whether the reader reads so (``isolation.level``)."""
+    """Requests offsets and waits for them. committed_only: whether the reader reads committed records only."""
 
     def __init__(self, admin: Admin, committed_only: bool) -> None:
         self._admin = admin
@@ -39,10 +39,10 @@ class PartitionOffsets:
     def offsets_at(
         self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float = API_TIMEOUT_SECONDS
     ) -> dict[TopicPartition, int]:
-        """Return the first offset with a timestamp (ms) or a later one; each leader is asked once for all partitions.
+        """Return the first offset at or after a timestamp (ms), by one request to each leader.
 
-        OFFSET_BEGINNING and OFFSET_END are timestamps, too; with read_committed the end is the last stable offset.
-        OFFSET_END is the answer where no record is that late.
+        OFFSET_BEGINNING and OFFSET_END are also timestamps; with read_committed the end is the last stable offset.
+        Without a record that late, the result is OFFSET_END.
 
         Raises BrokerUnavailableError if one of the offsets is not known in time, StreamsError for a refusal.
         """

@@ -1,7 +1,7 @@
 """The stores of one task and their changelogs (Kafka Streams: ProcessorStateManager).
 
-A store's changelog offset lies in the store itself, written together with the data in one step (KIP-1035): there is no
-checkpoint file that could disagree with it. None means that nothing usable is there and everything is to be restored.
+A store holds its own changelog offset, written atomically with the data (KIP-1035), so no checkpoint file can disagree
+with it. None means that the store must be restored from the beginning.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from penstock.topology.records import Message, TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
 
-#: Stores that have taken in so many records, and were not made to survive a SIGKILL for so many ms, are: a process that
-#: follows a killed one then replays no more than that (Kafka: OFFSET_DELTA_THRESHOLD_FOR_CHECKPOINT). RocksDB's
-#: memtables alone would hold back up to 16 MB of each store.
+#: Stores are persisted after this many records and this many ms: after a SIGKILL, the next process replays no more than
+#: that (Kafka: OFFSET_DELTA_THRESHOLD_FOR_CHECKPOINT). Without it, RocksDB's memtables could lose up to 16 MB of each
+#: store.
 PERSIST_RECORDS = 10_000
 PERSIST_INTERVAL_MS = 10_000
-#: Stores learn where their changelogs end as often as they are persisted: more often would gain nothing.
+#: The ends of changelogs are stored as often as stores are persisted; more often would not help.
 CHECKPOINT_INTERVAL_MS = PERSIST_INTERVAL_MS
 
-#: Makes a store of its StoreBuilder and the task's directory; of a store that is taken over if there is one.
+#: Makes a store from its StoreBuilder, the task's directory, and the recycled store or None.
 Build = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(slots=True)
 class RecycledStores:
-    """Open stores that pass from a standby task to an active one of the same id, or back (KIP-441).
+    """Open stores handed from a standby task to an active one with the same id, or back (KIP-441).
 
-    The task's lock on its directory goes with them. offsets_in_memory: up to where stores that keep no offset are.
+    The lock on the task's directory goes with them. offsets_in_memory: the offsets of in-memory stores.
     """
 
     stores: dict[str, Any]
@@ -48,8 +48,9 @@ class RecycledStores:
 
 
 class ProcessorStateManager:
-    """stores: open stores by name, in Kafka Streams' order. changelogs: the logged stores' names by changelog
-    partition.
+    """Opens, restores, commits and closes a task's stores.
+
+    stores: open stores by name, in Kafka Streams' order. changelogs: names of logged stores by changelog partition.
     """
 
     def __init__(
@@ -73,51 +74,51 @@ class ProcessorStateManager:
             for partition, (store, is_source) in changelogs.items()
             if not is_source or partition in input_partitions
         }
-        #: Changelogs that are an input topic at the same time: nothing is written to them.
+        #: Changelogs that are also input topics; nothing is written to them.
         self.source_changelogs = frozenset(p for p in self.changelogs if changelogs[p][1])
         self.written_changelogs = self.changelogs.keys() - self.source_changelogs
         self._task_id = task_id
         self._topology = topology
         self._state_directory = state_directory
         self._locked = False
-        #: Offsets of stores that keep none themselves because they are in memory, by changelog.
+        #: Offsets of in-memory stores, which cannot hold them, by changelog.
         self._offsets_in_memory: dict[TopicPartition, int] = {}
         self._recycled: RecycledStores | None = None
-        #: Offsets of stores on disk as of the last commit, and how many records have come since the last persist.
+        #: Offsets of stores on disk as of the last commit, and the number of records since the last persist.
         self._committed: dict[TopicPartition, int] = {}
         self._unpersisted = 0
         self._last_persist_ms: int | None = None
         self._background = background
         self._persisting: Future[None] | None = None
-        #: Whether there are commits without offsets of changelogs, and when there was one with them last.
+        #: Whether there were commits without changelog offsets, and the time of the last one with them.
         self._owes_checkpoint = False
         self._last_checkpoint_ms: int | None = None
         self._log = log
 
     def recycle(self) -> RecycledStores:
-        """Release the stores without closing them, for the task that continues here in the other role."""
+        """Release the open stores, for the task that continues here in the other role."""
         self._end_persisting()
         recycled = RecycledStores(dict(self.stores), self._offsets_in_memory)
         self.stores.clear()
-        self._locked = False  # the lock is the directory's, which keeps it for the task that follows
+        self._locked = False  # the directory keeps the lock for the next task
         return recycled
 
     def adopt(self, recycled: RecycledStores) -> None:
-        """Take over the stores that a task of the same id has released; open builds upon them."""
+        """Take over the stores that a task with the same id has released; open uses them."""
         self._recycled = recycled
         self._locked = True
 
     @property
     def has_adopted(self) -> bool:
-        """Whether it holds stores that it has taken over and not opened yet."""
+        """Whether it holds adopted stores that are not opened yet."""
         return self._recycled is not None
 
     def open(self, build: Build) -> None:
         """Lock the task's directory and open all stores, or continue with adopted ones.
 
-        build(store builder, directory, store to be taken over or None) makes one.
+        build(store builder, directory, adopted store or None) makes a store.
 
-        Raises LockError if another process holds the directory, TaskCorruptedError if its files are damaged.
+        Raises LockError if another process has locked the directory, TaskCorruptedError if its files are damaged.
         """
         if not self._topology.stores:
             return
@@ -125,7 +126,7 @@ class ProcessorStateManager:
         try:
             with self._damage_told():
                 self._open_stores(build)
-        except BaseException:  # another try begins from nothing
+        except BaseException:  # a retry starts afresh
             self.close()
             raise
 
@@ -134,7 +135,7 @@ class ProcessorStateManager:
         self._locked = True
 
     def directory(self) -> Path:
-        """Return the task's directory, made if need be, and locked until close; raises LockError like open."""
+        """Return the task's directory, created if necessary and locked until close; raises LockError like open."""
         if not self._locked:
             self._lock()
         return self._state_directory.get_or_create_directory_for_task(self._task_id)
@@ -153,17 +154,17 @@ class ProcessorStateManager:
         self._recycled = None
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
-        """Return up to which offset each changelog is in its store, None for not at all."""
+        """Return the changelog offset that each store has reached, None for a store without data."""
         in_memory = self._offsets_in_memory if self._recycled is None else self._recycled.offsets_in_memory
         return {**self.stored_offsets(), **in_memory}
 
     def stored_offsets(self) -> dict[TopicPartition, int | None]:
-        """Return the offsets that lie on disk, None where nothing does."""
+        """Return the offsets on disk, None where there is none."""
         stores = self.stores if self._recycled is None else self._recycled.stores
         return {partition: stores[name].committed_offset() for partition, name in self.changelogs.items()}
 
     def restore(self, partition: TopicPartition, messages: Sequence[Message], next_offset: int) -> None:
-        """Apply records of a changelog, together with the offset behind them."""
+        """Apply records of a changelog, together with the offset after them."""
         name = self.changelogs[partition]
         store = self.stores[name]
         try:
@@ -180,7 +181,7 @@ class ProcessorStateManager:
             ) from error
 
     def raise_if_corrupted(self, error: Exception) -> None:
-        """Raise TaskCorruptedError if a damaged file is what an error began with: the task is to be restored."""
+        """Raise TaskCorruptedError if a damaged file caused this error: the task must be restored."""
         if isinstance(error, TaskCorruptedError) and error.task_ids:
             raise error
         if is_corruption(error):
@@ -189,38 +190,39 @@ class ProcessorStateManager:
             ) from error
 
     def flush(self, raise_failure: Callable[[str, BaseException], NoReturn]) -> None:
-        """Flush all stores: caches send on what they hold. All stores get their turn.
+        """Flush all stores, so that caches forward their changes. Continues after an error.
 
-        raise_failure(store name, error): raises the first error, naming the operator that failed.
+        raise_failure(store name, error): raises the first error with the name of the failed operator.
         """
         first: tuple[str, BaseException] | None = None
         for name, store in self.stores.items():
             try:
                 store.flush()
             except BaseException as error:  # noqa: BLE001  raised below
-                # The first one's traceback is logged with what it leads to.
+                # The first error is raised, and its traceback logged then.
                 self._log.error("Failed to flush cache of store %s: %s", name, error, exc_info=first is not None)
                 first = first or (name, error)
         if first is not None:
             raise_failure(*first)
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """Whether the next commit should come with the offsets of the changelogs.
+        """Whether the next commit should store the changelog offsets.
 
-        The first one should: a new store has none, and without one it would be restored from the beginning.
+        The first one should: without an offset a store is restored from the beginning.
         """
         last_ms = self._last_checkpoint_ms
         return bool(self.written_changelogs) and (last_ms is None or now_ms - last_ms >= CHECKPOINT_INTERVAL_MS)
 
     def checkpoint_needed(self, now_ms: int, enforced: bool) -> bool:
-        """Whether a commit is needed though nothing was done: there were some without offsets, and it is time.
+        """Whether a commit is needed without any work: earlier commits stored no offsets, and they are due.
 
-        enforced: it is, because the stores are about to be closed. Kafka Streams: StateManagerUtil.checkpointNeeded.
+        enforced: they are due because the stores are about to be closed. Kafka Streams:
+        StateManagerUtil.checkpointNeeded.
         """
         return self._owes_checkpoint and (enforced or self.checkpoint_due(now_ms))
 
     def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
-        """Commit all stores, each with the offset of its changelog as far as it is known."""
+        """Commit all stores, each with the offset of its changelog if that is known."""
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         with self._damage_told():
             for name, store in self.stores.items():
@@ -236,9 +238,9 @@ class ProcessorStateManager:
         (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset
 
     def write_checkpoint(self) -> None:
-        """Note the changelog offsets in a file, for the placement of tasks while this one is closed.
+        """Write the changelog offsets to the checkpoint file, for assignments while this task is closed.
 
-        Only a hint: stores know their own offsets, and are opened to ask them when the task is here again.
+        The file is only a hint: when the task is opened again, the stores' own offsets count.
         """
         if self.stores:
             offsets = {p: offset for p, offset in self.stored_offsets().items() if offset is not None}
@@ -246,21 +248,20 @@ class ProcessorStateManager:
             OffsetCheckpoint(directory / CHECKPOINT_FILE_NAME).write(offsets)
 
     def persist(self) -> None:
-        """Make what was committed survive a SIGKILL."""
+        """Make committed updates survive a SIGKILL."""
         self._end_persisting()
         with self._damage_told():
             persist_all(self.stores.values(), beside_writes=False)
         self._unpersisted = 0
 
     def persist_soon(self) -> None:
-        """Persist as soon as much has come in, however short ago the last time was: a restore has ended."""
+        """Persist without waiting for the interval: a restore has ended."""
         self._last_persist_ms = None
 
     def persist_if_due(self, now_ms: int) -> bool:
-        """Begin to persist if much was committed since the last time, and that was long ago. Returns whether it did.
+        """Start to persist in the background if the limits of records and time are reached. Returns whether it did.
 
-        It takes 5 to 80 ms for a store, in which records are processed. Raises what persist() does if the last time has
-        failed.
+        This takes 5 to 80 ms per store, while records are processed. Raises as persist() if the last run failed.
         """
         if self._persisting is not None:
             if not self._persisting.done():
@@ -275,7 +276,7 @@ class ProcessorStateManager:
         return True
 
     def _end_persisting(self) -> None:
-        """Wait until nothing is persisted beside this thread any more."""
+        """Wait for the background run to end."""
         persisting, self._persisting = self._persisting, None
         if persisting is not None:
             with self._damage_told():
@@ -290,7 +291,7 @@ class ProcessorStateManager:
             raise
 
     def close(self) -> None:
-        """Close all stores and give the directory back; each gets its turn, whatever the others raise.
+        """Close all stores and unlock the directory; continues after errors.
 
         Closing twice does nothing.
         """
@@ -298,7 +299,7 @@ class ProcessorStateManager:
             at_end.callback(self._unlock)
             for store in (*self.stores.values(), *(self._recycled.stores.values() if self._recycled else ())):
                 at_end.callback(store.close)
-            at_end.callback(self._end_persisting)  # the first of all
+            at_end.callback(self._end_persisting)  # runs first
             self.stores.clear()
             self._recycled = None
 
@@ -309,6 +310,6 @@ class ProcessorStateManager:
 
 
 def persist_all(stores: Iterable[Any], beside_writes: bool) -> None:
-    """Make what stores have committed survive a SIGKILL; beside_writes: while their task continues."""
+    """Persist the committed updates of stores. beside_writes: their task continues to write."""
     for store in stores:
         store.persist(beside_writes)

@@ -1,4 +1,4 @@
-"""``production.exception.handler``: what becomes of a record that was not written (KIP-210, KIP-1034, KIP-1065)."""
+"""``production.exception.handler``: decides on records that could not be written (KIP-210, KIP-1034, KIP-1065)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .record_collector import TRANSIENT, Decision, ProductionExceptionHandler
 
 logger = logging.getLogger(__name__)
 
-#: The broker's report of a failure comes long after the send and names no task.
+#: The broker reports a failure long after the send, and without the task.
 UNKNOWN_TASK = TaskId(-1, -1)
-#: What stands for the operator in the handler's context, and in metrics.
+#: The name used for the operator in the handler's context and in metrics.
 PRODUCER_NODE = "producer"
 
 
 def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
-    """Return the configured handler in the shape that RecordCollector asks; raises ConfigError if there is none such.
+    """Return the configured handler as RecordCollector calls it; raises ConfigError if it does not exist.
 
-    Its context names no input record, because by then the task is elsewhere; so the dead letters of the built-in
-    handlers hold the record that could not be written. The task is known only if the client refused the record at once.
-    RETRY does not continue: after an error that may pass, the thread's tasks start again from the last commit (Kafka
-    Streams: TaskCorruptedException), which writes the record again; after any other it counts as FAIL.
+    Its context has no input record, because the task has moved on by then. The dead letters of the built-in handlers
+    therefore hold the record that could not be written. The task is known only if the client refused the record
+    immediately. RETRY after a transient error restarts the thread's tasks from the last commit (Kafka Streams:
+    TaskCorruptedException), which writes the record again; after any other error it counts as FAIL.
     """
     handle = configured_handler(config, PRODUCTION)
 
@@ -44,7 +44,9 @@ def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHa
         record = ProducerRecord(message.topic(), key, value, message.timestamp()[1], None, message.partition())
         response = handle(context, record, error)
         if response.result is Result.RETRY and error.kind not in TRANSIENT:
-            logger.warning("%s returned RETRY for an error that will not pass: FAIL (%s)", PRODUCTION, error)
+            logger.warning(
+                "%s returned RETRY for an error that is not transient, which counts as FAIL (%s)", PRODUCTION, error
+            )
         letters = response.dead_letter_queue_records
         if isinstance(handle, LogAndFail):
             letters = [replace(letter, key=key, value=value, timestamp=record.timestamp) for letter in letters]

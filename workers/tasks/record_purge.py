@@ -10,15 +10,14 @@ from penstock.clients.errors import BrokerError, ErrorCode, Kind, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-#: How long the brokers may take, in ms; then a warning says so, and the next call repeats it.
+#: Time limit of a request, in ms. After it a warning is logged, and the next call repeats the request.
 REQUEST_TIMEOUT_MS = 30_000
 
 
 class RecordPurge:
-    """Never waits for the broker: a request that is not answered yet holds back the next one.
+    """Never blocks: as long as a request is pending, the next one is not sent.
 
-    What failed is logged and repeated by the next call, since its offsets include those of this one. What
-    succeeded is not asked for again.
+    Failures are logged, and the next call covers their offsets as well. Successful deletions are not repeated.
     """
 
     def __init__(self, admin: Admin, log: PrefixedLogger) -> None:
@@ -29,13 +28,13 @@ class RecordPurge:
         self._failing: dict[TopicPartition, str] = {}
 
     def __call__(self, before: Mapping[TopicPartition, int]) -> bool:
-        """Delete the records before these offsets. Returns False if the last request is still under way."""
+        """Delete the records before these offsets. Returns False if the last request is still pending."""
         if not all(future.done() for _, future in self._pending.values()):
             return False
         for partition, (offset, future) in self._pending.items():
             self._note(partition, offset, future)
         self._pending = {}
-        # Partitions that have moved away are forgotten.
+        # Drop partitions that have moved away.
         self._purged = {p: offset for p, offset in self._purged.items() if p in before}
         self._failing = {p: reason for p, reason in self._failing.items() if p in before}
         new = {p: offset for p, offset in before.items() if offset > self._purged.get(p, 0)}
@@ -45,7 +44,7 @@ class RecordPurge:
         return True
 
     def _note(self, partition: TopicPartition, offset: int, future: Future[int]) -> None:
-        """Take in an answer; a repeated error is logged once."""
+        """Handle a response; a repeated error is logged once."""
         try:
             future.result()
         except (RetriableError, BrokerError) as error:
@@ -53,7 +52,9 @@ class RecordPurge:
             if self._failing.get(partition) != reason:
                 advice = ""
                 if _is_forbidden(error):
-                    advice = ". The application needs the operation Delete on its repartition topics, else they grow"
+                    advice = (
+                        ". Grant the application the operation Delete on its repartition topics; otherwise they grow"
+                    )
                 self._log.warning(
                     "The consumed records of repartition topic %s, before offset %d, could not be deleted: %s%s. It is "
                     "tried again each repartition.purge.interval.ms",
@@ -70,7 +71,7 @@ class RecordPurge:
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """Return whether the next request may succeed."""
+    """Return whether a later request may succeed."""
     if not isinstance(error, BrokerError):
         return False
     return error.code.kind is Kind.FORBIDDEN or error.code == ErrorCode.POLICY_VIOLATION

@@ -1,8 +1,8 @@
-"""How one task writes: outputs and changelogs.
+"""How a task writes output and changelog records.
 
-send and log_change are made once for each task as closures over the Writer's produce: they run for each record. With
-the kernel (kernel/sinks.pyx) they have the unusual records only: those with headers, the first of a transaction, the
-first of a topic.
+send and log_change run for every record, so they are closures over the Writer's produce, made once per task. With the
+kernel (kernel/sinks.pyx) they handle only unusual records: those with headers, the first of a transaction, the first of
+a topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LogChange = Callable[..., None]
 
 
 def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
-    """Return a task's send. It raises the error of an earlier record, as Kafka Streams' does."""
+    """Return a task's send. Like Kafka Streams', it raises the error of an earlier record."""
     write = _writing(producer, task_id)
 
     def send(
@@ -47,7 +47,7 @@ def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
 def make_log_change(
     producer: StreamsProducer, changelogs: Mapping[str, TopicPartition], task_id: TaskId | None = None
 ) -> LogChange:
-    """Return a task's log_change. changelogs: by store; stores whose source topic is the changelog are not in it."""
+    """Return a task's log_change. changelogs: by store, without stores whose source topic serves as changelog."""
     write = _writing(producer, task_id)
 
     def log_change(
@@ -83,7 +83,7 @@ def _writing(producer: StreamsProducer, task_id: TaskId | None) -> Callable[...,
 
 
 def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Callable[..., None]:
-    """With exactly-once, let the first record after a commit begin the next transaction."""
+    """With exactly-once, make the first record after a commit begin the next transaction."""
     if not producer.transactional:
         return write
     begin_transaction = producer.begin_transaction

@@ -1,4 +1,4 @@
-"""What brokers say of the topics that a thread writes to; asked seldom."""
+"""Metadata of the topics that a thread writes to, requested rarely."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from penstock.topology.records import TaskId
 
 from .changelog_bounds import CHANGELOG_DELETED
 
-#: How the names of changelogs end.
+#: The suffix of changelog names.
 CHANGELOG_SUFFIX = "-changelog"
-#: Where brokers keep what they know of transactions.
+#: The brokers' topic for the state of transactions.
 TRANSACTION_LOG = "__transaction_state"
-#: How long the broker may take to say how many partitions a topic has, in ms.
+#: Time limit for a request of a topic's partition count, in ms.
 COUNT_MS = 30_000
-#: How long the broker may take to say whether a topic exists, in ms; asked only when a record was dropped.
+#: Time limit for a request of whether a topic exists, in ms; sent only after a record was dropped.
 METADATA_MS = 5_000
-#: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
+#: How long partition counts are cached, in ms (metadata.max.age.ms).
 PARTITION_COUNT_MS = 300_000
 
 
 class SinkTopics:
-    """Whether topics exist, and with how many partitions."""
+    """The existence and the partition counts of topics."""
 
     def __init__(self, admin: Admin, clock: Clock) -> None:
         self._admin = admin
@@ -35,13 +35,15 @@ class SinkTopics:
         self._partition_counts: dict[str, int] = {}
         self._last_counts: dict[str, int] = {}
         self._forget_counts_at = 0
-        self._missing: dict[str, tuple[bool, int]] = {}  # whether a topic is missing; until when that counts, in ms
+        self._missing: dict[
+            str, tuple[bool, int]
+        ] = {}  # whether a topic is missing, and until when that is cached, in ms
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError.
 
-        A partitioner asks for each record, the broker is asked every PARTITION_COUNT_MS; if it does not answer then,
-        the last count is used, as Kafka's producer does with its metadata.
+        Partitioners call this for every record. Counts are cached for PARTITION_COUNT_MS, and used longer if the broker
+        does not answer, like the metadata of Kafka's producer.
         """
         count = self._partition_counts.get(topic)
         if count is None:
@@ -64,18 +66,18 @@ class SinkTopics:
         return len(found.partitions)
 
     def forget_old_counts(self) -> None:
-        """Have partition counts asked for again if they are PARTITION_COUNT_MS old."""
+        """Drop partition counts that are PARTITION_COUNT_MS old."""
         now = self._clock.monotonic_ms()
         if now >= self._forget_counts_at:
             self.forget_counts()
             self._forget_counts_at = now + PARTITION_COUNT_MS
 
     def forget_counts(self) -> None:
-        """Have partition counts asked for again: a topic may have been recreated."""
+        """Drop all partition counts: a topic may have been recreated."""
         self._partition_counts.clear()
 
     def is_missing(self, topic: str) -> bool:
-        """Return whether a topic does not exist, asked once for all records that are dropped together."""
+        """Return whether a topic does not exist; one request serves all records that are dropped together."""
         missing, until_ms = self._missing.get(topic, (False, 0))
         if self._clock.monotonic_ms() >= until_ms:
             missing = self._asked_whether_missing(topic)
@@ -83,14 +85,14 @@ class SinkTopics:
         return missing
 
     def _asked_whether_missing(self, topic: str) -> bool:
-        """Ask the broker whether a topic does not exist; False if it does not answer."""
+        """Request whether a topic does not exist; False if the broker does not answer."""
         try:
             return topic not in self._admin.describe([topic], METADATA_MS).topics
         except (RetriableError, BrokerError):
             return False
 
     def missing_changelog(self, writers: Mapping[str, Collection[TaskId]]) -> StreamsError | None:
-        """Return the error of a changelog that is gone, None if there is none, or if the broker does not answer.
+        """Return an error if a changelog was deleted; None if all exist, or if the broker does not answer.
 
         writers: the tasks that write to each topic.
         """
@@ -111,7 +113,7 @@ class SinkTopics:
         return None
 
     def transaction_log_hint(self) -> str:
-        """Return a sentence on why the broker may not begin transactions, by what the cluster says of itself."""
+        """Return a hint, from the cluster's metadata, why transactions may not start."""
         try:
             found = self._admin.describe([TRANSACTION_LOG], METADATA_MS)
         except (RetriableError, BrokerError) as error:

@@ -1,10 +1,8 @@
-"""A task that keeps its stores up to date and processes nothing (Kafka Streams: StandbyTask)."""
+"""A task that keeps its stores up to date without processing records (Kafka Streams: StandbyTask)."""
 
 from __future__ import annotations
 
 from typing_extensions import override
-
-from penstock.statestore.store_factory import build_store
 
 from .task import Task
 from .task_state import TaskState
@@ -16,28 +14,21 @@ class StandbyTask(Task):
     kind = "standby-task"
 
     def initialize_state_stores(self) -> bool:
-        """Open the stores; True, because a standby task runs as soon as it can follow."""
-        self.state_manager.open(
-            lambda builder, directory, recycled: build_store(
-                builder, self, directory, None, recycled=recycled, open_rows=self.environment.open_rows
-            )
-        )
-        self.environment.changelogs.register(self)
-        self._transition_to(TaskState.RESTORING)
-        self.log.info("Initialized")
+        """Open the stores. Returns True, because a standby task is running as soon as its stores are open."""
+        self._open_stores(None)
         return True
 
     def initialize_topology(self) -> None:
-        """Go to RUNNING: there is no topology to run."""
+        """Change to RUNNING; a standby task has no topology to run."""
         self._transition_to(TaskState.RUNNING)
 
     def suspend(self) -> None:
-        """Go to SUSPENDED."""
+        """Change to SUSPENDED."""
         if self.state is not TaskState.SUSPENDED:
             self.log.info("Suspended from %s", self.state.name)
             self._transition_to(TaskState.SUSPENDED)
 
     @override
     def record_dropped(self, node: str, reason: str) -> None:
-        """Count a row that a store did not take, e.g. because it has expired."""
+        """Count a row that a store dropped, e.g. because it has expired."""
         self.metrics.drop(self.environment.time.now_ms)

@@ -10,7 +10,6 @@ from typing_extensions import override
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
-from penstock.statestore.store_factory import build_store
 from penstock.topology.context.punctuation_queue import PunctuationQueue
 from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import HandedOverError, StreamsError
@@ -29,13 +28,13 @@ from .task import Task, TaskEnvironment
 from .task_state import TaskState
 from .topic_partition_metadata import SPARK_MARK, UNKNOWN, TopicPartitionMetadata
 
-#: Returns where to start a partition that has no committed offset: an offset, or one of partition_consumer's two.
+#: Returns the start offset of a partition without a committed offset: a number, OFFSET_BEGINNING or OFFSET_END.
 StartOffset = Callable[[TopicPartition], int]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskClients:
-    """The clients of the thread, as an active task uses them."""
+    """The clients of the thread that an active task uses."""
 
     consumer: PartitionConsumer
     producer: StreamsProducer
@@ -44,7 +43,7 @@ class TaskClients:
 
 
 class StreamTask(Task):
-    """One sub-topology and one partition, whose records are processed."""
+    """Processes the records of one partition with one sub-topology."""
 
     kind = "task"
 
@@ -61,7 +60,7 @@ class StreamTask(Task):
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
-        # Instance attributes replace the methods: they run for each record.
+        # Instance attributes replace the methods, because they run for every record.
         self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
         clients.producer.collector.register_writer(
@@ -73,42 +72,34 @@ class StreamTask(Task):
         self.functions: list[FunctionMetrics] = []
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
-        #: How much was done, and how often a commit was requested: so far, in the commit under way, in the last one.
+        #: Units of work done and commits requested: so far, as of the commit in progress, as of the last commit.
         self._work = self._commit_requests = 0
         self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
 
     def _sink_topics(self) -> set[str]:
-        """Return the topics that are written to, as far as they are known before there are records."""
+        """Return the topics of sinks whose names are known before records arrive."""
         names = (sink.topic for sink in self.topology.sinks)
         return {self.environment.topics.full(name) for name in names if isinstance(name, str)}
 
     # -- life cycle
 
     def initialize_state_stores(self) -> bool:
-        """Open the stores; True if none of them has a changelog.
+        """Open the stores. Returns True if none of them has a changelog.
 
-        With exactly-once, waits until no transaction with offsets of the input is open any more: what a former owner
-        was about to commit must be in the changelogs, or be gone, before their ends are requested.
+        With exactly-once, waits until no transaction with offsets of the input is open: records of a former owner must
+        be committed or aborted before the ends of the changelogs are requested.
         """
         if self._clients.producer.transactional:
             self._clients.membership.committed(self.input_partitions)
-        cache = self.environment.cache
-        self.state_manager.open(
-            lambda builder, directory, recycled: build_store(
-                builder, self, directory, cache, recycled=recycled, open_rows=self.environment.open_rows
-            )
-        )
-        self.environment.changelogs.register(self)
-        self._transition_to(TaskState.RESTORING)
-        self.log.info("Initialized")
+        self._open_stores(self.environment.cache)
         return not self.changelog_partitions
 
     def initialize_topology(self) -> None:
-        """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
+        """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""
         committed = self._clients.membership.committed(self.input_partitions)
-        self._read_from(committed)  # the last step that a broker can make fail, and be tried again
+        self._read_from(committed)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)
         self._compiled.errors.on_dead_letter = self.metrics.dead_letter
@@ -146,7 +137,7 @@ class StreamTask(Task):
     def _initialize_processor_metadata(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> dict[TopicPartition, int]:
-        """Take over the times that were committed: the operators find theirs. Returns each partition's (ms)."""
+        """Restore the committed times: partition times (returned, in ms) and the operators' times."""
         times = {}
         for partition, offset in committed.items():
             if offset is None:
@@ -157,7 +148,7 @@ class StreamTask(Task):
             if SPARK_MARK in metadata.processor_metadata:
                 raise HandedOverError(
                     f"The application was handed over to Spark, says the group {self.application_id}: offsets and "
-                    "changelogs are old. Run it with --engine spark, or bring it back with `penstock handover --to "
+                    "changelogs are old. Run it with --engine spark, or move it back with `penstock handover --to "
                     "local`; if it is a backfill that was broken off, run `penstock backfill` again"
                 )
             for key, value in metadata.processor_metadata.items():
@@ -170,11 +161,11 @@ class StreamTask(Task):
         consumer = self._clients.consumer
         consumer.assign({p: start(p) if at is None else at.offset for p, at in sorted(committed.items())})
         consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
-        # Where nothing is committed yet, the start need not be either: nothing has come of it.
+        # Start offsets need not be committed: nothing was processed yet.
         self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
 
     def suspend(self) -> None:
-        """Stop reading and processing, and close the users' processors; what is buffered will be read again."""
+        """Stop reading and processing, and close the users' processors; buffered records will be read again."""
         if self.state is TaskState.SUSPENDED:
             self.log.info("Skip suspending since state is %s", self.state.name)
             return
@@ -203,16 +194,21 @@ class StreamTask(Task):
     # -- records
 
     def add_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
-        """Buffer records that were read."""
+        """Buffer records."""
         self._partition_group.add_raw_records(partition, messages)
 
     def full_partitions(self, limit: int) -> list[TopicPartition]:
-        """Return the partitions with more than limit records buffered, which should not be read for now."""
+        """Return the partitions with more than limit buffered records, which should be paused."""
         group = self._partition_group
         return [partition for partition in group.partitions if group.num_buffered(partition) > limit]
 
+    @property
+    def has_work(self) -> bool:
+        """Whether process() has something to do: of many tasks few do at any time."""
+        return not self._partition_group.is_idle or self.records_waiting > 0
+
     def process(self, max_records: int) -> int:
-        """Process up to max_records buffered records, as far as the task need not wait for others. Returns how many.
+        """Process up to max_records buffered records, unless the task must wait for others. Returns how many.
 
         Raises StreamsError naming operator, topic, partition and offset of the record that failed.
         """
@@ -237,7 +233,7 @@ class StreamTask(Task):
         return max_records - left
 
     def pass_on(self) -> int:
-        """Pass on what async functions have answered. Returns how many records that were."""
+        """Forward the records whose async calls have completed. Returns how many."""
         assert self._compiled is not None
         passed = self._compiled.waiting.advance()
         if passed:
@@ -245,22 +241,22 @@ class StreamTask(Task):
         return passed
 
     def _room(self, max_records: int) -> int:
-        """Return how many of so many records may be processed now."""
+        """Return how many records may be processed now, at most max_records."""
         assert self._compiled is not None
         return max(min(max_records, self._compiled.waiting.room(max_records)), 0)
 
     @property
     def records_waiting(self) -> int:
-        """How many records wait for async functions or batches."""
+        """Number of records that wait for async functions or batches."""
         return 0 if self._compiled is None else len(self._compiled.waiting)
 
     @property
     def batch_due_ms(self) -> int | None:
-        """The wall-clock time at which a batch of records is full enough, in ms; None without one."""
+        """The wall-clock time at which a waiting batch must be processed, in ms; None without one."""
         return None if self._compiled is None else self._compiled.waiting.due_ms()
 
     def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
-        """Process some records as a sample."""
+        """Process some records as a sample for the nodes' metrics."""
         if not group.ready_to_process(self.environment.time.now_ms):
             return 0
 
@@ -274,23 +270,23 @@ class StreamTask(Task):
 
     @override
     def look(self, restored: int) -> None:
-        """Take in what the queues have counted too."""
+        """Update the metrics, including those of queues and functions."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
         for function in self.functions:
             function.look(self.environment.time.now_ms)
 
     def load(self) -> int | None:
-        """Return how much of the thread's time this task takes, in thousandths; None if it has processed nothing."""
+        """Return the share of the thread's time that this task uses, in thousandths; None if it processed nothing."""
         return self.metrics.load(self.environment.time.now_ms)
 
     def num_buffered(self, partition: TopicPartition | None = None) -> int:
-        """Return how many records wait to be processed, of one partition or of all."""
+        """Return the number of buffered records, of one partition or of all."""
         if self._group is None or (partition is not None and partition not in self._group.partitions):
             return 0
         return self._group.num_buffered(partition)
 
     def fetch_positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to be read of each partition that has nothing buffered: it waits for the broker."""
+        """Return the next offset of each partition without buffered records, which waits for the broker."""
         group, position = self._partition_group, self._clients.consumer.position
         empty = {p: position(p) for p in group.partitions if not group.num_buffered(p)}
         return {partition: offset for partition, offset in empty.items() if offset is not None}
@@ -299,20 +295,25 @@ class StreamTask(Task):
 
     @override
     def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
+        """Schedule it. By stream time it runs first with the next record, by wall clock after interval_ms."""
         if punctuation is Punctuation.STREAM_TIME:
             return self._stream_time_queue.schedule(0, interval_ms, callback)
         return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
 
+    @property
+    def has_punctuations(self) -> bool:
+        """Whether any punctuation is scheduled."""
+        return bool(self._stream_time_queue or self._system_time_queue)
+
     def maybe_punctuate_stream_time(self) -> int:
-        """Fire what is due by stream time, which only records advance. Returns how many punctuations ran."""
+        """Run due punctuations by stream time, which only records advance. Returns how many ran."""
         stream_time_ms = self.stream_time_ms
         if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
-            stream_time_ms = passed_on_ms  # not before the record that it comes behind
+            stream_time_ms = passed_on_ms  # not before the waiting records that it must follow
         return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
 
     def maybe_punctuate_system_time(self) -> int:
-        """Fire what is due by the wall clock. Returns how many punctuations ran."""
+        """Run due punctuations by wall clock. Returns how many ran."""
         return self._punctuate(self._system_time_queue, self.wall_clock_ms())
 
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
@@ -332,12 +333,14 @@ class StreamTask(Task):
 
     @property
     def commit_requested(self) -> bool:
-        """Whether the user's code asked for a commit since the last one."""
+        """Whether the user's code requested a commit since the last one."""
         return self._commit_requests != self._committed_work[1]
 
     @property
     def commit_needed(self) -> bool:
-        """Whether something was done, or skipped (a transaction's marker), since a commit, or offsets are due."""
+        """Whether there was work since the last commit, positions moved (past transaction markers), or changelog
+        offsets are due.
+        """
         if self._work != self._committed_work[0] or self.checkpoint_needed(enforced=False):
             return True
         return self.state is TaskState.RUNNING and any(
@@ -346,25 +349,26 @@ class StreamTask(Task):
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the next commit should store the offsets of the changelogs too."""
+        """Whether the next commit should also store the changelog offsets."""
         return self.state_manager.checkpoint_due(self.environment.time.now_ms)
 
     def checkpoint_needed(self, enforced: bool) -> bool:
-        """Whether so much has changed that the changelogs' offsets should be stored."""
+        """Whether a commit is needed only to store the changelog offsets."""
         return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Flush the stores, so that everything that follows from the input so far is with the producer.
+        """Flush the stores, so that all records resulting from the input so far have been passed to the producer.
 
-        Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
-        input, a punctuation's, is refused to a process that lost its tasks only if offsets come with it.
+        Returns the offsets to commit: the next record to read of each partition. Unchanged offsets are included,
+        because only a commit with offsets fails for a process that has lost its tasks: punctuations, too, must not be
+        committed then.
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
         waiting = self._compiled.waiting
         waiting.drain()
         self.state_manager.flush(self._compiled.errors.raise_flush_failure)
-        while not waiting.settled():  # what the caches have sent on
+        while not waiting.settled():  # records forwarded by the caches
             waiting.drain()
             self.state_manager.flush(self._compiled.errors.raise_flush_failure)
         self._committing = self._work, self._commit_requests
@@ -379,11 +383,11 @@ class StreamTask(Task):
         }
 
     def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
-        """Write what the stores hold to disk, with the offsets of their changelogs as far as they are known."""
+        """Write the stores to disk, with the known offsets of their changelogs."""
         self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Note that these offsets are committed, and all that was done before prepare_commit()."""
+        """Note that these offsets are committed, with all work done before prepare_commit()."""
         self._committed |= {
             partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
         }
@@ -399,7 +403,7 @@ class StreamTask(Task):
         return {p: offset for p, offset in self._committed.items() if p in self.state_manager.source_changelogs}
 
     def purgeable_offsets(self) -> dict[TopicPartition, int]:
-        """Return up to which offset records of repartition topics are committed."""
+        """Return the committed offsets of partitions of repartition topics."""
         return {p: offset for p, offset in self._committed.items() if p.topic in self._repartition_topics}
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
@@ -424,7 +428,7 @@ class StreamTask(Task):
 
     @override
     def record_dropped(self, node: str, reason: str) -> None:
-        """Count a dropped record; the first one of its kind is logged with where it came from."""
+        """Count a dropped record; the first one of its kind is logged with its source."""
         self.metrics.drop(self.environment.time.now_ms)
         if (node, reason) in self._dropped_reasons:
             return

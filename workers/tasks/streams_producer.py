@@ -1,9 +1,9 @@
 """The producer of a stream thread and its transaction (Kafka Streams: StreamsProducer).
 
-What goes wrong with a transaction is never tried again in place, unlike its beginning. A request that timed out may
-have reached the broker, which may have decided either way. So the thread gives its tasks
-up (TaskMigratedError) and takes a new producer: its initialization makes the broker decide the old transaction, one way
-or the other, and the tasks then start from what is committed (Kafka Streams does so with TaskCorruptedException).
+A failed request of a transaction, except the first, is never retried with the same producer. A request that timed out
+may have reached the broker, which may have committed or aborted. So the thread closes its tasks (TaskMigratedError) and
+makes a new producer. Its initialization makes the broker complete the old transaction, and the tasks then start from
+the committed offsets (Kafka Streams does this with TaskCorruptedException).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from penstock.topology.records import RawRecord, TaskId, TopicPartition
 from .record_collector import FENCED, ProductionExceptionHandler, RecordCollector, fail_on_production_error
 from .sink_topics import SinkTopics
 
-#: How long one request of a transaction may take, in seconds; less if the broker ends the transaction earlier.
+#: Time limit for one request of a transaction, in seconds; less if the transaction times out earlier.
 TRANSACTION_REQUEST_SECONDS = 30.0
-#: How long one try to initialize transactions may take, in seconds: between two of them a warning says what is wrong.
+#: Time limit for one attempt to initialize transactions, in seconds; a warning is logged after each.
 INITIALIZE_SECONDS = 10.0
-#: How long the last records may take when the client is closed, in seconds; their tasks are gone.
+#: Time limit for the last records when the client is closed, in seconds; their tasks are already closed.
 CLOSE_SECONDS = 5.0
 
 #: Makes the client.
@@ -44,12 +44,11 @@ MakeWriter = Callable[[], Writer]
 class StreamsProducer:
     """One producer for all tasks of a thread.
 
-    topics: what brokers say of the topics that are written. transactional: exactly_once_v2, for which make_writer makes
-    a TransactionalWriter. Its transaction then spans all tasks, and is committed with their offsets.
-    transaction_timeout_ms: ``transaction.timeout.ms``. timeout_ms: how long the broker may refuse or fail to initialize
-    transactions (``task.timeout.ms``).
+    topics: metadata of the topics written to. transactional: exactly_once_v2; make_writer then returns a
+    TransactionalWriter, whose transaction spans all tasks and is committed with their offsets. transaction_timeout_ms:
+    ``transaction.timeout.ms``. timeout_ms: how long the initialization of transactions may fail (``task.timeout.ms``).
 
-    Raises ConfigError if the broker refuses the transaction's timeout, BrokerUnavailableError after timeout_ms.
+    Raises ConfigError if the broker refuses the transaction timeout, BrokerUnavailableError after timeout_ms.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class StreamsProducer:
     ) -> None:
         self.transactional = transactional
         self.in_transaction = False
-        #: Transactions whose records were undone, since the thread started.
+        #: Number of aborted transactions since the thread started.
         self.transactions_aborted = 0
         self._log = log
         self._clock = clock or SystemClock()
@@ -75,7 +74,7 @@ class StreamsProducer:
         self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_writer = make_writer
         self._writer = make_writer()
-        #: What becomes of records that could not be written.
+        #: Handles records that could not be written.
         self.collector = RecordCollector(self._produce, topics, log, handler, transactional)
         if transactional:
             try:
@@ -93,46 +92,48 @@ class StreamsProducer:
 
     @property
     def produce(self) -> Callable[..., None]:
-        """The client's own produce; see Writer."""
+        """The client's produce; see Writer."""
         return self._writer.produce
 
     @property
     def records(self) -> Any | None:
-        """What takes the usual record without a call of produce; see Writer."""
+        """Accepts ordinary records without a call of produce; see Writer."""
         return self._writer.records
 
     def send_due(self) -> None:
-        """Send what is due where no other thread does; does not wait. Raises as poll() does."""
+        """Send due batches, if no other thread does; does not block. Raises as poll() does."""
         self._serve(self._writer.send_due)
 
     def wait_ms(self, limit_ms: int) -> int:
-        """Return how long the thread may wait for other things until send_due() is due, up to a limit, in ms."""
+        """Return how long the thread may block before it must call send_due(), up to a limit, in ms."""
         return int(min(limit_ms, self._writer.wait_ms()))
 
     def poll(self) -> None:
-        """Take in reports of failure without waiting; forget, now and then, how many partitions topics had."""
+        """Handle failure reports, without blocking; drop outdated partition counts."""
         self._topics.forget_old_counts()
         self._serve(self._writer.poll)
 
     def flush(self) -> None:
         """Wait until every record is acknowledged.
 
-        Raises StreamsError naming topic and partition of the first record that was not, TaskMigratedError if the
-        broker was away for too long or the producer is fenced.
+        Raises StreamsError with topic and partition of the first record that was not, TaskMigratedError if the broker
+        was unavailable for too long or the producer is fenced.
         """
         letters = -1
-        while letters != self.collector.dead_letters.total():  # those about what this flush has found lost are records
+        while (
+            letters != self.collector.dead_letters.total()
+        ):  # dead letters about records lost in this flush must be flushed, too
             letters = self.collector.dead_letters.total()
             self._serve(self._writer.flush)
 
     def refused(self, error: ClientError, record: RawRecord, task_id: TaskId | None) -> None:
-        """Deal with a record that produce has refused at once: return if it is to be left out, else raise."""
-        self._serve(self._writer.poll)  # what was reported meanwhile may be the reason
+        """Handle a record that produce refused immediately: return to skip it, or raise."""
+        self._serve(self._writer.poll)  # an earlier report may be the cause
         if isinstance(error, UnusableClientError) or error.kind in FENCED:
             self.collector.has_lost_client = True
-            if self.transactional and error.kind not in FENCED:  # its transaction has failed, it does not say why
+            if self.transactional and error.kind not in FENCED:  # its transaction has failed, for an unknown reason
                 self.check_changelogs()
-            raise TaskMigratedError(f"The producer takes no records any more ({error}).") from error
+            raise TaskMigratedError(f"The producer accepts no more records ({error}).") from error
         self.collector.refused(error, record, task_id)
 
     def partition_count(self, topic: str) -> int:
@@ -140,13 +141,13 @@ class StreamsProducer:
         return self._topics.partition_count(topic)
 
     def check_changelogs(self) -> None:
-        """Raise if a changelog topic is gone; see RecordCollector.check_changelogs."""
+        """Raise if a changelog topic was deleted; see RecordCollector.check_changelogs."""
         self.collector.check_changelogs()
 
     # -- the transaction
 
     def begin_transaction(self) -> None:
-        """Start the transaction unless it is open; without exactly-once nothing happens."""
+        """Begin a transaction unless one is open; does nothing without exactly-once."""
         if self.transactional and not self.in_transaction:
             self._attempt("begin a transaction", self._transactions.begin_transaction)
             self.in_transaction = True
@@ -154,14 +155,14 @@ class StreamsProducer:
     def commit_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata
     ) -> None:
-        """Commit all records of the transaction and these consumed offsets together.
+        """Commit the transaction: all its records together with these consumed offsets.
 
-        group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises
-        TaskMigratedError if it does, or if the broker did not answer in time; StreamsError for what a retry cannot fix.
-        The transaction then has to be aborted, and the tasks be closed.
+        group_metadata: the member's generation, by which the broker fences a zombie (KIP-447). Raises TaskMigratedError
+        if it is fenced, or if the broker did not answer in time; StreamsError if a retry cannot help. The transaction
+        must then be aborted, and the tasks closed.
         """
         self.begin_transaction()
-        # The records first: librdkafka may hang when offsets are sent while the broker is away.
+        # Records first: librdkafka may hang when offsets are sent while the broker is unavailable.
         self.flush()
         send_offsets, commit = self._transactions.send_offsets_to_transaction, self._transactions.commit_transaction
         self._attempt("send offsets to the transaction", send_offsets, offsets, group_metadata, self._request_seconds)
@@ -171,11 +172,11 @@ class StreamsProducer:
         self.collector.check()
 
     def abort_transaction(self, last: bool = False) -> None:
-        """Undo all records since the last commit; all tasks of the thread have to be closed then.
+        """Abort all records since the last commit; all tasks of the thread must then be closed.
 
-        A producer that cannot continue is replaced, unless this is the last call. Raises BrokerUnavailableError if the
-        new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
-        Penstock writes itself. All errors are forgotten.
+        A failed producer is replaced, unless this is the last call. Raises BrokerUnavailableError if the new one cannot
+        be initialized. Without a transaction, records not sent yet are dropped (by Penstock's own writer only). All
+        errors are cleared.
         """
         self.transactions_aborted += self.in_transaction
         if self.in_transaction and not self.collector.has_lost_client:
@@ -194,9 +195,9 @@ class StreamsProducer:
         self.collector.forget_errors()
 
     def close(self) -> None:
-        """Abort an open transaction, wait briefly for records in flight, and end the client.
+        """Abort an open transaction, wait briefly for records in flight, and close the client.
 
-        After a commit nothing is; without one it does not matter.
+        After a commit there are none; without a commit, losing them does no harm.
         """
         self.abort_transaction(last=True)
         if not self.collector.has_lost_client:
@@ -226,12 +227,12 @@ class StreamsProducer:
                 self._writer = self._make_writer()
 
     def _judge_initialization(self, error: TransactionError, deadline_ms: int) -> None:
-        """Return if it is to be tried again, else raise."""
+        """Return to retry, or raise."""
         cause = error.cause
         if isinstance(cause, BrokerError) and cause.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             raise ConfigError(
                 "The broker refuses transaction.timeout.ms: it is above the broker's transaction.max.timeout.ms"
-                f" ({error}). Lower the one or raise the other."
+                f" ({error}). Lower the former or raise the latter."
             ) from error
         if not isinstance(cause, RetriableError):
             raise StreamsError(f"Failed to initialize transactions: {error}") from error
@@ -243,23 +244,23 @@ class StreamsProducer:
         self._log.warning("Failed to initialize transactions, trying again: %s. %s", error, hint)
 
     def _attempt(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call once, and translate what goes wrong."""
+        """Call once, and translate errors."""
         try:
             call(*arguments)
         except TransactionError as error:
-            self._serve(self._writer.poll)  # the report of the record that is to blame says more
+            self._serve(self._writer.poll)  # the failed record's report has more details
             if error.kind is Kind.FORBIDDEN or _is_permanent(error.cause):
                 raise StreamsError(f"Failed to {what}: {error}") from error
-            if error.kind is Kind.MISSING:  # of a record of the transaction; the error does not say which
+            if error.kind is Kind.MISSING:  # of some record of the transaction
                 self.check_changelogs()
             self.collector.has_lost_client |= not error.can_abort
             reason = "the producer is fenced" if error.kind in FENCED else "the transaction is aborted"
             raise TaskMigratedError(f"Failed to {what}: {reason} ({error})") from error
 
-    # -- what the client reports
+    # -- reports of the client
 
     def _serve(self, call: Callable[[], None]) -> None:
-        """Call, take in what was reported, and raise what is to be raised."""
+        """Call, handle the client's reports, and raise the resulting error."""
         try:
             call()
         except ClientError as error:
@@ -269,6 +270,6 @@ class StreamsProducer:
 
 
 def _is_permanent(error: ClientError) -> bool:
-    """Whether no other try changes it."""
+    """Whether retries cannot help."""
     codes = (ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNSUPPORTED_VERSION)
     return isinstance(error, BrokerError) and error.code in codes

@@ -1,4 +1,4 @@
-"""What active and standby tasks share: the life cycle and the state (Kafka Streams: Task, AbstractTask)."""
+"""The common part of active and standby tasks: life cycle and state (Kafka Streams: Task, AbstractTask)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
-from penstock.statestore.store_factory import OpenRows
+from penstock.statestore.store_factory import OpenRows, build_store
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
@@ -34,22 +34,22 @@ from .task_state import TASK_TRANSITIONS, TaskState
 
 
 class Changelogs(Protocol):
-    """What reads changelogs into the stores of tasks: StoreChangelogReader."""
+    """Reads changelogs into the stores of tasks; implemented by StoreChangelogReader."""
 
     def register(self, task: Task) -> None:
-        """Read the changelogs of a task whose stores are open."""
+        """Start to read the changelogs of a task, whose stores are open."""
 
     def unregister(self, task: Task, promoted: bool = False) -> None:
-        """Read them no longer: its stores are about to be closed, or, promoted, go to an active task here."""
+        """Stop reading them: its stores are about to be closed, or (promoted) taken over by an active task here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """What all tasks of one stream thread share. global_store(name) returns a global table's store.
+    """The part shared by all tasks of one stream thread. global_store(name) returns a global table's store.
 
-    open_rows: opens what is under a store, None for a RocksDB; a simulation has its own disk. background: makes
-    stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add. async_calls: runs
-    users' async functions.
+    open_rows: opens the rows of a store, by default in RocksDB; the simulation passes a simulated disk. background:
+    persists stores outside the stream thread. streams_metrics: metrics added by processors. async_calls: runs users'
+    async functions.
     """
 
     config: StreamsConfig
@@ -71,7 +71,7 @@ class TaskEnvironment:
 class Task(TaskContext, ABC):
     """One sub-topology and one partition, active or standby."""
 
-    #: As in log lines: "task" or "standby-task".
+    #: The prefix in log lines: "task" or "standby-task".
     kind: ClassVar[str]
 
     def __init__(
@@ -102,7 +102,7 @@ class Task(TaskContext, ABC):
 
     @property
     def state(self) -> TaskState:
-        """Where the task is in its life."""
+        """The task's state."""
         return self._states.state
 
     @property
@@ -117,22 +117,32 @@ class Task(TaskContext, ABC):
 
     @abstractmethod
     def initialize_state_stores(self) -> bool:
-        """Lock the task's directory and open its stores. Returns True if there is nothing to restore.
+        """Lock the task's directory and open its stores. Returns True if nothing must be restored.
 
-        Raises LockError if another process has the directory; it can be tried again. Raises TaskCorruptedError if what
-        is on disk cannot be used.
+        Raises LockError if another process has locked the directory (retry later), TaskCorruptedError if the files
+        cannot be used.
         """
+
+    def _open_stores(self, cache: ThreadCache | None) -> None:
+        self.state_manager.open(
+            lambda builder, directory, recycled: build_store(
+                builder, self, directory, cache, recycled, self.environment.open_rows
+            )
+        )
+        self.environment.changelogs.register(self)
+        self._transition_to(TaskState.RESTORING)
+        self.log.info("Initialized")
 
     @abstractmethod
     def initialize_topology(self) -> None:
-        """Go from RESTORING to RUNNING."""
+        """Change from RESTORING to RUNNING."""
 
     @abstractmethod
     def suspend(self) -> None:
-        """Stop running and go to SUSPENDED; the stores stay open. Does nothing if it is suspended already."""
+        """Stop running and change to SUSPENDED; the stores stay open. Does nothing if the task is already suspended."""
 
     def resume(self) -> None:
-        """Go from SUSPENDED back to RESTORING; what the stores hold is still good."""
+        """Change from SUSPENDED back to RESTORING; the stores remain valid."""
         if self.state is TaskState.SUSPENDED:
             self._transition_to(TaskState.RESTORING)
             self.log.info("Resumed to restoring state")
@@ -140,9 +150,9 @@ class Task(TaskContext, ABC):
             self.log.trace("Skip resuming since state is %s", self.state.name)
 
     def close(self, clean: bool) -> None:
-        """Suspend if need be, then give back the stores and the directory. Nothing is committed here.
+        """Suspend if necessary, then close the stores and unlock the directory. Does not commit.
 
-        clean: an error is raised, else it is logged: after an error there is no caller to raise it to.
+        clean: errors are raised; otherwise they are logged, because the task is being closed after an error.
         """
         if self.state is TaskState.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)
@@ -153,7 +163,7 @@ class Task(TaskContext, ABC):
         self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
         if clean:
             self.state_manager.persist()
-        if clean or restoring:  # what was restored stays: a leader that does not know of it would move the task on
+        if clean or restoring:  # keep restored rows: a leader that does not know of them would move the task elsewhere
             self._attempt(clean, "checkpoint", self.state_manager.write_checkpoint)
         self._attempt(clean, "state manager close", self.state_manager.close)
         self._transition_to(TaskState.CLOSED)
@@ -161,9 +171,9 @@ class Task(TaskContext, ABC):
         self.log.info("Closed %s", "clean" if clean else "dirty")
 
     def recycle(self) -> RecycledStores:
-        """Close this suspended task but not its stores: return them for its successor here in the other role.
+        """Close this suspended task, and return its open stores for its successor (active or standby) in this thread.
 
-        What was not committed is dropped when the successor opens them. Kafka Streams: Task.recycleStateAndConvert.
+        Uncommitted updates are dropped when the successor opens them. Kafka Streams: Task.recycleStateAndConvert.
         """
         self.environment.changelogs.unregister(self, promoted=True)
         recycled = self.state_manager.recycle()
@@ -184,7 +194,7 @@ class Task(TaskContext, ABC):
         self._states.transition_to(state)
 
     def look(self, restored: int) -> None:
-        """Have the metrics take in what was counted; restored: how many records the changelogs have given."""
+        """Update the metrics. restored: the number of restored records."""
         self.metrics.look(None, restored, self.environment.time.now_ms)
 
     def describe(self, indent: str = "") -> str:
@@ -197,7 +207,7 @@ class Task(TaskContext, ABC):
     @property
     @override
     def state_dir(self) -> Path:
-        """The task's directory, locked and made if need be; raises LockError if another process has it."""
+        """The task's directory, created and locked if necessary; raises LockError if another process has locked it."""
         return self.state_manager.directory()
 
     @property

@@ -1,4 +1,4 @@
-"""When the active tasks of a stream thread are committed, and which of them; see committer.py for how."""
+"""Decides when a stream thread's active tasks are committed, and which; committer.py carries it out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .assigned_streams_tasks import AssignedStreamsTasks
 from .committer import Commit, Committer
 from .stream_task import StreamTask
 
-#: What commit_all returns in the middle of a rebalance (Kafka: TaskManager.commit).
+#: Returned by commit_all during a rebalance (Kafka: TaskManager.commit).
 NOT_COMMITTED = -1
 
 
 class TaskCommits:
-    """Commits nothing in the middle of a rebalance, and tries again what the brokers have not taken."""
+    """Commits nothing during a rebalance, and retries commits that the brokers did not accept."""
 
     def __init__(
         self, active: AssignedStreamsTasks, committer: Committer, membership: GroupMembership, log: PrefixedLogger
@@ -26,38 +26,40 @@ class TaskCommits:
         self._committer = committer
         self._membership = membership
         self._log = log
-        #: Whether a commit takes in all tasks, because they share a transaction.
+        #: Whether a commit includes all tasks, because they share a transaction.
         self.all_together = committer.all_together
-        #: Forgets the commit under way; see Committer.forget.
+        #: Abandons the pending commit; see Committer.forget.
         self.forget = committer.forget
 
     @property
     def rebalance_in_progress(self) -> bool:
-        """Whether this member waits for an assignment, or to learn whether it still is one: nothing is committed."""
+        """Whether this member waits for an assignment, or to learn whether it still is a member. Nothing is committed
+        then.
+        """
         return self._membership.join_pending or self._membership.in_doubt
 
     def commit_all(self, enforce_checkpoint: bool = False) -> int:
-        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance.
+        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED during a rebalance.
 
-        enforce_checkpoint: the tasks are about to be closed.
+        enforce_checkpoint: the tasks are about to be closed, so store the changelog offsets.
         """
         if self.rebalance_in_progress:
             return NOT_COMMITTED
         return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
 
     def start_commit_all(self) -> int:
-        """Do as commit_all(), but let tasks continue while the group takes the offsets, where a commit may be so."""
+        """As commit_all(), but where possible let the tasks continue until the group has accepted the offsets."""
         if self.rebalance_in_progress:
             return NOT_COMMITTED
         return self._tried(lambda: self._committer.start(self._commit_of_all()))
 
     def take_answer(self) -> None:
-        """Take what the group has said of the commit under way, if it has."""
+        """Complete the pending commit if the group has answered."""
         if self._committer.is_answered:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the commit that is under way, if there is one; if it has failed, the next one has it all."""
+        """Wait for the pending commit, if any. If it fails, the next commit covers its work."""
         self._tried(self._committer.wait)
 
     def _commit_of_all(self, enforce_checkpoint: bool = False) -> Commit:
@@ -73,7 +75,7 @@ class TaskCommits:
             return NOT_COMMITTED
 
     def commit_requested(self) -> int:
-        """Commit the active tasks whose code asked for it. Returns how many."""
+        """Commit the active tasks whose code requested it. Returns how many."""
         if self.rebalance_in_progress or self._committer.is_under_way:
             return 0
         try:

@@ -1,4 +1,4 @@
-"""Makes tasks (Kafka Streams: ActiveTaskCreator and StandbyTaskCreator; in seed 000 TaskCreator)."""
+"""Creates tasks (Kafka Streams: ActiveTaskCreator and StandbyTaskCreator; in seed 000 TaskCreator)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .task import TaskEnvironment
 
 
 class AbstractTaskCreator(ABC, Generic[T]):
-    """Makes the tasks of one type. topologies: read each time, since patterns may match other topics by then."""
+    """Creates the tasks of one type. topologies: read at each call, because patterns may match other topics by then."""
 
     def __init__(
         self, topologies: Iterable[ProcessorTopology], environment: TaskEnvironment, log: PrefixedLogger
@@ -53,11 +53,11 @@ class AbstractTaskCreator(ABC, Generic[T]):
     def create_task(
         self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
     ) -> T | None:
-        """Return one task, None if there is nothing that it could do."""
+        """Return one task, None if it would have nothing to do."""
 
 
 class TaskCreator(AbstractTaskCreator[StreamTask]):
-    """Makes active tasks."""
+    """Creates active tasks."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class TaskCreator(AbstractTaskCreator[StreamTask]):
 
 
 class StandbyTaskCreator(AbstractTaskCreator[StandbyTask]):
-    """Makes standby tasks."""
+    """Creates standby tasks."""
 
     def create_task(
         self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
     ) -> StandbyTask | None:
-        """Return a standby task, None for a sub-topology without a changelog to follow."""
+        """Return a standby task, None for a sub-topology without a changelog."""
         if not topology.changelog_topics:
             self.log.trace(
                 "Skipped standby task %s with assigned partitions %s since it has no changelog", task_id, partitions

@@ -1,7 +1,7 @@
 """Coordinates the tasks of one stream thread (seed 003; Kafka Streams: TaskManager).
 
-It decides what happens to tasks and in which order. Which task is in which state is the registries' knowledge, what a
-state means the tasks', when they are committed TaskCommits'.
+It decides what happens to tasks, and in which order. The registries know which task is in which state, the tasks
+implement the states, and TaskCommits decides when to commit.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .task_commits import NOT_COMMITTED, TaskCommits
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
 from .task_offset_sums import task_offset_sums
 
-#: Which partitions each task reads.
+#: The input partitions of each task.
 TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
-#: Deletes the records before these offsets; returns whether it took the order (False: the last one is still running).
+#: Deletes the records before these offsets; returns False if the previous deletion is still running.
 Purge = Callable[[Mapping[TopicPartition, int]], bool]
 
 
 @dataclass(eq=False)
 class TaskManager:
-    """The tasks of a stream thread: active and standby are the registries, commits what commits the active ones."""
+    """The tasks of a stream thread. active, standby: the registries. commits: commits the active tasks."""
 
     active: AssignedStreamsTasks
     standby: AssignedTasks[StandbyTask]
@@ -63,17 +63,16 @@ class TaskManager:
     # -- assignment
 
     def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
-        """Note what the leader has assigned."""
+        """Store the leader's assignment."""
         self.assigned_active_tasks = active_tasks
         self.assigned_standby_tasks = standby_tasks
 
     def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
         """Close suspended tasks that have moved away, resume the others, and register new ones.
 
-        assignment: all input partitions of this thread. Nothing is opened here: that is
-        update_new_and_restoring_tasks'.
+        assignment: all input partitions of this thread. Stores are opened later, by update_new_and_restoring_tasks.
         """
-        # Before anything is closed: what continues here in the other role keeps its stores open.
+        # Before anything is closed: tasks that continue here in the other role keep their stores open.
         in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
         promoted = self.standby.recycle_suspended(in_assignment)
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
@@ -89,7 +88,7 @@ class TaskManager:
         self.consumer.pause(new)
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
-        """Hand recycled stores to the new tasks of their ids; close those without a new task."""
+        """Hand recycled stores to the new tasks with the same ids; close those without a new task."""
         for task_id, stores in recycled.items():
             if task_id in created:
                 created[task_id].state_manager.adopt(stores)
@@ -137,21 +136,21 @@ class TaskManager:
             self.standby.add_new_task(task)
 
     def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
-        """Return the active and the standby tasks here that are not assigned any more, or with other partitions."""
+        """Return the active and the standby tasks that are no longer assigned, or assigned with other partitions."""
         return (
             moved(self.active.all_tasks().values(), self.assigned_active_tasks),
             moved(self.standby.all_tasks().values(), self.assigned_standby_tasks),
         )
 
     def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
-        """Commit and suspend these tasks; with a cooperative assignment only what moves. Raises the first error."""
+        """Commit and suspend these tasks, the ones that leave. Raises the first error."""
         first = FirstError()
         if active:
             self._commit_before_suspending(active, first)
         for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
             try:
                 suspend(task_ids)
-            except Exception as error:  # noqa: BLE001  both registries get their turn
+            except Exception as error:  # noqa: BLE001  continue with the other registry
                 first.note(error)
         first.reraise()
 
@@ -161,23 +160,25 @@ class TaskManager:
             self.commits.commit(running, enforce_checkpoint=True)
         except (RetriableCommitError, BrokerUnavailableError) as error:
             failed = f"Tasks {listed(active)} could not be committed before they leave"
-            if self.commits.all_together:  # the others' next commit would make their output permanent
+            if self.commits.all_together:  # the next commit of the others would include their output
                 first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
             else:
                 self.log.warning("%s; their last records will be processed again: %s", failed, error)
-        except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
+        except Exception as error:  # noqa: BLE001  the tasks must still be suspended
             first.note(error)
 
     def handle_lost_all(self) -> None:
-        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and continue."""
+        """Close active tasks without a commit: others may own them by now. Standby tasks continue, because they write
+        nothing.
+        """
         self.commits.forget()
         self.producer.abort_transaction()
         self.active.close(clean=False)
         self.assigned_active_tasks = {}
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
-        if self.commits.all_together:  # the others' work is in the same transaction as what is dropped
+        """Close tasks with unusable state, delete the state, and restart them; the others are committed first."""
+        if self.commits.all_together:  # the other tasks share the aborted transaction
             self.producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
@@ -185,49 +186,51 @@ class TaskManager:
             try:
                 self.commits.commit([task for task_id, task in self.active.running.items() if task_id not in again])
             except (RetriableCommitError, BrokerUnavailableError) as error:
-                self.log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
+                self.log.warning(
+                    "The other tasks could not be committed; they restart from their last commit: %s", error
+                )
                 again |= self.active.running.keys()
-        self._start_anew(self.active, self.task_creator, again, task_ids)
-        self._start_anew(self.standby, self.standby_task_creator, set(task_ids), task_ids)
+        self._recreate(self.active, self.task_creator, again, task_ids)
+        self._recreate(self.standby, self.standby_task_creator, set(task_ids), task_ids)
 
     def reopen(self, task_ids: Collection[TaskId]) -> None:
-        """Close active tasks after a commit, and reopen them with the state on disk: they read from their offsets.
+        """Close active tasks after a commit, and reopen them with the state on disk and the committed offsets.
 
-        Without a commit, in the middle of a rebalance, what was done since the last one is done again.
+        During a rebalance there is no commit, so work since the last one is repeated.
         """
         if self.commits.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
             self._open_uncommitted(task_ids)
         else:
-            self._start_anew(self.active, self.task_creator, set(task_ids), ())
+            self._recreate(self.active, self.task_creator, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
-        """Drop what these tasks did since the last commit, and reopen them."""
-        self.commits.wait()  # else it might come behind a later one, and the offsets would go back
+        """Drop the work of these tasks since the last commit, and reopen them."""
+        self.commits.wait()  # otherwise it might arrive after a later commit, and move the offsets back
         again = set(task_ids)
-        if self.commits.all_together:  # what the others did lies in the same transaction
+        if self.commits.all_together:  # the others share the transaction
             self.producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         self.log.warning("Reopening tasks %s from their last commit", listed(again))
-        self._start_anew(self.active, self.task_creator, again, ())
+        self._recreate(self.active, self.task_creator, again, ())
 
-    def _start_anew(
+    def _recreate(
         self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
     ) -> None:
-        """Replace tasks by new ones; those in wiped lose their files."""
+        """Replace tasks with new ones, and delete the files of those in wiped."""
         tasks = {task_id: task for task_id, task in registry.all_tasks().items() if task_id in again}
         registry.close_dirty(tasks)
         for task_id in tasks.keys() & set(wiped):
             try:
                 self.state_directory.wipe(task_id)
-            except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
-                self.log.info("The files of task %s are left for now: %s", task_id, error)
+            except LockError as error:  # another process here has locked it; the damage will be detected again
+                self.log.info("The files of task %s are not deleted now: %s", task_id, error)
         for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
             registry.add_new_task(task)
 
     # -- restoring
 
     def update_new_and_restoring_tasks(self) -> bool:
-        """Open new tasks, and let restored ones run. Returns True when all tasks run."""
+        """Open new tasks, and move restored ones to RUNNING. Returns True when all tasks run."""
         with self.offset_reset.together(self.active.starting_partitions()):
             self.active.initialize_new_tasks()
             self.standby.initialize_new_tasks()
@@ -241,23 +244,23 @@ class TaskManager:
         return self.standby.all_tasks_running()
 
     def batch_due_ms(self) -> int | None:
-        """Return the wall-clock time at which a batch is processed though no record comes, in ms; None without one."""
+        """Return the wall-clock time (ms) at which a waiting batch must be processed; None without one."""
         due = (task.batch_due_ms for task in self.active.running.values())
         return min((at for at in due if at is not None), default=None)
 
     def waits_for_locks(self) -> bool:
-        """Return whether all tasks that are not running wait for another process here to release them."""
+        """Return whether all tasks that are not running wait for locks held by another process here."""
         waiting = self.active.created or self.standby.created
         return bool(waiting) and not self.changelog_reader.restoring_active()
 
     def needs_initialization_or_restoration(self) -> bool:
-        """Return whether a task is not running yet."""
+        """Return whether some task is not running yet."""
         return not (self.active.all_tasks_running() and self.standby.all_tasks_running())
 
     # -- processing
 
     def add_records_to_tasks(self, records: Records) -> None:
-        """Hand what was read to the tasks; what belongs to none was fetched before its task left."""
+        """Hand records to their tasks; records without a task were fetched before it left."""
         for partition, messages in records.items():
             task = self.active.running_task_for(partition)
             if task is not None:
@@ -282,12 +285,14 @@ class TaskManager:
         return punctuated
 
     def _open_interrupted(self) -> None:
-        """Have tasks that stopped within a record begin again at their last commit: half of it must not count."""
+        """Restart tasks that were interrupted within a record from their last commit, because a half-processed record
+        must not count.
+        """
         interrupted, self.active.interrupted = self.active.interrupted, set()
         self._open_uncommitted(interrupted)
 
     def balance_fetching(self, limit: int) -> None:
-        """Pause partitions with more than limit records buffered, resume those that have room again."""
+        """Pause partitions with more than limit buffered records, resume those with fewer."""
         full = {
             p
             for task in self.active.running.values()
@@ -298,22 +303,22 @@ class TaskManager:
         self.consumer.resume(self._full - full)
         self._full = full
 
-    # -- what is done beside processing
+    # -- background work
 
     def maybe_purge_committed_records(self) -> None:
-        """Delete the records of repartition topics that all have been committed."""
+        """Delete committed records of repartition topics."""
         records = self.active.records_to_delete()
         if records and self.purge(records):
             self.log.trace("Sent delete-records request: %s", records)
 
     def persist_one(self, now_ms: int) -> None:
-        """Make the stores of one task survive a SIGKILL, if it is time: one at a time, for the disk's sake."""
+        """Persist the stores of one task, if any is due: one at a time, to limit the load on the disk."""
         for task in (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values()):
             if task.state_manager.persist_if_due(now_ms):
                 self.log.debug("Persisted the stores of task %s", task.task_id)
                 return
 
-    # -- looking on
+    # -- queries
 
     def all_tasks(self) -> list[Task]:
         """Return all tasks here, active and standby, running or not."""
@@ -325,7 +330,7 @@ class TaskManager:
         return task_offset_sums(tasks, self.state_directory, self.log)
 
     def task_loads(self) -> dict[TaskId, int]:
-        """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""
+        """Return the shares of this thread's time that active tasks use, in thousandths; without unknown ones."""
         loads = {task_id: task.load() for task_id, task in self.active.all_tasks().items()}
         return {task_id: load for task_id, load in loads.items() if load is not None}
 
@@ -342,7 +347,7 @@ class TaskManager:
     # -- end
 
     def shutdown(self, clean: bool) -> None:
-        """Close all tasks; clean: after a commit. Raises the first error; all tasks are closed anyway."""
+        """Close all tasks; clean: after a commit. Raises the first error, after all tasks are closed."""
         first = FirstError()
         self.log.debug(
             "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",

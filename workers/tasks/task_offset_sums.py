@@ -1,4 +1,4 @@
-"""The position of each task's state on this machine, on which the leader's plans depend (KIP-441)."""
+"""The position of each task's state on this machine; the leader bases the assignment on it (KIP-441)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .task_state import TaskState
 
 
 def task_offset_sums(tasks: Mapping[TaskId, Task], directory: StateDirectory, log: PrefixedLogger) -> dict[TaskId, int]:
-    """Return the sum of the changelog offsets of each task's stores; tasks without a changelog are left out.
+    """Return the sum of the changelog offsets of each task's stores, without tasks that have no changelog.
 
-    tasks: those of this process. Of others, what they noted when they were closed; of tasks that another process here
-    has locked, that process tells.
+    tasks: those of this process. For closed tasks the checkpoint file counts. Tasks locked by another process on this
+    host are left out, because that process reports them.
     """
     sums = {
         task_id: _offset_sum(task)
@@ -41,19 +41,19 @@ def task_offset_sums(tasks: Mapping[TaskId, Task], directory: StateDirectory, lo
 
 
 def _offset_sum(task: Task) -> int:
-    """Return the sum of a task's changelog offsets, LATEST_OFFSET if it is active and runs."""
+    """Return the sum of a task's changelog offsets, LATEST_OFFSET for a running active task."""
     if task.kind == StreamTask.kind and task.state is TaskState.RUNNING:
         return LATEST_OFFSET
     return sum(offset or 0 for offset in task.state_manager.changelog_offsets().values())
 
 
 def _noted_offset_sum(task_id: TaskId, directory: StateDirectory, log: PrefixedLogger) -> int:
-    """Return what a task noted when it was closed. It is only a hint: a damaged one says nothing."""
+    """Return the sum from a closed task's checkpoint file. The file is only a hint; a damaged one is ignored."""
     checkpoint = OffsetCheckpoint(directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME)
     try:
         offsets = checkpoint.read()
     except ProcessorStateError as error:
-        log.warning("%s. It is not needed and deleted.", error)
+        log.warning("%s. It is deleted, because it is only a hint.", error)
         checkpoint.delete()
         offsets = {}
     return sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM

@@ -8,7 +8,7 @@ from penstock.clients.state_machine import Transitions
 
 
 class TaskState(Enum):
-    """Where a task is in its life.
+    """The states of a task.
 
     ::
 
@@ -18,7 +18,7 @@ class TaskState(Enum):
         SUSPENDED -> RESTORING, CLOSED
         CLOSED ---->
 
-    A closed task is not used again: its successor is a new object (Kafka Streams revives corrupted ones).
+    A closed task is never reused: its successor is a new object (Kafka Streams revives corrupted tasks).
     """
 
     CREATED = "CREATED"

@@ -1,7 +1,7 @@
-"""How long what a task needs from the brokers may fail before that is an error (``task.timeout.ms``, KIP-572).
+"""How long a task's requests to the brokers may fail before an error is raised (``task.timeout.ms``, KIP-572).
 
-A broker that does not answer for a while must not end a stream thread: the task is left out and tried again in the next
-loop, while the others continue. Kafka Streams: AbstractTask.maybeInitTaskTimeoutOrThrow.
+A broker that does not answer for a while must not end a stream thread. The thread skips the task, retries in the next
+iteration, and continues with the other tasks. Kafka Streams: AbstractTask.maybeInitTaskTimeoutOrThrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.topology.records import TaskId
 
 
 class TaskTimeouts:
-    """Since when which operation of which task has failed. timeout_ms 0: the first failure is an error."""
+    """The failing operations of tasks, with the time of the first failure. timeout_ms 0: the first failure raises."""
 
     def __init__(self, timeout_ms: int, clock: Clock, log: PrefixedLogger) -> None:
         self._timeout_ms = timeout_ms
@@ -24,10 +24,10 @@ class TaskTimeouts:
         self._since_ms: dict[TaskId, dict[str, int]] = {}
 
     def failed(self, task_ids: Collection[TaskId], operation: str, error: StreamsError) -> None:
-        """Note that an operation of these tasks failed and is to be tried again; the first failure is logged.
+        """Record that an operation of these tasks failed and will be retried; the first failure is logged.
 
-        operation: as in "<operation> fails". error: what the client said; it names topic and partition if they matter.
-        Raises TaskTimeoutError if it has failed for longer than the timeout.
+        operation: as in "<operation> fails". error: the client's error. Raises TaskTimeoutError if the operation has
+        failed for longer than the timeout.
         """
         now_ms = self._clock.monotonic_ms()
         new = []
@@ -53,7 +53,7 @@ class TaskTimeouts:
             )
 
     def succeeded(self, task_ids: Collection[TaskId], operation: str | None = None) -> None:
-        """Note that an operation of these tasks went well; None: all of what they do."""
+        """Record that an operation of these tasks succeeded; None: all operations."""
         if not self._since_ms:
             return
         for task_id in task_ids:

@@ -1,7 +1,7 @@
-"""What is committed beside each offset (Kafka Streams: TopicPartitionMetadata, ProcessorMetadata; KIP-429, KIP-825).
+"""The metadata of committed offsets (Kafka Streams: TopicPartitionMetadata, ProcessorMetadata; KIP-429, KIP-825).
 
-Same text as Kafka Streams writes: base64 of a version byte (2), the partition time as a big-endian long, and the
-processor metadata. A Java application that takes over, or is taken over, finds its partition times.
+The format is Kafka Streams': base64 of a version byte (2), the partition time as a big-endian long, and the processor
+metadata. So partition times survive a move from or to a Java application.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 LATEST_MAGIC_BYTE = 2
 #: Partition time before the first record.
 UNKNOWN = -1
-#: The processor metadata that says: Spark has the application, with the handover of this number. Kafka Streams keeps
-#: names of operators and stores there; neither may hold a space.
+#: The key in the processor metadata that marks an application as handed over to Spark; the value is the number of the
+#: handover. Kafka Streams' keys are names of operators and stores, which cannot contain a space.
 SPARK_MARK = "penstock handed over to spark"
 
 _HEAD = struct.Struct(">bq")
@@ -43,7 +43,9 @@ class TopicPartitionMetadata:
 
     @classmethod
     def decode(cls, text: str) -> TopicPartitionMetadata:
-        """Read what encode (or Kafka Streams since 2.4) wrote; what cannot be read is logged and counts as empty."""
+        """Decode metadata written by encode, or by Kafka Streams since 2.4. Unreadable metadata is logged and counts as
+        empty.
+        """
         text = text.rstrip("\0")  # librdkafka stores a trailing NUL with offsets of a transaction
         if not text:
             return cls()

@@ -1,16 +1,17 @@
-"""How many records one iteration of the loop takes on.
+"""The number of records that one iteration of the loop processes.
 
 Kafka Streams' numIterations counts records, because there one call processes one record. Here a call processes a batch,
-so an iteration stands for as many records as fit into a target time: thousands of fast ones, one of a slow kind. That
-keeps what happens between two batches (punctuation, commits that were requested, the liveness beat) as punctual.
+so one iteration stands for as many records as fit into a target time: thousands of fast ones, or a single slow one.
+This keeps punctuation, requested commits and the liveness beat, which run between batches, as punctual as in Kafka
+Streams.
 """
 
 from __future__ import annotations
 
-#: How long one call of process should take at most, in ms: short beside poll.ms and the liveness beat, long beside the
-#: few microseconds that the call costs itself.
+#: Target time of one call of process, in ms: short compared with poll.ms and the liveness beat, long compared with the
+#: few microseconds that the call itself costs.
 TARGET_MS = 50
-#: More records than this at once gain nothing.
+#: Larger batches are not faster.
 RECORDS_MAX = 1 << 17
 
 
@@ -25,8 +26,12 @@ class BatchSizer:
         return max(1, min(RECORDS_MAX, int(iterations * self._records_per_iteration)))
 
     def record(self, iterations: int, processed: int, latency_ms: int) -> None:
-        """Take in how long it took: halve what is too slow, double what was used up quickly."""
+        """Adapt to the time of a batch: halve the size if it was too slow, double it if a full batch was fast.
+
+        Many tasks may take that long with one record each; then there is nothing to halve.
+        """
         if latency_ms > TARGET_MS:
-            self._records_per_iteration /= 2
+            if self.max_records(iterations) > 1:
+                self._records_per_iteration /= 2
         elif processed >= self.max_records(iterations) and latency_ms <= TARGET_MS // 4:
             self._records_per_iteration = min(self._records_per_iteration * 2, RECORDS_MAX)

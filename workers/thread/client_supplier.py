@@ -1,9 +1,9 @@
-"""The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
+"""Creates all Kafka clients of a stream thread (Kafka Streams: DefaultKafkaClientSupplier).
 
-Penstock reads and writes by itself. librdkafka does it behind the same two protocols, Reader and Writer, where that is
-configured, with settings that Penstock does not know, and without the compiled kernel. All clients, the group member
-and the admin too, get the same brokers and the same TLS and SASL settings. What is given behind a client's prefix wins
-over what is set here, but for what the runtime depends on.
+By default Penstock's own client reads and writes. librdkafka, behind the same protocols Reader and Writer, is used if
+it is configured, for settings that Penstock does not know, and without the compiled kernel. All clients, including the
+group member and the admin client, get the same brokers and the same TLS and SASL settings. Settings with a client's
+prefix override the ones set here, except those that the runtime depends on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys, is_security_key
-from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.group_member import GroupMember, StreamsGroupMember
 from penstock.clients.group.membership import Assign
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig
-from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.group.streams_values import StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
@@ -48,43 +47,44 @@ LOG = logging.getLogger(__name__)
 
 #: How long a stream thread waits for committed offsets before it continues with its other work, in ms.
 COMMITTED_WAIT_MS = 500
-#: Kafka's names of settings that librdkafka calls otherwise.
+#: Kafka's names of settings for which librdkafka has other names.
 _RENAMED: Mapping[str, str] = {
     "request.timeout.ms": "socket.timeout.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 
-#: What a user may change behind a prefix.
+#: Defaults that a prefixed setting may override.
 _CONSUMER_DEFAULTS: Mapping[str, Any] = {
-    "check.crcs": True,  # as Java's consumer; a broken record must not get into a store
-    "fetch.wait.max.ms": 100,  # a partition that is assigned while a fetch waits for data is fetched only after it
+    "check.crcs": True,  # as in Java's consumer; a corrupt record must not get into a store
+    "fetch.wait.max.ms": 100,  # a partition assigned during a pending fetch is fetched only after it
     "fetch.queue.backoff.ms": 10,  # librdkafka's 1000: with full queues it sleeps longer than it takes to empty them
 }
-#: What the runtime depends on. Members are GroupMember's, positions are explicit, ends are seen by their events.
+#: Settings that the runtime depends on: GroupMember handles membership, positions are explicit, ends are reported as
+#: events.
 _CONSUMER_FIXED: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "allow.auto.create.topics": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    "max.poll.interval.ms": 86_400_000,  # GroupMember watches it; this is the highest librdkafka takes
+    "max.poll.interval.ms": 86_400_000,  # GroupMember enforces it; this is librdkafka's maximum
 }
-#: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
+#: Partitions must equal those that Java's producer chooses; otherwise a key's records end in different partitions.
 _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
-#: Behind these StreamsConfig finds the keys of a client that stand in its table (max.poll.records, linger.ms …).
+#: Prefixes whose keys StreamsConfig resolves itself (max.poll.records, linger.ms …).
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
-#: Those of them that librdkafka's producer knows.
+#: The ones that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
-#: Of records without keys: where a writer begins.
+#: The first partition for records without keys.
 _SEEDS = 1 << 16
 
 
 class KafkaClientSupplier:
-    """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
+    """Creates clients from one configuration; ``default.client.supplier`` may name a subclass.
 
-    Where a method returns a Reader or a Writer, a subclass may return a confluent_kafka.Consumer or Producer too, or
-    what has its methods. confluent_consumer() and confluent_producer() make such clients from the configuration.
+    Instead of a Reader or Writer, a subclass may also return a confluent_kafka.Consumer or Producer, or an object with
+    its methods. confluent_consumer() and confluent_producer() create such clients from the configuration.
 
     Raises ConfigError for settings that a client refuses; it names the key.
     """
@@ -94,15 +94,15 @@ class KafkaClientSupplier:
         self._clock = clock or SystemClock()
 
     def get_consumer(self, client_id: str) -> Reader | Consumer:
-        """Return what reads input topics; see the class for what it may be."""
+        """Return the reader of input topics; see the class for the allowed types."""
         return self._reader(client_id, "consumer.", "main.consumer.")
 
     def get_restore_consumer(self, client_id: str) -> Reader | Consumer:
-        """Return what reads changelogs, of restoring active tasks and of standby tasks."""
+        """Return the reader of changelogs, for restores and standby tasks."""
         return self._reader(client_id, "consumer.", "restore.consumer.")
 
     def get_global_consumer(self, client_id: str) -> Reader | Consumer:
-        """Return what reads the topics of global tables."""
+        """Return the reader of the topics of global tables."""
         return self._reader(client_id, "consumer.", "global.consumer.")
 
     def _reader(self, client_id: str, *prefixes: str) -> Reader:
@@ -115,7 +115,7 @@ class KafkaClientSupplier:
         return Fetcher(KafkaBrokers(found), found, self._clock, log)
 
     def _is_own(self, key: str, doing: str, is_built: bool, unknown: Collection[str]) -> bool:
-        """Return whether Penstock reads or writes by itself; the log says what stands against it."""
+        """Return whether Penstock's own client is used; the log names the reason if not."""
         if self._config[key] == "librdkafka":
             return False
         if not is_built:
@@ -125,9 +125,9 @@ class KafkaClientSupplier:
         return is_built and not unknown
 
     def get_producer(self, client_id: str, transactional_id: str | None = None) -> Writer | Producer:
-        """Return what writes: idempotent, with Java's partitioner.
+        """Return the writer: idempotent, with Java's partitioner.
 
-        transactional_id: for exactly-once, None without; transactions are not initialized yet.
+        transactional_id: for exactly-once, otherwise None. Transactions are not initialized yet.
         """
         settings = self._producer_settings(client_id, transactional_id)
         unknown = producing.unknown_settings(settings)
@@ -163,13 +163,13 @@ class KafkaClientSupplier:
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
         if transactional_id is not None:
-            # librdkafka ends a record's time with its transaction's; a longer one is an error there.
+            # librdkafka requires the delivery timeout to be at most the transaction timeout.
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
         return {**self._common(client_id, "producer."), **own, **self._given("producer."), **_PRODUCER_FIXED}
 
     def get_admin(self, client_id: str) -> Admin:
-        """Return what asks the brokers for topics and offsets, makes internal topics and deletes consumed records."""
+        """Return the admin client: it describes topics, lists offsets, creates internal topics, deletes records."""
         given = self._given("admin.")
         settings = {**self._common(client_id, "admin."), **given}
         unknown = sorted(key for key in given if key not in NETWORK_FIELDS and not is_security_key(key))
@@ -178,7 +178,7 @@ class KafkaClientSupplier:
         return KafkaAdmin(network_settings(settings))
 
     def get_admin_client(self, client_id: str) -> AdminClient:
-        """Return librdkafka's admin client, for what the command line asks seldom: groups, deletions of topics."""
+        """Return librdkafka's admin client, which the command line uses for groups and for deleting topics."""
         return librdkafka.make_admin({**self._common(client_id, "admin."), **self._given("admin.")})
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
@@ -189,13 +189,15 @@ class KafkaClientSupplier:
     def get_streams_group_member(
         self, client_id: str, topology: StreamsTopology, instance_id: str | None = None
     ) -> StreamsGroupMember:
-        """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
+        """Return this thread's member of a streams group, where the broker assigns tasks (``group.protocol=streams``,
+        KIP-1071).
+        """
         member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
         return StreamsGroupMember(member_config, network, topology, StreamsGroupBytes(), self._clock, rack)
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
-        """Return what reads the group's committed offsets without being a member; timeout_ms: for one question."""
+        """Return a reader of the group's committed offsets that is no member; timeout_ms: per request."""
         _, network = self._member_settings(client_id, None)
         return GroupOffsetsReader(self._config["application.id"], network, timeout_ms, self._clock)
 
@@ -219,14 +221,14 @@ class KafkaClientSupplier:
         return member_config, network_settings(settings)
 
     def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
-        """Return what all clients share; checks the TLS and SASL keys given behind the prefixes as well."""
+        """Return the settings shared by all clients; also checks TLS and SASL keys with prefixes."""
         shared = self._config.common_client_settings()
         check_security_keys({**shared, **self._given(*prefixes)})
         settings = {_RENAMED.get(name, name): value for name, value in shared.items() if value not in (None, "")}
         return {**settings, "client.id": client_id}
 
     def _given(self, *prefixes: str) -> dict[str, Any]:
-        """Return what was given behind the prefixes, the last one wins, but for keys that StreamsConfig resolves."""
+        """Return the prefixed settings (the last prefix wins), without keys that StreamsConfig resolves."""
         return {
             _RENAMED.get(name, name): value
             for prefix in prefixes
@@ -238,9 +240,9 @@ class KafkaClientSupplier:
 def static_instance_id(config: StreamsConfig, process_id: object, slot: int) -> str | None:
     """Return the ``group.instance.id`` of a slot, None for a dynamic member.
 
-    ``<group.instance.id>-<slot>`` where that is configured; else, with ``penstock.static.membership``, a name that no
-    other host of the application has: ``<application.id>-<process id>-<slot>``. process_id: the one that the state
-    directory keeps, so that a replaced process and a restarted application come back as the same members.
+    ``<group.instance.id>-<slot>`` if that is configured. Otherwise, with ``penstock.static.membership``, a name that no
+    other host has: ``<application.id>-<process id>-<slot>``. process_id: from the state directory, so a replaced
+    process or a restarted application joins as the same member.
     """
     if config["group.instance.id"]:
         return f"{config['group.instance.id']}-{slot}"
@@ -250,5 +252,5 @@ def static_instance_id(config: StreamsConfig, process_id: object, slot: int) -> 
 
 
 def process_id_file(config: StreamsConfig) -> Path:
-    """Return where this host keeps the application's process id."""
+    """Return the path of the file with the application's process id on this host."""
     return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)

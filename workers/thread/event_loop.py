@@ -1,6 +1,6 @@
 """The event loop of a stream thread, which runs users' async functions in a separate thread.
 
-It is started with the first call. uvloop is taken if it is installed.
+The first call starts it. uvloop is used if it is installed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ try:
 except ImportError:
     from asyncio import new_event_loop  # type: ignore[assignment]
 
-#: Calls that end within so many seconds are reported together: each report costs the stream thread an iteration.
+#: Calls that end within this time, in seconds, are reported together, because each report costs the stream thread an
+#: iteration.
 WAKE_SECONDS = 0.001
-#: How long is waited at the end for what lifespans close, in seconds.
+#: Time limit for lifespans to close, in seconds.
 CLOSE_SECONDS = 10.0
 
-#: Makes what runs the calls of a stream thread, by its name and what is to be called when some have ended.
+#: Creates the object that runs a stream thread's async calls; takes its name and a callback for ended calls.
 MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
 
 
 class EventLoopThread(AsyncCalls):
-    """The calls run on a separate thread.
+    """Runs the calls in a separate thread.
 
-    on_ended: is called, by this thread, when calls have ended; also when the loop itself has. new_loop: makes the loop.
+    on_ended: called in that thread when calls, or the loop itself, have ended. new_loop: creates the loop.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class EventLoopThread(AsyncCalls):
         self._calls: LoopCalls | None = None
         self._new: list[Call] = []
         self._scheduled = False
-        self._ended = threading.Event()  # a call, since wait() has looked
+        self._ended = threading.Event()  # a call, since wait() checked
         self._failure: BaseException | None = None
 
     @override
@@ -65,7 +66,7 @@ class EventLoopThread(AsyncCalls):
 
     def _start_new(self) -> None:
         assert self._calls is not None
-        self._scheduled = False  # before the list is taken: what comes from now on wakes the loop up again
+        self._scheduled = False  # before the list is taken: later calls wake the loop again
         new, self._new = self._new, []
         for call in new:
             if not call.done:
@@ -91,7 +92,7 @@ class EventLoopThread(AsyncCalls):
 
     @override
     def in_flight(self, of: Hashable) -> int:
-        """Return how many; raises StreamsError if calls do not run any more."""
+        """Return the number of calls in flight; raises StreamsError if the loop has ended."""
         self._check()
         return 0 if self._calls is None else self._calls.in_flight(of)
 
@@ -111,7 +112,7 @@ class EventLoopThread(AsyncCalls):
         return loop
 
     def _call_ended(self) -> None:
-        if not self._ended.is_set():  # to set it once more takes a lock
+        if not self._ended.is_set():  # setting it again would take a lock
             self._ended.set()
         if self._tells:
             return
@@ -138,7 +139,7 @@ class EventLoopThread(AsyncCalls):
             self._on_ended()
 
     def close(self) -> None:
-        """Cancel all calls, leave the lifespans, end the loop. Raises what a lifespan raised at its end."""
+        """Cancel all calls, exit the lifespans, end the loop. Raises the error of a lifespan's exit."""
         loop, calls, thread = self._loop, self._calls, self._thread
         if loop is None or calls is None or thread is None:
             return
@@ -158,6 +159,6 @@ class EventLoopThread(AsyncCalls):
 
 
 def _cancel(call: Call) -> None:
-    call.done = True  # one that was not started yet never is
+    call.done = True  # a call not started yet never starts
     if call.task is not None:
         call.task.cancel()

@@ -1,6 +1,6 @@
 """The stream thread: the loop that polls, restores, processes, punctuates and commits (seeds 000 and 001).
 
-Kafka Streams: StreamThread. Here each one is the main thread of its own process.
+Kafka Streams: StreamThread. In Penstock each one is the main thread of its own process.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 from penstock.topology.graph.topology import Topology
 
-from ..control.messages import Failed, StateChanged, ThreadControl
+from ..control.messages import Failed, StateChanged, ThreadControl, ThreadSpec
 from ..control.stream_thread_state import StreamThreadState
 from ..tasks.partition_consumer import InvalidOffsetError
 from ..tasks.task_commits import NOT_COMMITTED
 from .batch_sizer import BatchSizer
 from .garbage_collection import tuned_garbage_collection
-from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
+from .stream_thread_parts import StreamThreadParts, create_parts
 from .thread_commands import ThreadCommands
 
 _S = StreamThreadState
 
 
 class RestoreBudget(NamedTuple):
-    """How long one call restores, in ms, and how many records of changelogs it takes at once.
+    """The time limit of one restore call, in ms, and its batch size in changelog records.
 
-    A larger batch makes a larger write, which costs less for each row, and of several records of a key one row; but
-    tasks that run wait for it. It is never more than what was fetched ahead.
+    A larger batch makes a larger write, which costs less per row, and merges several records of a key into one row. But
+    running tasks wait for it. A batch never exceeds the prefetched records.
     """
 
     ms: int
     batch_records: int
 
 
-#: While other tasks run, and while none does.
+#: While other tasks run, and while none run.
 RESTORE_BUDGET = RestoreBudget(50, 10_000)
 RESTORE_ALONE_BUDGET = RestoreBudget(200, 50_000)
 
-#: How long a poll waits while an assignment is awaited, in ms: the answer comes through another connection, which
-#: cannot wake the poll.
+#: How long a poll waits for records while an assignment is pending, in ms: the response arrives on another connection,
+#: which cannot wake the poll.
 REBALANCE_POLL_MS = 10
 #: How long a restore waits for records while other tasks run but have nothing to process, in ms.
 RESTORE_IDLE_WAIT_MS = 5
-#: How often is looked for a task whose stores are to be persisted, in ms.
+#: How often to check for a task whose stores are due to be persisted, in ms.
 PERSIST_CHECK_MS = 250
-#: How long a poll waits while another process here has not given back the files of a task yet, in ms.
+#: How long a poll waits while another process here still holds the lock of a task's directory, in ms.
 LOCK_POLL_MS = 10
-#: How long a thread that shuts down waits for an assignment that it still has joined for, in ms; without it the last
-#: commit is refused. Others may take much longer to come back.
+#: How long a thread that shuts down waits for a pending assignment, in ms; without it the last commit is refused. Other
+#: members may take much longer to rejoin.
 SHUTDOWN_REBALANCE_WAIT_MS = 10_000
 
 
@@ -59,7 +59,7 @@ class StreamThread:
     """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
-        self.name = parts.thread_client_id
+        self.name = parts.name
         self.task_manager = parts.task_manager
         self.metrics = parts.metrics
         self.num_iterations = 1
@@ -79,24 +79,25 @@ class StreamThread:
         self._batches = BatchSizer()
         config = parts.config
         self.poll_ms: int = config["poll.ms"]
+        self._poll_records: int = config["max.poll.records"]
         self._commit_interval_ms: int = config["commit.interval.ms"]
         self._purge_interval_ms: int = config["repartition.purge.interval.ms"]
         self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
-        self._buffer_limit = max(config["buffered.records.per.partition"], parts.poll_records)
+        self._buffer_limit = max(config["buffered.records.per.partition"], config["max.poll.records"])
         self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self.time.now_ms
-        self._leave_group = not parts.static_member
+        self._leave_group = parts.instance_id is None
         self._shutdown_deadline_ms = 0
 
     @classmethod
     def create(cls, topology: Topology, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
-        """Make a stream thread with its clients; overrides: see create_parts."""
+        """Create a stream thread with its clients; overrides: see create_parts."""
         return cls(create_parts(topology, spec, control, **overrides))
 
     # -- state
 
     @property
     def state(self) -> StreamThreadState:
-        """Where the thread is in its life."""
+        """The thread's state."""
         return self._states.state
 
     @property
@@ -107,7 +108,7 @@ class StreamThread:
     # -- life
 
     def run(self) -> None:
-        """Run until the thread is DEAD. Raises what ended it, unless it was shut down."""
+        """Run until the thread is DEAD. Raises the error that ended it, if any."""
         self._log.info("Starting")
         if self.state is not _S.CREATED:
             self._log.info("StreamThread already shutdown. Not running")
@@ -123,13 +124,13 @@ class StreamThread:
             self._log.exception("Encountered the following error during processing: %s", error)
             self._report(error)
             if isinstance(error, HandedOverError):
-                self._leave_group = True  # no process replaces it, and a handover waits until the group is empty
+                self._leave_group = True  # it is not replaced, and a handover waits until the group is empty
             raise
         finally:
             self.complete_shutdown(clean_run)
 
     def start(self) -> None:
-        """Read the global tables and join the group: what comes before the first iteration."""
+        """Read the global tables and join the group, before the first iteration."""
         self._states.transition_to(_S.STARTING)
         self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
         self.global_state.start()
@@ -143,14 +144,14 @@ class StreamThread:
     def goes_on(self) -> bool:
         """Whether another iteration follows, until the thread is stopped.
 
-        A rebalance that is under way is carried to its end, because in the middle of it nothing can be committed.
+        A pending rebalance is completed first, because nothing can be committed during it.
         """
         return self.is_running or (
             self.group.rebalance_in_progress and self._parts.clock.monotonic_ms() < self._shutdown_deadline_ms
         )
 
     def run_once_guarded(self) -> None:
-        """Do one iteration, and what is to be done if it finds tasks that have moved, or whose state is no good."""
+        """Run one iteration; handle tasks that have migrated or whose state is corrupted."""
         try:
             self.run_once()
         except TaskCorruptedError as error:
@@ -185,18 +186,18 @@ class StreamThread:
         self.group.lose()
 
     def shutdown(self, leave_group: bool = False) -> None:
-        """Ask the thread to end; it commits and closes its tasks first. leave_group: although it is a static member."""
+        """Request the thread to end; it first commits and closes its tasks. leave_group: even as a static member."""
         self._log.info("Informed to shut down")
         self._leave_group = self._leave_group or leave_group
         self.group.closing = True
         self._shutdown_deadline_ms = self._parts.clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
         if self._states.transition_to(_S.PENDING_SHUTDOWN) is _S.CREATED:
-            self.complete_shutdown(clean_run=True)  # it was never started, so no loop will
+            self.complete_shutdown(clean_run=True)  # it was never started, so there is no loop to do it
 
     def complete_shutdown(self, clean_run: bool) -> None:
-        """Close everything, in this order: tasks while the group still counts on this member, then what they used.
+        """Close everything: first the tasks, while this member still owns them, then the clients.
 
-        clean_run False closes the tasks without a commit. Each step gets its turn, whatever the ones before it did.
+        With clean_run False the tasks are closed without a commit. A failed step does not prevent the following ones.
         """
         self._states.transition_to(_S.PENDING_SHUTDOWN)
         self._log.info("Shutting down %s", "clean" if clean_run else "unclean")
@@ -205,7 +206,7 @@ class StreamThread:
         if unclosed is not None and clean_run:
             self._report(unclosed)
         self._close("producer", self.producer.close)
-        # Leaving tells the others at once; a static member's tasks wait for the process that replaces it.
+        # Leaving lets others take over immediately; a static member's tasks wait for its replacement.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
         self._close("changelog reader", parts.changelog_reader.close)
         self._close("event loop", parts.async_calls.close)  # it wakes the consumer
@@ -217,7 +218,7 @@ class StreamThread:
         self._log.info("Shutdown complete")
 
     def _close(self, what: str, close: Callable[[], None]) -> Exception | None:
-        """Return what the step raised, which is logged: the next step comes all the same."""
+        """Run a step and return its error, which is logged; the caller continues."""
         try:
             close()
         except Exception as error:  # noqa: BLE001  see above
@@ -232,13 +233,15 @@ class StreamThread:
     # -- one iteration
 
     def run_once(self) -> None:
-        """Do everything once: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
+        """Run one iteration: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
         self.time.advance()
         start_ms = self.time.now_ms
         self.commands.poll()
         self.group.poll()
         poll_ms = self._poll_phase()
-        if not self.group.in_doubt:  # what was written before would end the changelogs of tasks that others have now
+        if (
+            not self.group.in_doubt
+        ):  # otherwise buffered records could be appended to changelogs that other members own now
             self.producer.poll()
         if not self.is_running:
             self._log.debug(
@@ -253,16 +256,16 @@ class StreamThread:
         self._maybe_persist()
         self._parts.open_transactions.poll()
         if self._parts.stalls.check(self.time.now_ms):
-            self.shutdown()  # the supervisor replaces a process that ends without a command
+            self.shutdown()  # the supervisor replaces a process that ends without a request
         self.status.report()
 
     def _poll_phase(self) -> int:
-        """Read what has been fetched and hand it to the tasks. Returns how long it took in ms."""
+        """Take fetched records and pass them to the tasks. Returns the latency in ms."""
         self.task_manager.balance_fetching(self._buffer_limit)
         before_ms = self.time.now_ms
         wait_ms = self.poll_time_ms()
         if not self.group.in_doubt:
-            self.producer.send_due()  # it is not to wait for records
+            self.producer.send_due()  # due batches must not wait for records
             wait_ms = self.producer.wait_ms(wait_ms)
         records = self.poll_requests(wait_ms)
         self.time.advance()
@@ -274,11 +277,11 @@ class StreamThread:
         return latency_ms
 
     def poll_time_ms(self) -> int:
-        """Return how long the next poll may wait for records, in ms."""
+        """Return how long the next poll may block, in ms."""
         if self.group.rebalance_in_progress:
             return min(REBALANCE_POLL_MS, self.poll_ms)
         if self.state is _S.PARTITIONS_ASSIGNED:
-            # Restoring should start or go on at once; with nothing to do but wait for a lock, there is time.
+            # Restoring should start or continue immediately, unless all tasks only wait for a lock.
             return min(LOCK_POLL_MS, self.poll_ms) if self.task_manager.waits_for_locks() else 0
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
             due_ms = self.task_manager.batch_due_ms()
@@ -289,18 +292,18 @@ class StreamThread:
         raise StreamsError(f"{self._log.prefix}Unexpected state {self.state.name} during normal iteration")
 
     def poll_requests(self, poll_time_ms: int) -> Records:
-        """Return the next batch by partition, waiting up to poll_time_ms for its first record."""
+        """Return the next batch by partition; block up to poll_time_ms for its first record."""
         self._last_poll_ms = self.time.now_ms
         records: Records = {}
         try:
-            records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
+            records = self._consumer.poll(self._poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
             self._parts.invalid_positions.add(error)
         self._parts.invalid_positions.reset()
         return records
 
     def initialize_and_restore_phase(self) -> int:
-        """Open new tasks and restore them for a bounded time. Returns how many records were restored."""
+        """Open new tasks and restore them for a bounded time. Returns the number of restored records."""
         state = self.state
         if state is not _S.PARTITIONS_ASSIGNED and not (
             state is _S.RUNNING and self.task_manager.needs_initialization_or_restoration()
@@ -325,7 +328,7 @@ class StreamThread:
         return restored
 
     def _restore(self, wait_ms: int, budget: RestoreBudget) -> int:
-        """Read changelogs, of active and of standby tasks. Returns how many records were applied."""
+        """Read the changelogs of active and standby tasks. Returns the number of applied records."""
         reader, metrics, now_ms = self.changelog_reader, self.metrics, self.time.now_ms
         restored, updated = reader.total_restored, reader.total_updated
         applied = reader.restore(wait_ms / 1000, budget.ms, budget.batch_records)
@@ -335,10 +338,10 @@ class StreamThread:
         return applied
 
     def process_and_maybe_commit(self, start_ms: int, poll_ms: int) -> int:
-        """Process what is buffered, with punctuation and commits in between. Returns how many records were processed.
+        """Process buffered records, with punctuation and commits in between. Returns the number of processed records.
 
-        num_iterations is Kafka Streams': it grows by one each time, and is halved after a punctuation or commit, and
-        when half of max.poll.interval.ms has passed since the last poll, which also ends this call.
+        num_iterations follows Kafka Streams: it grows by one per round, and is halved after a punctuation or commit. It
+        is also halved, and this call ends, when half of max.poll.interval.ms has passed since the last poll.
         """
         if self.paused or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
             return 0
@@ -374,7 +377,7 @@ class StreamThread:
         return total
 
     def _process(self) -> tuple[int, int]:
-        """Return how many records were processed, and in how many ms."""
+        """Process once. Returns the number of processed records and the latency in ms."""
         iterations = self.num_iterations
         self._log.debug("Processing tasks with %s iterations.", iterations)
         processed = self.task_manager.process(self._batches.max_records(iterations))
@@ -388,7 +391,7 @@ class StreamThread:
         return processed, latency_ms
 
     def maybe_punctuate(self) -> tuple[int, int]:
-        """Run the punctuations that are due. Returns how many ran, and in how many ms."""
+        """Run due punctuations. Returns how many ran, and the latency in ms."""
         punctuated = self.task_manager.punctuate()
         if not punctuated:
             return 0, 0
@@ -398,9 +401,9 @@ class StreamThread:
         return punctuated, latency_ms
 
     def maybe_commit(self) -> int:
-        """Commit all tasks if commit.interval.ms has passed, else those whose code asked for it.
+        """Commit all tasks if commit.interval.ms has passed, otherwise those whose code requested it.
 
-        Returns how many were committed, or NOT_COMMITTED in the middle of a rebalance.
+        Returns how many were committed, or NOT_COMMITTED during a rebalance.
         """
         self.task_manager.commits.take_answer()
         since_ms = self.time.now_ms - self._last_commit_ms
@@ -443,7 +446,7 @@ class StreamThread:
         return committed
 
     def maybe_update_standby_tasks(self) -> int:
-        """Let standby tasks follow their changelogs for a bounded time. Returns how many records were applied."""
+        """Apply changelog records to standby tasks for a bounded time. Returns the number of applied records."""
         if self.state is not _S.RUNNING or self.paused or not self.task_manager.standby.running:
             return 0
         updated = self._restore(0, RESTORE_BUDGET)

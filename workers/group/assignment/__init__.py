@@ -1,1 +1,1 @@
-"""Who gets which task: the partition assignor and its wire format."""
+"""The assignment of tasks: the partition assignor and its wire format."""

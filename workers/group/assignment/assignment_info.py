@@ -31,10 +31,10 @@ ByHost = Mapping[str, Partitions]
 class AssignmentInfo:
     """A member's assignment by the leader.
 
-    version: the lowest one used in the group; commonly_supported_version: the highest that all understand.
-    active, standby: this member's tasks. partitions_by_host: input partitions of all active tasks by user endpoint
-    (host:port), standby_partitions_by_host: of all standby tasks. next_rebalance_ms: when this member shall join again,
-    in ms since the epoch; 0 at once, None not at all.
+    version: the lowest one used in the group; commonly_supported_version: the highest that all understand. active,
+    standby: this member's tasks. partitions_by_host: input partitions of all active tasks by user endpoint (host:port),
+    standby_partitions_by_host: of all standby tasks. next_rebalance_ms: when this member must join again, in ms since
+    the epoch; 0: immediately, None: never.
     """
 
     version: int
@@ -52,7 +52,7 @@ class AssignmentInfo:
         return sorted(partition for partitions in self.active.values() for partition in partitions)
 
     def encode(self) -> bytes:
-        """Return the bytes. Of active tasks they have one id for each of active_partitions."""
+        """Encode it. Active tasks are written as one id for each of active_partitions."""
         version, writer = self.version, Writer()
         writer.int32(version)
         if version >= PROBING_VERSION:
@@ -90,7 +90,7 @@ class AssignmentInfo:
         active_partitions: Collection[TopicPartition],
         latest_version: int = LATEST_SUPPORTED_VERSION,
     ) -> AssignmentInfo:
-        """Read the leader's bytes. active_partitions: those in the envelope around them.
+        """Decode the leader's bytes. active_partitions: those in the envelope around them.
 
         Raises MalformedInfoError, also for a version above latest_version.
         """

@@ -1,4 +1,4 @@
-"""How long the changelogs are, for the lags that the leader compares; asked only by the leader, in each rebalance."""
+"""End offsets of changelogs: the group's leader computes lags from them, and a commit stores them with the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ChangelogOffsets(Protocol):
-    """Asks the brokers. Runs while the member joins, so it must not call the member."""
+    """Requests offsets from the brokers. The leader does so while it joins, so it must not call the member."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offset of each partition; raises StreamsError."""
@@ -26,17 +26,17 @@ class ChangelogOffsets(Protocol):
 
 
 class CommittedOffsets(Protocol):
-    """Reads the group's committed offsets; membership.offsets_reader.GroupOffsetsReader is one."""
+    """Reads the group's committed offsets; clients.group.offsets_reader.GroupOffsetsReader is one."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the offset of each partition, None without one; raises StreamsError."""
 
 
 class AdminChangelogOffsets(ChangelogOffsets):
-    """By the partitions' leaders, and a reader of the group's offsets.
+    """Requests end offsets from the partitions' leaders, and committed offsets from the group's coordinator.
 
-    timeout_ms: for one question. The group waits meanwhile and this member sends no heartbeats, so two such times must
-    be well below ``session.timeout.ms``.
+    timeout_ms: for one request. In the leader the group waits meanwhile, and this member sends no heartbeats: twice the
+    timeout must be well below ``session.timeout.ms``.
     """
 
     def __init__(self, admin: Admin, committed: CommittedOffsets, timeout_ms: int = 10_000) -> None:

@@ -1,7 +1,7 @@
-"""One client as the task assignors see it (Kafka Streams: ClientState), and their settings (AssignmentConfigs).
+"""A client, for the task assignors (Kafka Streams: ClientState), and their settings (AssignmentConfigs).
 
-A client is one application instance: one state directory on one host, with one process id that is kept there. Its
-consumers are its stream threads, each a separate process; a task moves between them without replay.
+A client is one application instance: one state directory on one host, which holds its process id. Its consumers are its
+stream threads, each a separate process; a task moves between them without a restore.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class AssignmentConfigs:
     """Settings of the assignment by Kafka Streams' names; acceptable_recovery_lag in offsets, the interval in ms.
 
-    The costs are None where each assignor has its own. spread: whether tasks that stay, and those that are dealt out,
-    are spread over sub-topologies and loads (spread.py); else they are where Kafka Streams puts them.
+    Costs are None to use each assignor's defaults. spread: whether to spread tasks over sub-topologies and loads
+    (spread.py), or to assign them as Kafka Streams does.
     """
 
     acceptable_recovery_lag: int = 10_000
@@ -57,14 +57,13 @@ class AssignmentConfigs:
 
 @dataclass(slots=True, eq=False)
 class ClientState:
-    """What a client had, the positions of its copies, and what an assignor gives it.
+    """A client's previous tasks, the lags of its copies, and its newly assigned tasks.
 
-    rack: client.rack, empty if it has none, None if its threads say different things. consumers: member ids of its
-    threads. previous_tasks: of each consumer, the tasks that it had, active and standby; previous_stateful_tasks: those
-    of which it has state on its disk, open or not.
-    lags: for each stateful task how many offsets its copy here is behind, LATEST_OFFSET where it runs here. A copy of
-    unknown extent counts as none; Kafka Streams would rank it before all others.
-    loads: of all clients' tasks, see spread.py. rank: in which order a leader on Java would meet the clients.
+    rack: client.rack, empty if it has none, None if its threads differ. consumers: member ids of its threads.
+    previous_tasks: by consumer, its previous active and standby tasks; previous_stateful_tasks: those with state on its
+    disk, open or not. lags: by stateful task, how many offsets its copy here is behind, LATEST_OFFSET if it runs here.
+    A copy with unknown offsets counts as missing; Kafka Streams would rank it first. loads: of all clients' tasks, see
+    spread.py. rank: the client's position in the iteration order of a leader on Java.
     """
 
     process_id: UUID
@@ -84,17 +83,17 @@ class ClientState:
 
     @property
     def capacity(self) -> int:
-        """How many threads it has."""
+        """The number of its threads."""
         return len(self.consumers)
 
     @property
     def assigned_task_count(self) -> int:
-        """How many tasks it was given, of both kinds."""
+        """The number of its assigned tasks, active and standby."""
         return len(self.active_tasks) + len(self.standby_tasks)
 
     @property
     def assigned_task_load(self) -> float:
-        """Tasks of both kinds per thread."""
+        """Assigned tasks per thread, active and standby."""
         return self.assigned_task_count / self.capacity
 
     @property
@@ -103,16 +102,16 @@ class ClientState:
         return len(self.active_tasks) / self.capacity
 
     def has_assigned_task(self, task: TaskId) -> bool:
-        """True if it was given the task as an active or a standby one."""
+        """True if the task is assigned to it, as active or standby."""
         return task in self.active_tasks or task in self.standby_tasks
 
     def assign_active(self, task: TaskId) -> None:
-        """Give it an active task; raises ValueError if it has the task already."""
+        """Assign an active task; raises ValueError if it already has the task."""
         self._require_unassigned(task)
         self.active_tasks.add(task)
 
     def assign_standby(self, task: TaskId) -> None:
-        """Give it a standby task; raises ValueError if it has the task already."""
+        """Assign a standby task; raises ValueError if it already has the task."""
         self._require_unassigned(task)
         self.standby_tasks.add(task)
 
@@ -121,7 +120,7 @@ class ClientState:
             raise ValueError(f"task {task} is already assigned to client {self.process_id}; this is a bug")
 
     def compute_task_lags(self, end_offset_sums: Mapping[TaskId, int]) -> None:
-        """Fill lags for the stateful tasks, whose end offset sums are given."""
+        """Compute the lags of stateful tasks from their end offset sums."""
         for task, end in end_offset_sums.items():
             offset = self.offset_sums.get(task, 0)
             if offset == LATEST_OFFSET:
@@ -158,5 +157,5 @@ def least_loaded(
     suits: Callable[[ClientState], bool],
     load: Callable[[ClientState], float] = lambda client: client.assigned_task_load,
 ) -> ClientState | None:
-    """Return the suiting client with the least load, the first of equals (Kafka: ConstrainedPrioritySet)."""
+    """Return the suitable client with the least load, the first of equals (Kafka: ConstrainedPrioritySet)."""
     return min((client for client in clients if suits(client)), key=load, default=None)

@@ -1,13 +1,13 @@
-"""The cheapest assignment of tasks to clients; of several cheapest ones, that of Kafka Streams (its class Graph).
+"""The cheapest assignment of tasks to clients; among equally cheap ones, that of Kafka Streams (its class Graph).
 
-Kafka Streams cancels negative cycles. To find one, Bellman-Ford goes over all edges as many times as there are nodes.
-If the last pass still shortens a distance, a negative cycle is behind that node, and the tasks on it change places.
-Which cycle that is, and so which of equally cheap assignments is the result, depends on every pass.
+Kafka Streams cancels negative cycles. To find one, Bellman-Ford relaxes all edges as many times as there are nodes. If
+the last pass still shortens a distance, that node is reachable from a negative cycle, and the tasks on the cycle change
+places. Which cycle is found, and so which of equally cheap assignments results, depends on every pass.
 
-The same cycles are found here with less work. A pass visits all tasks before the client nodes, so that of all tasks
-only the first one that offers a client node the shortest distance counts. Tasks from elsewhere offer the same to all
-clients of a rack. Source and sink are on no cycle, because their edges are full. And while there is a negative cycle,
-distances fall without end, sooner or later in a pattern that repeats every few passes: those are skipped.
+This module finds the same cycles with less work. A pass visits all tasks before the client nodes, so for each client
+node only the first task with the shortest distance counts. Tasks of other clients offer the same distance to all
+clients of a rack. Source and sink are on no cycle, because their edges are full. While there is a negative cycle,
+distances decrease without end, and after some time in a pattern that repeats every few passes; such passes are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .task_groups import CLIENT, Node, TaskGroup, Ways
 
 
 def cancel_negative_cycles(groups: Sequence[TaskGroup]) -> None:
-    """Let tasks change places until no change is cheaper. Each client keeps as many tasks as it has."""
+    """Exchange tasks until no exchange is cheaper. Each client keeps its number of tasks."""
     while (search := _CycleSearch(groups)).finds_a_cycle():
         search.cancel_it()
 
@@ -33,7 +33,7 @@ class _SavedDistances(NamedTuple):
 
 
 class _GroupDistances:
-    """The shortest distances to a group's nodes so far, and from which task or client they come (origins).
+    """The shortest distances to a group's nodes so far, and the tasks or clients before them (origins).
 
     nodes: to the client nodes. offered: the same when they last relaxed their tasks. source: to the source, over the
     group's tasks.
@@ -53,7 +53,7 @@ class _GroupDistances:
         return [offered[owner] - cost for owner, cost in zip(self._group.owners, self._costs, strict=True)]
 
     def relax(self) -> bool:
-        """Relax the edges from tasks to client nodes, then those from client nodes to tasks; return if any was."""
+        """Relax the edges from tasks to client nodes, then those from client nodes to tasks; return whether any was."""
         group, nodes = self._group, self.nodes
         tasks = self.tasks()
         self.source = min(tasks)
@@ -65,14 +65,14 @@ class _GroupDistances:
                 native = offers[rack][task]
                 if native < distance or (native == distance and task < origin):
                     distance, origin = native, task
-            # What its own tasks offer is never shorter: it is what the client node offered them.
+            # A client's own tasks never offer a shorter distance, because theirs comes from the client node.
             if distance < nodes[client]:
                 nodes[client], self._origins[client] = distance, origin
         before, self.offered = self.offered, list(nodes)
         return before != nodes
 
     def save(self) -> _SavedDistances:
-        """Return what shift compares with."""
+        """Return the values that shift compares with."""
         return _SavedDistances(list(self.nodes), self.offered, list(self._origins))
 
     def shift(self, saved: _SavedDistances) -> int | None:
@@ -91,7 +91,7 @@ class _GroupDistances:
     def relax_first(self, source: int) -> int | None:
         """Relax the first edge from a task that shortens a distance, None if none does.
 
-        Return the client to whose node it leads. The source is no way on: then the client of the task is returned.
+        Return the client of the node that it leads to; if it leads to the source, the client of the task.
         """
         for task, distance in enumerate(self.tasks()):
             owner = self._group.owners[task]
@@ -105,7 +105,9 @@ class _GroupDistances:
 
 
 class _Saved(NamedTuple):
-    """The distances after so many passes. crossed: client nodes from or to whose client was relaxed since."""
+    """The distances after some number of passes. crossed: client nodes with a relaxed edge from or to their client
+    since.
+    """
 
     done: int
     groups: Sequence[_SavedDistances]
@@ -222,9 +224,9 @@ class _CycleSearch:
     def _shifts(self) -> tuple[list[int], list[int]] | None:
         """Return by how much the distances of groups and clients have changed since they were saved.
 
-        None if they will not change by as much again after as many passes. They will if those of a group have changed
-        alike, none less than one to which it has an edge, and as much as one over whose edge it was relaxed: what was
-        not shorter will not be.
+        None if they will not change by the same amounts after as many further passes. They will if all distances of a
+        group have changed equally, none by less than a distance to which it has an edge, and by as much as the one
+        whose edge relaxed it: edges that were not shorter then stay so.
         """
         saved = self._saved
         groups = [now.shift(then) for now, then in zip(self._distances, saved.groups, strict=True)]

@@ -1,4 +1,4 @@
-"""What the members of a described group run: their topology, their tasks, and what these read."""
+"""The topologies and tasks of a described group's members, and the topics of these tasks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .subscription_info import Partitions, SubscriptionInfo
 
 
 def facts_told(member: GroupMemberDescription) -> Facts | None:
-    """Return the topology that a member runs, None if it does not tell: in a streams group, or one on Java."""
+    """Return the topology of a member, None if it is not in its metadata: in a streams group, or on Java."""
     if member.subscription is None:
         return None
     try:
         return unpack_facts(SubscriptionInfo.decode(member.subscription.user_data, "a member of the group").facts)
-    except (StreamsError, ValueError):  # another program's, or of a member that is just joining
+    except (StreamsError, ValueError):  # of another program, or of a member that is joining
         return None
 
 
 def tasks_given(member: GroupMemberDescription) -> Mapping[TaskId, Partitions]:
-    """Return a member's active and standby tasks with what they read, which a streams group does not tell.
+    """Return a member's active and standby tasks with their partitions; a streams group does not have them.
 
     None while the group rebalances.
     """
@@ -33,13 +33,13 @@ def tasks_given(member: GroupMemberDescription) -> Mapping[TaskId, Partitions]:
         return dict.fromkeys(member.tasks.active | member.tasks.replicas, frozenset())
     try:
         info = AssignmentInfo.decode(member.assignment.user_data, member.assignment.active)
-    except StreamsError:  # another program's, or of a member that is just joining
+    except StreamsError:  # of another program, or of a member that is joining
         return {}
     return {**info.standby, **info.active}
 
 
 def topics_read(group: GroupDescription) -> Mapping[str, list[str]]:
-    """Return what the members' tasks read, by sub-topology."""
+    """Return the topics that the members' tasks read, by sub-topology."""
     found: dict[str, set[str]] = defaultdict(set)
     for member in group.members:
         for task, partitions in tasks_given(member).items():

@@ -1,4 +1,4 @@
-"""The leader's two ends: what all members sent, as clients; and the clients' tasks, as what each member is sent."""
+"""The leader's input and output: the members' subscriptions as clients, and the clients' tasks as assignments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupSubscriptions:
 
     @classmethod
     def decode(cls, members: Mapping[str, MemberSubscription], latest_version: int) -> GroupSubscriptions:
-        """Read them; raises TaskAssignmentError, which names the member."""
+        """Decode them; raises TaskAssignmentError with the member's id."""
         infos = {
             member: SubscriptionInfo.decode(subscription.user_data, member, latest_version)
             for member, subscription in sorted(members.items())
@@ -46,14 +46,14 @@ class GroupSubscriptions:
 
     @property
     def shutdown_requested(self) -> bool:
-        """True if a member wants the whole application to end."""
+        """True if a member has requested a shutdown of the whole application."""
         return any(info.error is AssignorError.SHUTDOWN_REQUESTED for info in self.infos.values())
 
 
 class GroupMembers:
-    """Which member owns what, for one plan. tasks: all tasks with their input partitions.
+    """The members, grouped into clients, and the tasks they own. tasks: all tasks with their input partitions.
 
-    owners: of each task that members own now, its owner; None if several say so, in which case none may keep it.
+    owners: the owner of each task that is owned now; None if several members claim it, in which case none keeps it.
     """
 
     def __init__(self, subscriptions: GroupSubscriptions, tasks: Mapping[TaskId, Partitions]) -> None:
@@ -72,7 +72,7 @@ class GroupMembers:
         self.clients = self._clients()
 
     def endpoint(self, client: ClientState) -> str:
-        """Return the user endpoint of a client as host:port, empty without one or if it is none."""
+        """Return the user endpoint of a client as host:port, empty if missing or invalid."""
         texts = (self.infos[consumer].user_endpoint for consumer in sorted(client.consumers))
         return next((found for text in texts if (found := host_and_port(text))), "")
 
@@ -117,10 +117,10 @@ def host_and_port(endpoint: str) -> str:
 
 @dataclass(eq=False)
 class GroupAssignment:
-    """Deals each client's tasks out to its threads, and withholds what others still own.
+    """Distributes each client's tasks over its threads, and withholds tasks that others still own.
 
-    tasks: all tasks with their input partitions. leader: process id of the leader's client, one of whose members is
-    told to join again at probing_rebalance_ms (ms since the epoch), None for no probing rebalance.
+    tasks: all tasks with their input partitions. leader: process id of the leader's client, one of whose members joins
+    again at probing_rebalance_ms (ms since the epoch); None: no probing rebalance.
     """
 
     subscriptions: GroupSubscriptions
@@ -135,7 +135,7 @@ class GroupAssignment:
         self._withheld: dict[str, set[TaskId]] = {}
 
     def encoded(self) -> dict[str, MemberAssignment]:
-        """Return what each member is sent."""
+        """Return the assignment of each member, encoded."""
         clients = self.members.clients.values()
         active_by_host, standby_by_host = self._partitions_by_host()
         active: dict[str, dict[TaskId, Partitions]] = {}
@@ -188,7 +188,7 @@ class GroupAssignment:
             planned = {*stateful_by_thread[consumer], *stateless_by_thread[consumer]}
             withheld = {task for task in planned if self.members.owners.get(task, consumer) != consumer}
             self._withheld[consumer] = withheld
-            # Its own standby copy stays open until the active task arrives, lest its state be closed in between.
+            # Its own standby task stays open until the active task arrives, so the state is not closed in between.
             kept = withheld & self.members.infos[consumer].standby_tasks
             active[consumer] = {task: self.tasks[task] for task in sorted(planned - withheld)}
             standby[consumer] = {task: self.tasks[task] for task in sorted({*standby_by_thread[consumer], *kept})}
@@ -200,10 +200,10 @@ class GroupAssignment:
                 )
 
     def _next_rebalances(self) -> dict[str, int]:
-        """Return which members shall join again, and when."""
+        """Return which members must join again, and when."""
         rebalances = {member: 0 for member, tasks in self._withheld.items() if tasks}
         if self.probing_rebalance_ms is not None:
             candidates = sorted(self.members.clients[self.leader].consumers - rebalances.keys())
-            if candidates:  # else the followup rebalance comes first anyway
+            if candidates:  # otherwise the followup rebalance is earlier anyway
                 rebalances[candidates[0]] = self.probing_rebalance_ms
         return rebalances

@@ -1,6 +1,6 @@
-"""Keeps a topology out of a group that runs another one: it would be given the wrong tasks, or give them to others.
+"""Keeps a member out of a group with another topology, where it would get or assign the wrong tasks.
 
-Out of a group of programs that are no Kafka Streams applications, too.
+Also keeps it out of a group of programs that are not Kafka Streams applications.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.topology.records import TaskId
 from .subscription_info import Partitions, SubscriptionInfo
 from .topics_info import TopicsInfo
 
-#: What a reader can do about it.
+#: What the operator can do.
 ADVICE = (
     "Two applications have the same application.id, or members run different versions of a program: give each one its "
     "own id, and stop all members before a changed topology starts. `penstock plan` shows what differs."
@@ -25,10 +25,10 @@ class OtherTopologyError(TaskAssignmentError):
 
 
 def unfit(tasks: Mapping[TaskId, Partitions], topics: Mapping[int, TopicsInfo]) -> str | None:
-    """Return what is wrong with tasks of another topology, None for nothing.
+    """Return why tasks belong to another topology, None if they do not.
 
-    Their records would go through the wrong processors, or through none. topics: those of this topology; none while
-    they are not known.
+    Their records would be processed by the wrong processors, or by none. topics: those of this topology; empty while
+    unknown.
     """
     for task, partitions in sorted(tasks.items()) if topics else ():
         info = topics.get(task.subtopology)
@@ -46,7 +46,7 @@ def unfit(tasks: Mapping[TaskId, Partitions], topics: Mapping[int, TopicsInfo]) 
 def refuse_other_topology(
     group_id: str, running: Collection[Mapping[TaskId, Partitions]], topics: Mapping[int, TopicsInfo]
 ) -> None:
-    """Raise OtherTopologyError if members of the group run tasks that are others here. running: of each member."""
+    """Raise OtherTopologyError if members of the group run tasks of another topology. running: by member."""
     for tasks in running:
         if reason := unfit(tasks, topics):
             raise OtherTopologyError(f"Group {group_id} runs another topology: {reason} {ADVICE}")
@@ -55,11 +55,11 @@ def refuse_other_topology(
 def refuse_consumers(group_id: str, members: Collection[str]) -> None:
     """Raise OtherTopologyError for a consumer group (KIP-848) with members; members: their client ids.
 
-    Its broker would let this member in, give it partitions that it cannot make tasks of, and take them from the others.
+    The broker would accept this member, and move partitions to it that belong to no task.
     """
     if members:
         raise OtherTopologyError(
-            f"Group {group_id} is a consumer group of programs that are no Kafka Streams applications: "
+            f"Group {group_id} is a consumer group of programs that are not Kafka Streams applications: "
             f"{', '.join(sorted(set(members)))}. Stop them, or choose another application.id."
         )
 
@@ -67,7 +67,7 @@ def refuse_consumers(group_id: str, members: Collection[str]) -> None:
 def refuse_to_lead(
     infos: Mapping[str, SubscriptionInfo], owned: Mapping[str, Partitions], topics: Mapping[int, TopicsInfo]
 ) -> None:
-    """Raise OtherTopologyError if a member runs what this topology has not: its leader would take that away from it.
+    """Raise OtherTopologyError if a member runs tasks that this topology lacks: this leader would revoke them.
 
     owned: the partitions of each member's active tasks; topics: those of this topology.
     """

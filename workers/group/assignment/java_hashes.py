@@ -1,4 +1,4 @@
-"""Hash codes and the order of Kafka Streams' ids in Java, where they decide which of equals comes first."""
+"""Java's hash codes and order of Kafka Streams' ids, which decide between equal candidates."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def process_hash(process_id: UUID) -> int:
 
 
 def process_order(process_id: UUID) -> tuple[int, int]:
-    """Return what UUID.compareTo orders by: two signed numbers."""
+    """Return the sort key of UUID.compareTo: two signed numbers."""
     data = process_id.bytes
     return int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:], signed=True)

@@ -1,14 +1,14 @@
-"""Less traffic between racks: tasks change places so that they read from brokers of their own rack (KIP-925).
+"""Reduces traffic between racks: tasks are exchanged so that they read from brokers in their own rack (KIP-925).
 
-Kafka Streams: RackAwareTaskAssignor, MinTrafficGraphConstructor, BalanceSubtopologyGraphConstructor. A client keeps as
-many tasks as it had; among all ways to deal them out so, the cheapest is taken; of several cheapest ones that which
-Kafka Streams takes, so that no task moves when the leader of a group changes between Java and Penstock.
+Kafka Streams: RackAwareTaskAssignor, MinTrafficGraphConstructor, BalanceSubtopologyGraphConstructor. A client keeps its
+number of tasks. Among all such assignments the cheapest is chosen, and among equally cheap ones Kafka Streams' choice,
+so that no task moves when the leader changes between Java and Penstock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import combinations, groupby
 from math import ceil
 from uuid import UUID
@@ -20,18 +20,18 @@ from .client_state import Clients, ClientState
 from .cycle_canceling import cancel_negative_cycles
 from .task_groups import TaskGroup, fill_shares
 
-#: How often pairs of clients exchange standby tasks at most; usually nothing is left to gain after three times.
+#: Maximum number of rounds in which pairs of clients exchange standby tasks; usually three are enough.
 STANDBY_ROUNDS_MAX = 4
 
 #: May this standby task move from one client to the other?
 MayMove = Callable[[ClientState, ClientState, TaskId], bool]
-#: Of each partition that a task reads, the racks of its replicas.
+#: The racks of the replicas of each partition that a task reads.
 PartitionRacks = tuple[frozenset[str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """traffic: of a partition without a replica in the task's rack; non_overlap: of a task that changes its client."""
+    """traffic: cost of a partition without a replica in the task's rack; non_overlap: cost of a task that moves."""
 
     traffic: int
     non_overlap: int
@@ -45,7 +45,7 @@ STATELESS_COSTS = Costs(traffic=1, non_overlap=0)
 class RackAwareOptimizer:
     """strategy: min_traffic or balance_subtopology.
 
-    client_racks: of all clients. source_racks: of all tasks' input partitions; changelog_racks: of those of all
+    client_racks: of all clients. source_racks: of all tasks' input partitions; changelog_racks: of the changelogs of
     stateful tasks, needed for standby tasks only.
     """
 
@@ -55,7 +55,7 @@ class RackAwareOptimizer:
     changelog_racks: Mapping[TaskId, PartitionRacks] = field(default_factory=dict)
 
     def optimize_active(self, tasks: Collection[TaskId], clients: Clients, costs: Costs) -> None:
-        """Reassign active tasks, all of which are assigned."""
+        """Reassign active tasks; all of them must be assigned already."""
         if not tasks:
             return
         order = list(clients.values())
@@ -70,7 +70,7 @@ class RackAwareOptimizer:
             order[number].active_tasks.add(task)
 
     def optimize_standby(self, clients: Clients, costs: Costs, may_move: MayMove) -> None:
-        """Let pairs of clients in different racks exchange standby tasks."""
+        """Exchange standby tasks between pairs of clients in different racks."""
         pairs = [
             (first, second)
             for first, second in combinations(clients.values(), 2)
@@ -82,7 +82,7 @@ class RackAwareOptimizer:
                 break
 
     def _exchange(self, first: ClientState, second: ClientState, costs: Costs, may_move: MayMove) -> bool:
-        """Return whether any of their standby tasks changed places."""
+        """Return whether any of their standby tasks was exchanged."""
         pair = (first, second)
         homes: dict[TaskId, int] = {}
         for home, (source, destination) in enumerate((pair, pair[::-1])):
@@ -101,24 +101,22 @@ class RackAwareOptimizer:
         return bool(moved)
 
 
+@dataclass(eq=False)
 class _Places:
-    """Where tasks may be, and what they cost there. read: the racks of what they read."""
+    """The possible clients of tasks, with the costs. read: the racks of the partitions that they read."""
 
-    def __init__(
-        self,
-        optimizer: RackAwareOptimizer,
-        clients: Sequence[ClientState],
-        read: Mapping[TaskId, PartitionRacks],
-        costs: Costs,
-    ) -> None:
+    optimizer: InitVar[RackAwareOptimizer]
+    clients: InitVar[Sequence[ClientState]]
+    read: Mapping[TaskId, PartitionRacks]
+    costs: Costs
+
+    def __post_init__(self, optimizer: RackAwareOptimizer, clients: Sequence[ClientState]) -> None:
         client_racks = [optimizer.client_racks[client.process_id] for client in clients]
         self._racks = sorted(set(client_racks))
         self._rack_of = [self._racks.index(rack) for rack in client_racks]
-        self._read = read
-        self._costs = costs
 
     def cheapest(self, homes: Mapping[TaskId, int]) -> dict[TaskId, int]:
-        """Return which tasks, of sorted ones, move where."""
+        """Return the new clients of the (sorted) tasks that move."""
         return self._moved(homes, [self._group(list(homes), homes)])
 
     def balanced(self, homes: Mapping[TaskId, int]) -> dict[TaskId, int]:
@@ -136,10 +134,10 @@ class _Places:
 
     def _group(self, tasks: Sequence[TaskId], homes: Mapping[TaskId, int], shares: Sequence[int] = ()) -> TaskGroup:
         traffic = [
-            [sum(rack not in racks for racks in self._read[task]) * self._costs.traffic for task in tasks]
+            [sum(rack not in racks for racks in self.read[task]) * self.costs.traffic for task in tasks]
             for rack in self._racks
         ]
-        return TaskGroup([homes[task] for task in tasks], self._rack_of, traffic, self._costs.non_overlap, shares)
+        return TaskGroup([homes[task] for task in tasks], self._rack_of, traffic, self.costs.non_overlap, shares)
 
     @staticmethod
     def _moved(homes: Mapping[TaskId, int], groups: Sequence[TaskGroup]) -> dict[TaskId, int]:
@@ -156,10 +154,10 @@ def rack_aware_optimizer(
     racks: Mapping[TopicPartition, frozenset[str]],
     log: PrefixedLogger,
 ) -> RackAwareOptimizer | None:
-    """Return what saves traffic, None if it shall not or cannot; then the log says what is missing.
+    """Return the optimizer, None if it is not configured or not possible; the log then names the reason.
 
-    sources, changelogs: what each task reads as an active, and as a standby task (empty without any). racks: of each
-    partition's replicas, none of them empty; without an entry they are not known.
+    sources, changelogs: the partitions that each task reads as active and as standby task (empty without standby
+    tasks). racks: of each partition's replicas, never empty; missing if unknown.
     """
     if strategy == "none":
         return None
@@ -174,8 +172,8 @@ def rack_aware_optimizer(
     unknown = sorted({p for read in (sources, changelogs) for found in read.values() for p in found} - racks.keys())
     if unknown:
         log.error(
-            "Tasks are assigned without regard to racks: for %d partitions, among them %s-%d, the brokers tell no "
-            "rack. Set broker.rack for every broker.",
+            "Tasks are assigned without regard to racks: for %d partitions, among them %s-%d, the brokers have "
+            "no rack. Set broker.rack for every broker.",
             len(unknown),
             *unknown[0],
         )

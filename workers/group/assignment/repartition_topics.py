@@ -1,4 +1,4 @@
-"""How many partitions repartition topics get (Kafka Streams: RepartitionTopics, CopartitionedTopicsEnforcer)."""
+"""Partition counts of repartition topics (Kafka Streams: RepartitionTopics, CopartitionedTopicsEnforcer)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .topics_info import TopicsInfo
 def repartition_topic_counts(topics: Mapping[int, TopicsInfo], user_counts: Mapping[str, int]) -> dict[str, int]:
     """Return the partition count of each repartition topic.
 
-    user_counts: the counts of all user source topics. A declared count holds; else a topic gets as many partitions as
-    the widest source of the sub-topology that writes it, through as many sub-topologies as it takes; co-partitioning
-    is enforced then. Raises TopologyError for topics that are joined but not co-partitioned, TaskAssignmentError if one
-    cannot be derived.
+    user_counts: the counts of all user source topics. A declared count is kept. Otherwise a topic gets the largest
+    count among the sources of the sub-topology that writes it, resolved through several sub-topologies if necessary.
+    Then co-partitioning is enforced. Raises TopologyError for topics that are joined but not co-partitioned,
+    TaskAssignmentError if a count cannot be derived.
     """
     declared = {name: count for info in topics.values() for name, count in info.repartition_source_topics.items()}
     counts = {name: count for name, count in declared.items() if count is not None}
@@ -26,7 +26,7 @@ def repartition_topic_counts(topics: Mapping[int, TopicsInfo], user_counts: Mapp
         complete = {name: found for name, found in sources.items() if found and known.keys() >= found}
         derived = {
             name: max(known[source] for source in found if source in known)
-            for name, found in (complete or sources).items()  # incomplete only where a loop leaves nothing else
+            for name, found in (complete or sources).items()  # incomplete only in a loop of topics
             if found & known.keys()
         }
         if not derived:
@@ -48,10 +48,10 @@ def _upstream_sources(name: str, topics: Mapping[int, TopicsInfo]) -> set[str]:
 def enforce_copartitioning(
     group: frozenset[str], counts: Mapping[str, int], user_counts: Mapping[str, int], enforced: frozenset[str]
 ) -> dict[str, int]:
-    """Return the counts that the repartition topics of a group must have so that all its topics have the same.
+    """Return the counts for a group's repartition topics that make all topics of the group equal.
 
-    counts: of all repartition topics so far; enforced: those whose count was declared. User topics decide, then
-    declared counts, then the largest. Raises TopologyError where that cannot be.
+    counts: of all repartition topics so far; enforced: those with a declared count. User topics decide, then declared
+    counts, then the largest count. Raises TopologyError if the counts conflict.
     """
     internal = sorted(group & counts.keys())
     user = {topic: user_counts[topic] for topic in sorted(group - counts.keys())}

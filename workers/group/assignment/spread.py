@@ -1,7 +1,8 @@
-"""The order in which tasks are kept and dealt out: each member gets tasks of all sub-topologies, its share of work.
+"""The order in which tasks are kept and distributed: each member gets tasks of all sub-topologies, and its share of
+work.
 
 Sub-topologies differ in load: a process with all tasks of the heaviest one does nearly all the work. Kafka Streams
-orders tasks by id. Its members keep the first ones, and a new member gets all tasks of the last sub-topology.
+orders tasks by id, so members keep the first ones, and a new member gets all tasks of the last sub-topology.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from collections.abc import Collection, Mapping
 
 from penstock.topology.records import TaskId
 
-#: How much work tasks are, by what their members have measured, in thousandths of a stream thread's time.
+#: Loads of tasks, as measured by their members, in thousandths of a stream thread's time.
 Loads = Mapping[TaskId, int]
 
 
 def interleaved(tasks: Collection[TaskId], loads: Loads, owner: int = 0) -> list[TaskId]:
-    """Return tasks in an order of which every prefix has its share of each sub-topology, or else of the work.
+    """Return tasks in an order in which every prefix has its share of each sub-topology, or of the work.
 
-    owner: number of the member that keeps the first ones; equal members then give tasks of different sub-topologies.
+    owner: number of the member that keeps the first ones, so that equal members release tasks of different
+    sub-topologies.
     """
     if any(loads.get(task) for task in tasks):
         ordered: list[TaskId] = []
@@ -39,9 +41,9 @@ def interleaved(tasks: Collection[TaskId], loads: Loads, owner: int = 0) -> list
 
 
 class Remaining:
-    """Tasks without a member. all_tasks: these and the ones that have one.
+    """Unassigned tasks. all_tasks: unassigned and assigned ones.
 
-    A task of which no load is known counts as much as the others do on average.
+    A task without a measured load counts as the average of the others.
     """
 
     def __init__(self, remaining: Collection[TaskId], all_tasks: Collection[TaskId], loads: Loads) -> None:
@@ -57,8 +59,8 @@ class Remaining:
     def take(self, received: Collection[TaskId]) -> TaskId:
         """Remove and return the task that brings the receiver closest to its share of the work.
 
-        Of equally heavy ones, the first of the sub-topology of which the receiver has the smallest share. received: the
-        receiver's tasks. Raises IndexError if no task is left.
+        Among equally heavy tasks, the first one of the sub-topology of which the receiver has the smallest share.
+        received: the receiver's tasks. Raises IndexError if no task is left.
         """
         load = self._nearest(self._mean * (len(received) + 1) - sum(self._loads[task] for task in received))
         siblings = self._left[load]

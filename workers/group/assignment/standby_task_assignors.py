@@ -1,4 +1,4 @@
-"""Where standby copies go (Kafka Streams: DefaultStandbyTaskAssignor, ClientTagAwareStandbyTaskAssignor, KIP-708)."""
+"""Assign standby tasks (Kafka Streams: DefaultStandbyTaskAssignor, ClientTagAwareStandbyTaskAssignor, KIP-708)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TagEntry = tuple[str, str]
 
 
 class StandbyTaskAssignor(Protocol):
-    """Places the standby tasks once the active ones are placed."""
+    """Assigns the standby tasks, after the active ones."""
 
     def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
-        """Give the clients standby tasks: never where the active one or another standby of it is."""
+        """Assign standby tasks, never to a client with the active task or another standby of it."""
 
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
         """Return True if balancing may move a standby task from one client to the other."""
@@ -35,7 +35,7 @@ class StandbyTaskAssignor(Protocol):
 
 
 def create_standby_task_assignor(configs: AssignmentConfigs) -> StandbyTaskAssignor:
-    """Return the one that spreads over tags if ``rack.aware.assignment.tags`` names some, else the default one."""
+    """Return the assignor that spreads over tags if ``rack.aware.assignment.tags`` is set, or the default one."""
     return ClientTagAwareStandbyTaskAssignor() if configs.rack_aware_assignment_tags else DefaultStandbyTaskAssignor()
 
 
@@ -56,7 +56,7 @@ class DefaultStandbyTaskAssignor(StandbyTaskAssignor):
 
 
 def _assign_to_least_loaded(clients: Clients, wanted: Mapping[TaskId, int], configs: AssignmentConfigs) -> None:
-    """Place so many standby tasks of each task."""
+    """Assign this many standby tasks of each task."""
     missing: dict[TaskId, int] = {}
     for task, count in wanted.items():
         for placed in range(count):
@@ -81,9 +81,9 @@ def warn_of_missing_standbys(missing: Mapping[TaskId, int], configs: AssignmentC
 
 
 class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
-    """The copies of a task are spread over different values of as many tags as can be (KIP-708).
+    """Spreads the copies of a task over different values of as many tags as possible (KIP-708).
 
-    What cannot be spread so goes to the least loaded clients.
+    The remaining copies go to the least loaded clients.
     """
 
     @override
@@ -110,7 +110,7 @@ class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
     def _assign_to_different_tags(
         self, clients: Clients, tags: _Tags, task: TaskId, active_client: ClientState, configs: AssignmentConfigs
     ) -> int:
-        """Return how many standby tasks found a client that shares no tag value with the clients used before."""
+        """Return how many standby tasks were assigned to a client that shares no tag value with previous clients."""
         used: set[TagEntry] = set()
         last_used = active_client
         for placed in range(configs.num_standby_replicas):
@@ -126,11 +126,11 @@ class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
         return configs.num_standby_replicas
 
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
-        """Allow those between clients with the same tags."""
+        """Allow moves between clients with the same tags."""
         return all(destination.client_tags.get(name) == value for name, value in source.client_tags.items())
 
     def may_move(self, clients: Clients, source: ClientState, destination: ClientState, task: TaskId) -> bool:
-        """Allow what leaves the task's copies on at least as many different tags."""
+        """Allow moves that leave the task's copies on at least as many different tags."""
         others = {
             tag
             for client in clients.values()
@@ -141,7 +141,7 @@ class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
 
 
 class _Tags:
-    """The tags that count, and all values that each of them has in the group."""
+    """The relevant tags, and all values of each in the group."""
 
     def __init__(self, clients: Clients, names: Collection[str]) -> None:
         self._of = {
@@ -157,10 +157,10 @@ class _Tags:
         return self._of[client.process_id]
 
     def use(self, client: ClientState, used_clients: int, used: set[TagEntry]) -> None:
-        """Note the values of a client that has got a copy.
+        """Exclude the values of a client that has got a copy.
 
-        A tag that has no value left, because as many clients were used as it has values, counts no longer: to insist on
-        it would exclude all clients, while the other tags still differ.
+        A tag without remaining values no longer counts: it would exclude all clients, although the other tags still
+        differ.
         """
         for name, value in self.of(client):
             if len(self._values[name]) <= used_clients:

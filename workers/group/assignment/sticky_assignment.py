@@ -1,4 +1,4 @@
-"""The StickyTaskAssignor at work: tasks stay with the client that had them, as far as balance allows."""
+"""The StickyTaskAssignor's algorithm: tasks stay with their client, as far as balance allows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from .spread import interleaved
 
 
 def previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return the clients' previous tasks, in an order that lets each client keep some of each sub-topology
-    and its share of the work."""
+    """Return the clients' previous tasks, ordered so that each client keeps tasks of each sub-topology and its share of
+    work.
+    """
     return [
         task
         for number, client in enumerate(clients.values())
@@ -24,14 +25,14 @@ def previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
 
 
 def has_unfulfilled_quota(client: ClientState, tasks_per_thread: int) -> bool:
-    """Return whether a client has fewer active tasks than that per thread."""
+    """Return whether a client has fewer active tasks per thread than this."""
     return len(client.active_tasks) < client.capacity * tasks_per_thread
 
 
 class StickyAssignment:
     """One run of the StickyTaskAssignor.
 
-    must_preserve_active: every task goes back to the client that had it, whatever the balance.
+    must_preserve_active: every task returns to its previous client, regardless of balance.
     """
 
     def __init__(self, clients: Clients, all_tasks: Collection[TaskId], must_preserve_active: bool) -> None:
@@ -47,7 +48,7 @@ class StickyAssignment:
                 self._previous_standby[task].append(client)
 
     def assign_active(self) -> None:
-        """Give each task to a client."""
+        """Assign each task to a client."""
         capacity = sum(client.capacity for client in self._clients.values())
         tasks_per_thread, extra = divmod(len(self._all_tasks), capacity)
         all_tasks = set(self._all_tasks)
@@ -66,7 +67,7 @@ class StickyAssignment:
             seen_by = (c for c in self._previous_standby[task] if has_unfulfilled_quota(c, tasks_per_thread))
             if client := next(seen_by, None):
                 give(task, client)
-        # Kafka Streams lets those above the quota change places in each rebalance; each such move costs two rounds.
+        # In Kafka Streams tasks above the quota move in each rebalance; each such move costs two rounds.
         for task in list(rest):
             previous = self._previous_active.get(task)
             if previous and extra and has_unfulfilled_quota(previous, tasks_per_thread + 1):
@@ -76,7 +77,7 @@ class StickyAssignment:
             give(task, self._find_client(task, list(self._clients.values())))
 
     def assign_standby(self, task: TaskId, count: int) -> int:
-        """Return how many of so many standby tasks found a place."""
+        """Assign up to count standby tasks; return how many were assigned."""
         for placed in range(count):
             free = [client for client in self._clients.values() if not client.has_assigned_task(task)]
             if not free:
@@ -85,15 +86,15 @@ class StickyAssignment:
         return count
 
     def in_order(self, stateful_tasks: Collection[TaskId]) -> list[TaskId]:
-        """Return the tasks in the order in which they get standby tasks."""
+        """Return the tasks in the order in which their standby tasks are assigned."""
         return sorted(stateful_tasks)
 
     def _ordered(self, clients: list[ClientState]) -> list[ClientState]:
-        """Return clients in the order in which the first of equals is taken."""
+        """Return clients in the order that decides between equals."""
         return clients
 
     def _with_copy(self, task: TaskId) -> list[ClientState]:
-        """Return the clients that had a standby task of it, in the order in which the first of equals is taken."""
+        """Return the clients that had a standby task of it, in the order that decides between equals."""
         return self._previous_standby[task]
 
     def _give(self, task: TaskId, client: ClientState, active: bool) -> None:
@@ -121,7 +122,9 @@ class StickyAssignment:
         return reached_capacity and any(_has_more_available_capacity(c, client) for c in self._clients.values())
 
     def _least_loaded(self, task: TaskId, candidates: list[ClientState]) -> ClientState | None:
-        """Return an idle client, else the least loaded one for whose tasks this one is new company, else just that."""
+        """Return an idle client, else the least loaded client without a task paired with this one, else the least
+        loaded one.
+        """
         with_new_pair = [c for c in candidates if not c.assigned_task_count or self._pairs.has_new_pair(task, c)]
         return min(with_new_pair or candidates, key=_available_capacity, default=None)
 
@@ -135,7 +138,7 @@ def _has_more_available_capacity(client: ClientState, other: ClientState) -> boo
 
 
 class _TaskPairs:
-    """Which tasks share, or shared in this run, a client: so that the same ones are not together everywhere."""
+    """Pairs of tasks that share a client, to avoid the same pair on every client."""
 
     def __init__(self, tasks: int) -> None:
         self._pairs: set[tuple[TaskId, TaskId]] = set()
@@ -159,10 +162,10 @@ def _pair(first: TaskId, second: TaskId) -> tuple[TaskId, TaskId]:
 
 
 class StickyAssignmentOfKafkaStreams(StickyAssignment):
-    """The same with the result that Kafka Streams has, for a group with members on Java.
+    """The same with Kafka Streams' exact result, for a group with members on Java.
 
-    Kafka Streams goes through tasks and clients in the order of its hash tables. Of clients without a task it takes the
-    first one, however many threads that has; and it keeps no task above a client's quota because it was there.
+    Kafka Streams visits tasks and clients in the order of its hash tables. Among clients without a task it takes the
+    first one, regardless of threads; and it keeps no previous task above a client's quota.
     """
 
     def __init__(self, clients: Clients, all_tasks: Collection[TaskId], must_preserve_active: bool) -> None:
@@ -171,7 +174,7 @@ class StickyAssignmentOfKafkaStreams(StickyAssignment):
         super().__init__(ordered, all_tasks, must_preserve_active)
 
     def assign_active(self) -> None:
-        """Give each task to a client."""
+        """Assign each task to a client."""
         capacity = sum(client.capacity for client in self._clients.values())
         tasks_per_thread = len(self._all_tasks) // capacity
         rest = set(self._all_tasks)
@@ -193,7 +196,7 @@ class StickyAssignmentOfKafkaStreams(StickyAssignment):
             give(task, self._find_client(task, list(self._clients.values())))
 
     def in_order(self, stateful_tasks: Collection[TaskId]) -> list[TaskId]:
-        """Return the tasks in the order in which they get standby tasks."""
+        """Return the tasks in the order in which their standby tasks are assigned."""
         return _grown(stateful_tasks)
 
     def _ordered(self, clients: list[ClientState]) -> list[ClientState]:

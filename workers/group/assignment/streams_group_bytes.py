@@ -1,4 +1,4 @@
-"""A streams group's values (KIP-1071) as the bytes in which a stream thread reports and receives its tasks."""
+"""Converts a streams group's values (KIP-1071) from and to the bytes of subscriptions and assignments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StreamsGroupBytes:
     """Implements clients.group.streams_protocol.ThreadBytes with SubscriptionInfo and AssignmentInfo."""
 
     def report(self, user_data: bytes) -> Report:
-        """Return what the thread's subscription says."""
+        """Return the contents of the thread's subscription."""
         info = SubscriptionInfo.decode(user_data, "this member")
         known = {
             task: NO_LAG if offset == LATEST_OFFSET else offset

@@ -1,14 +1,14 @@
-"""A member's subscription, the leader's decision, and the assignment that a member makes of it.
+"""The partition assignor: a member's subscription, the leader's decision, and each member's assignment.
 
-Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld: its new
-owner gets it in a follow-up rebalance, which both ask for: the old owner once it has closed the task, the new one at
-once. So no member stops a task that it keeps, and no task runs twice.
+Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld; its new
+owner gets it in a follow-up rebalance. Both trigger that rebalance: the old owner when it has closed the task, the new
+one immediately. So no member stops a task that it keeps, and no task runs twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from uuid import UUID
 
 from penstock.clients.clock import Clock
@@ -47,10 +47,10 @@ PartitionRacks = Mapping[TopicPartition, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A member's part. next_rebalance_in_ms: join again after so long: 0 at once, None not by itself.
+    """A member's assignment. next_rebalance_in_ms: when to join again: 0 immediately, None not by itself.
 
-    With an error there are no tasks, and the stream thread shuts down with error.description; SHUTDOWN_REQUESTED means
-    the whole application. partitions_by_host: where all input partitions are processed, by user endpoint, for queries.
+    With an error there are no tasks, and the stream thread shuts down with error.description; SHUTDOWN_REQUESTED
+    concerns the whole application. partitions_by_host: the input partitions of each user endpoint, for queries.
     """
 
     active: Mapping[TaskId, Partitions] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def create_task_assignor(config: StreamsConfig) -> TaskAssignor:
-    """Return what ``task.assignor.class`` names: one of Penstock's, or the user's object."""
+    """Return the assignor named by ``task.assignor.class``: one of Penstock's, or the user's object."""
     named = config["task.assignor.class"]
     ours: dict[str | None, type[TaskAssignor]] = {
         None: HighAvailabilityTaskAssignor,
@@ -75,39 +75,32 @@ def create_task_assignor(config: StreamsConfig) -> TaskAssignor:
     return user_assignor
 
 
+@dataclass(eq=False)
 class StreamsPartitionAssignor:
-    """The assignor of one member. assign() runs in the leader only, on its own thread; all else in the stream thread.
+    """The assignor of one member. assign() runs in the leader only, on its own thread; the rest in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
-    highest encoding this member understands. rack: client.rack. facts: what SubscriptionInfo.facts is to be.
+    highest encoding this member understands. rack: client.rack. facts: for SubscriptionInfo.facts.
     """
 
-    def __init__(
-        self,
-        config: StreamsConfig,
-        process_id: UUID,
-        offsets: ChangelogOffsets,
-        clock: Clock,
-        log: PrefixedLogger,
-        client_tags: Mapping[str, str] | None = None,
-        latest_version: int = LATEST_SUPPORTED_VERSION,
-        rack: str = "",
-        facts: bytes = b"",
-    ) -> None:
+    config: InitVar[StreamsConfig]
+    process_id: UUID
+    offsets: ChangelogOffsets
+    clock: Clock
+    log: PrefixedLogger
+    client_tags: InitVar[Mapping[str, str] | None] = None
+    latest_version: int = LATEST_SUPPORTED_VERSION
+    rack: str = ""
+    facts: bytes = b""
+
+    def __post_init__(self, config: StreamsConfig, client_tags: Mapping[str, str] | None) -> None:
         self._configs = AssignmentConfigs.of(config)
         self._task_assignor = create_task_assignor(config)
         self._user_endpoint: str = config["application.server"] or ""
         self._client_tags = dict(client_tags or {})
-        self._process_id = process_id
-        self._offsets = offsets
-        self._clock = clock
-        self._log = log
-        self._latest_version = latest_version
-        self._used_version = latest_version
+        self._used_version = self.latest_version
         self._has_been_assigned = False
         self._unique_field = 0
-        self._rack = rack
-        self._facts = facts
         self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int], PartitionRacks] = ({}, {}, {})
 
     def update_topics(
@@ -116,16 +109,16 @@ class StreamsPartitionAssignor:
         partition_counts: Mapping[str, int],
         partition_racks: PartitionRacks | None = None,
     ) -> None:
-        """Take the topics of the sub-topologies and the counts as they are now; call it before each join.
+        """Set the current topics of the sub-topologies and their partition counts; call it before each join.
 
         partition_racks: the racks of each partition's replicas, for a rack.aware.assignment.strategy.
         """
-        # Replaced as a whole, since assign() reads it.
+        # Replaced as a whole, because assign() reads it in another thread.
         self._topics = (topics, partition_counts, partition_racks or {})
 
     @property
     def source_topics(self) -> frozenset[str]:
-        """All topics that the application reads: what the member subscribes to."""
+        """All topics that the application reads; the member subscribes to them."""
         return frozenset(topic for info in self._topics[0].values() for topic in info.source_topics)
 
     def subscription(
@@ -136,18 +129,17 @@ class StreamsPartitionAssignor:
         error: AssignorError = AssignorError.NONE,
         loads: Loads | None = None,
     ) -> MemberSubscription:
-        """Return what to join with; no two are the same.
+        """Return a new subscription; no two are equal.
 
-        active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo; an unknown one is not told.
-        error: SHUTDOWN_REQUESTED ends the whole application. loads: how much work the active tasks are, where that was
-        measured.
+        active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo; unknown ones are not sent.
+        error: SHUTDOWN_REQUESTED ends the whole application. loads: measured loads of active tasks.
         """
         self._unique_field += 1
         topics, counts, _ = self._topics
         info = SubscriptionInfo(
             self._used_version,
-            self._latest_version,
-            self._process_id,
+            self.latest_version,
+            self.process_id,
             frozenset(active),
             frozenset(standby),
             {task: offset for task, offset in offset_sums.items() if offset != UNKNOWN_OFFSET_SUM},
@@ -156,35 +148,35 @@ class StreamsPartitionAssignor:
             self._unique_field,
             error,
             topology_digest(topics),
-            self._facts,
+            self.facts,
             loads or {},
         )
         known = ((topics[task.subtopology], task.partition) for task in active if task.subtopology in topics)
         owned = frozenset(p for part, number in known for p in part.input_partitions(number, counts))
-        return MemberSubscription(info.encode(), self.source_topics, owned, self._rack)
+        return MemberSubscription(info.encode(), self.source_topics, owned, self.rack)
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
-        """Decide for the whole group; what goes wrong is sent to all members as an error.
+        """Assign tasks to the whole group; an error is sent to all members.
 
-        Raises OtherTopologyError if the others run another topology, which this member may not lead.
+        Raises OtherTopologyError if the other members run another topology, which this member cannot assign.
         """
         try:
-            subscriptions = GroupSubscriptions.decode(members, self._latest_version)
+            subscriptions = GroupSubscriptions.decode(members, self.latest_version)
         except TaskAssignmentError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
-            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self._latest_version)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self.latest_version)
         version = subscriptions.used_version
         if subscriptions.shutdown_requested:
             return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
         try:
             return self._assign(subscriptions).encoded()
         except MissingSourceTopicError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
         except OtherTopologyError:
-            raise  # of this member, not of the others: they continue without it
+            raise  # concerns this member only; the others continue without it
         except TaskAssignmentError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)
 
     def _error_assignment(
@@ -204,15 +196,15 @@ class StreamsPartitionAssignor:
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
         members = GroupMembers(subscriptions, tasks)
         probing_needed = self._assign_tasks_to_clients(members, tasks, stateful)
-        now = self._clock.wall_clock_ms()
+        now = self.clock.wall_clock_ms()
         return GroupAssignment(
             subscriptions,
             members,
             tasks,
             stateful,
-            leader=self._process_id,
+            leader=self.process_id,
             probing_rebalance_ms=now + self._configs.probing_rebalance_interval_ms if probing_needed else None,
-            log=self._log,
+            log=self.log,
         )
 
     def _assign_tasks_to_clients(
@@ -220,22 +212,22 @@ class StreamsPartitionAssignor:
     ) -> bool:
         """Return True if a probing rebalance is needed."""
         assignor, clients = self._task_assignor, members.clients
-        # A leader on Java would put back what is spread here: the tasks would move each time the leader changes.
+        # A leader on Java would undo the spreading: tasks would move each time the leader changes.
         configs = self._configs if members.all_penstock else replace(self._configs, spread=False)
         try:
             end_offset_sums = self._end_offset_sums(stateful)
         except StreamsError as error:
-            self._log.info(
+            self.log.info(
                 "Failed to retrieve all end offsets for changelogs, and hence could not calculate the per-task lag; "
                 "this is not a fatal error but would cause the assignor to fallback to a naive algorithm: %s",
                 error,
             )
-            if not isinstance(assignor, StickyTaskAssignor):  # it does not look at lags
+            if not isinstance(assignor, StickyTaskAssignor):  # it ignores lags
                 assignor = FallbackPriorTaskAssignor()
         else:
             for client in clients.values():
                 client.compute_task_lags(end_offset_sums)
-        self._log.info(
+        self.log.info(
             "%d client nodes and %d consumers participating in this rebalance, %d stateful and %d stateless tasks.",
             len(clients),
             len(members.infos),
@@ -255,7 +247,7 @@ class StreamsPartitionAssignor:
     ) -> RackAwareOptimizer | None:
         changelogs = self._changelogs(stateful) if self._configs.num_standby_replicas else {}
         strategy, racks = self._configs.rack_aware_assignment_strategy, self._topics[2]
-        return rack_aware_optimizer(strategy, clients, tasks, changelogs, racks, self._log)
+        return rack_aware_optimizer(strategy, clients, tasks, changelogs, racks, self.log)
 
     def _changelogs(self, stateful: set[TaskId]) -> dict[TaskId, list[TopicPartition]]:
         topics = self._topics[0]
@@ -267,7 +259,7 @@ class StreamsPartitionAssignor:
     def _tell_other_topologies(self, subscriptions: GroupSubscriptions, own: str) -> None:
         others = [member for member, info in subscriptions.infos.items() if info.topology not in ("", own)]
         if others:
-            self._log.error(
+            self.log.error(
                 "The topology of members %s is not that of this member, which leads the group: their stores or "
                 "repartition topics differ. All members of an application must run the same topology. Are there two "
                 "applications with the same application.id, or two versions of a program?",
@@ -275,20 +267,20 @@ class StreamsPartitionAssignor:
             )
 
     def _end_offset_sums(self, stateful: set[TaskId]) -> dict[TaskId, int]:
-        """Return how long the changelogs of each stateful task are together."""
+        """Return the sum of the end offsets of each stateful task's changelogs."""
         topics, changelogs = self._topics[0], self._changelogs(stateful)
-        # Of a source topic that serves as changelog, what the task has not consumed yet is no lag of its state.
+        # For a source topic that serves as changelog, records not consumed yet are no lag of the state.
         sources = {topic for info in topics.values() for topic in info.source_changelog_topics}
         partitions = {partition for found in changelogs.values() for partition in found}
         ends = {
-            **self._offsets.end_offsets([p for p in partitions if p.topic not in sources]),
-            **self._offsets.committed_offsets([p for p in partitions if p.topic in sources]),
+            **self.offsets.end_offsets([p for p in partitions if p.topic not in sources]),
+            **self.offsets.committed_offsets([p for p in partitions if p.topic in sources]),
         }
         return {task: sum(ends[partition] for partition in found) for task, found in changelogs.items()}
 
     def on_assignment(self, part: MemberAssignment | Assigned) -> Assignment:
-        """Return what the leader has decided for this member; raises TaskAssignmentError for what cannot be."""
-        info = AssignmentInfo.decode(part.user_data, part.active, self._latest_version)
+        """Decode this member's assignment; raises TaskAssignmentError for an invalid one."""
+        info = AssignmentInfo.decode(part.user_data, part.active, self.latest_version)
         if info.error is not AssignorError.NONE:
             return Assignment(error=info.error)
         if info.version > self._used_version:
@@ -296,7 +288,7 @@ class StreamsPartitionAssignor:
                 f"Sent a version {self._used_version} subscription but got an assignment with higher version "
                 f"{info.version}."
             )
-        if info.commonly_supported_version > self._latest_version:
+        if info.commonly_supported_version > self.latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
         reason = unfit({**info.active, **info.standby}, self._topics[0])
         if reason is not None:
@@ -311,26 +303,28 @@ class StreamsPartitionAssignor:
         )
 
     def _time_until(self, next_rebalance_ms: int | None) -> int | None:
-        """Return how long it is until then. Not longer than the leader can have meant, should a clock have jumped."""
+        """Return the time until then, limited to the probing interval in case a clock has jumped."""
         if next_rebalance_ms is None:
             return None
-        remaining = next_rebalance_ms - self._clock.wall_clock_ms()
+        remaining = next_rebalance_ms - self.clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
 
     def _on_unfit(self, reason: str) -> Assignment:
-        """Ask the group once more: a static member that is back soon gets what it had before its topology changed."""
+        """Join once more: a static member that returns quickly gets its previous topology's assignment."""
         if self._has_been_assigned:
             raise OtherTopologyError(f"{reason} {ADVICE}")
         self._has_been_assigned = True
-        self._log.info("%s Rebalancing again, in case that it is what this member had before.", reason)
+        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", reason)
         return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
-        """Return True after version probing, and when the group has another endpoint of this static member's."""
+        """Return True after version probing, and if the group knows another endpoint of this static member."""
         common = info.commonly_supported_version
-        probed = info.version >= PROBING_VERSION  # else the leader does not tell what all members support
+        probed = (
+            info.version >= PROBING_VERSION
+        )  # otherwise the leader does not send the version that all members support
         if probed and (common > self._used_version or info.version < self._used_version):
-            self._log.info(
+            self.log.info(
                 "Sent a version %d subscription and got version %d assignment back; using version %d, which all "
                 "members support, and rebalancing again (version probing).",
                 self._used_version,
@@ -341,6 +335,6 @@ class StreamsPartitionAssignor:
             return True
         endpoint = host_and_port(self._user_endpoint)
         if endpoint and info.partitions_by_host and endpoint not in info.partitions_by_host:
-            self._log.info("Rebalancing again to tell the group the new host endpoint %s.", self._user_endpoint)
+            self.log.info("Rebalancing again to inform the group of the new host endpoint %s.", self._user_endpoint)
             return True
         return False

@@ -1,4 +1,4 @@
-"""Settings that belong to the broker where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
+"""Settings that the broker owns if it assigns the tasks (``group.protocol=streams``, KIP-1071)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.config.streams_config import StreamsConfig
 
-#: The group's setting at the broker, by the name that it has in a classic group's members.
+#: Group settings of the broker, by the name of the setting in members of a classic group.
 GROUP_SETTINGS: Mapping[str, str] = {
     "num.standby.replicas": "streams.num.standby.replicas",
     "session.timeout.ms": "streams.session.timeout.ms",
@@ -25,14 +25,14 @@ WITHOUT_EFFECT = (
 
 
 def tell_broker_settings(config: StreamsConfig, log: PrefixedLogger) -> None:
-    """Warn of settings that were given but go unused, with the command that sets them at the broker."""
+    """Warn about configured settings without effect, with the command that sets them on the broker."""
     given = {name: group_name for name, group_name in GROUP_SETTINGS.items() if config.origin(name) != "default"}
     if given:
         settings = ",".join(f"{group_name}={config[name]}" for name, group_name in given.items())
         log.warning(
-            "With group.protocol=streams what is configured here has no effect for %s: the broker has it, for the "
-            "whole group. Set it with: kafka-configs --bootstrap-server %s --alter --entity-type groups --entity-name "
-            "%s --add-config %s",
+            "With group.protocol=streams these settings of the application have no effect: %s. They belong to the "
+            "broker, for the whole group. Set them with: kafka-configs --bootstrap-server %s --alter --entity-type "
+            "groups --entity-name %s --add-config %s",
             ", ".join(given),
             config["bootstrap.servers"],
             config["application.id"],

@@ -1,4 +1,4 @@
-"""The topology as sent to a streams group's broker, which makes the internal topics and the tasks (KIP-1071).
+"""The topology sent to a streams group's broker, which creates the internal topics and the tasks (KIP-1071).
 
 Kafka: StreamThread.initBrokerTopology, StreamsRebalanceData.Subtopology.
 """
@@ -18,7 +18,7 @@ from .topics_info import TopicsInfo, topics_infos
 
 
 def streams_topology(topologies: Iterable[ProcessorTopology], config: StreamsConfig) -> StreamsTopology:
-    """Describe the sub-topologies; config: a StreamsConfig. Raises StreamsError for what a streams group cannot do."""
+    """Describe the sub-topologies; config: a StreamsConfig. Raises StreamsError for unsupported features."""
     topologies = list(topologies)
     for topology in topologies:
         _refuse_patterns(topology)
@@ -40,8 +40,8 @@ def _refuse_patterns(topology: ProcessorTopology) -> None:
 
 
 def _copartition_groups(infos: Mapping[int, TopicsInfo]) -> list[tuple[str, ...]]:
-    """Return the groups of all sub-topologies as Kafka Streams merges and orders them, with the help of hash sets."""
-    by_topic: dict[str, dict[str, None]] = {}  # the insertion order counts, as far as hashes are equal
+    """Return the groups of all sub-topologies, merged and ordered as in Kafka Streams, which uses hash sets."""
+    by_topic: dict[str, dict[str, None]] = {}  # for equal hashes the insertion order counts
     for topics in dict.fromkeys(topics for info in infos.values() for topics in info.listed_copartition):
         distinct = hash_map_order(dict.fromkeys(topics))
         group = next((by_topic[topic] for topic in distinct if topic in by_topic), {})

@@ -1,10 +1,10 @@
-"""A member's subscription, in Kafka Streams' encoding: some members may run on Java.
+"""A member's subscription, in Kafka Streams' encoding, because some members may run on Java.
 
 Kafka Streams: SubscriptionInfo, AssignorError, StreamsAssignmentProtocolVersions. Versions 1 to 11; in a rolling
-upgrade all members speak the oldest one's (version probing, KIP-268). What the leader answers is in assignment_info.py.
+upgrade all members use the version of the oldest (version probing, KIP-268). assignment_info.py has the leader's
+response.
 
-Kafka Streams reads the fields of a version and nothing behind them. There members of Penstock tell each other what they
-alone have: see _write_own.
+Kafka Streams ignores bytes after the fields of a version. Penstock appends its own fields there: see _write_own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .wire import NAMED_TOPOLOGY_VERSION, Reader, Writer
 
 LATEST_SUPPORTED_VERSION = 11
 EARLIEST_SUPPORTED_VERSION = 1
-#: From this version on a member can find out that others speak an older one (EARLIEST_PROBEABLE_VERSION).
+#: From this version on, a member can detect that others use an older one (EARLIEST_PROBEABLE_VERSION).
 PROBING_VERSION = 3
 
 #: The first versions with a user endpoint, offset sums, a unique field, an error code, client tags.
 _ENDPOINT_VERSION, _OFFSETS_VERSION, _UNIQUE_VERSION, _ERROR_VERSION, _TAGS_VERSION = 2, 7, 8, 9, 11
 
-#: What begins the part of the bytes that only Penstock reads, and the version of that part.
+#: The start of Penstock's own fields, and their version.
 _MAGIC = b"PNSK"
 _OWN_VERSION = 1
 
@@ -34,9 +34,9 @@ _OWN_VERSION = 1
 LATEST_OFFSET = -2
 #: Offset sum of a task whose offsets could not be read (Kafka: SubscriptionInfo.UNKNOWN_OFFSET_SUM).
 UNKNOWN_OFFSET_SUM = -3
-#: Kafka's latestSupportedVersion of members that do not tell, those of versions 1 and 2.
+#: Kafka's latestSupportedVersion of members that do not send it (versions 1 and 2).
 UNKNOWN_VERSION = -1
-#: The process id of members whose version is too new to be read; Kafka Streams too takes all of them for one client.
+#: The process id of members whose version is too new; Kafka Streams, too, counts all of them as one client.
 FUTURE_PROCESS_ID = UUID(int=2**128 - 1)
 
 Partitions = frozenset[TopicPartition]
@@ -53,7 +53,7 @@ class AssignorError(IntEnum):
 
     @property
     def description(self) -> str:
-        """What it means, for the error that the stream thread raises."""
+        """Kafka Streams' description, for the stream thread's error."""
         return _DESCRIPTIONS[self]
 
 
@@ -74,14 +74,14 @@ _DESCRIPTIONS: Mapping[AssignorError, str] = {
 class SubscriptionInfo:
     """A member's subscription; the partitions it owns and its rack are in the envelope (MemberSubscription).
 
-    offset_sums: of each stateful task with state on its disk, whose or not, the sum of its changelog offsets, or
-    LATEST_OFFSET for a running active task. user_endpoint: application.server. unique_field: another number at each
-    join, because the broker takes a join with unchanged bytes for none; one byte of it is sent.
+    offset_sums: for each stateful task with state on this host's disk, the sum of its changelog offsets, or
+    LATEST_OFFSET for a running active task. user_endpoint: application.server. unique_field: changes with each join,
+    because the broker ignores a join with unchanged bytes; one byte of it is sent.
 
-    Members of Penstock tell more, is_penstock: active_tasks and standby_tasks that are open; of others these are the
-    tasks with LATEST_OFFSET and the ones with another sum. topology: see topics_info.topology_digest. facts: the
-    topology as topology_facts.pack_facts gives it, for `penstock plan`; the leader does not read it. loads: of active
-    tasks that have run for a while, how much of the thread's time each takes, in thousandths.
+    Members of Penstock (is_penstock) send more fields. active_tasks, standby_tasks: the open tasks; for other members,
+    the tasks with LATEST_OFFSET and those with another sum. topology: see topics_info.topology_digest. facts: the
+    topology from topology_facts.pack_facts, for `penstock plan`; the leader ignores it. loads: the shares of the
+    thread's time that active tasks use, in thousandths, once measured.
     """
 
     version: int
@@ -129,7 +129,7 @@ class SubscriptionInfo:
         return writer.to_bytes()
 
     def _write_own(self, writer: Writer) -> None:
-        """Append what only Penstock reads."""
+        """Append Penstock's own fields."""
         own = Writer()
         own.tasks(self.active_tasks)
         own.tasks(self.standby_tasks)
@@ -145,9 +145,9 @@ class SubscriptionInfo:
 
     @classmethod
     def decode(cls, data: bytes, sender: str, latest_version: int = LATEST_SUPPORTED_VERSION) -> SubscriptionInfo:
-        """Read the bytes of a member; of a version above latest_version nothing but the versions.
+        """Decode the bytes of a member; of a version above latest_version, only the versions.
 
-        Raises MalformedInfoError, which names the sender.
+        Raises MalformedInfoError with the sender.
         """
         reader = Reader(data, f"subscription of member {sender}")
         version = read_version(reader)
@@ -182,7 +182,7 @@ class SubscriptionInfo:
         return info._with_own(reader)
 
     def _with_own(self, reader: Reader) -> SubscriptionInfo:
-        """Return this with what only Penstock has written, if it has."""
+        """Return this with Penstock's own fields, if the member sent them."""
         if reader.remaining < len(_MAGIC) or reader.raw(len(_MAGIC)) != _MAGIC:
             return self
         reader.int32()  # later versions of this part only append to it
@@ -236,7 +236,7 @@ def _read_offset_sums(reader: Reader, version: int) -> dict[TaskId, int]:
 
 
 def read_version(reader: Reader) -> int:
-    """Return the version that begins the bytes; raises MalformedInfoError if it makes no sense."""
+    """Return the version at the start of the bytes; raises MalformedInfoError if it is invalid."""
     version = reader.int32()
     if version < EARLIEST_SUPPORTED_VERSION:
         raise reader.fail(f"version {version}")
@@ -244,7 +244,7 @@ def read_version(reader: Reader) -> int:
 
 
 def read_error(reader: Reader) -> AssignorError:
-    """Return an error code; raises MalformedInfoError for one that is not known."""
+    """Return an error code; raises MalformedInfoError for an unknown one."""
     code = reader.int32()
     try:
         return AssignorError(code)

@@ -1,7 +1,7 @@
-"""Which client gets which tasks: pure functions of what the clients report.
+"""Assign tasks to clients: pure functions of the clients' reports.
 
 Kafka Streams: HighAvailabilityTaskAssignor (the default, KIP-441), StickyTaskAssignor, FallbackPriorTaskAssignor. All
-go through clients and tasks in their order, so that any leader decides the same.
+visit clients and tasks in a fixed order, so that every leader decides the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .task_movement import TaskMovements
 
 
 class TaskAssignor(Protocol):
-    """Decides; what ``task.assignor.class`` may name."""
+    """Assigns tasks to clients; ``task.assignor.class`` names one."""
 
     def assign(
         self,
@@ -39,16 +39,16 @@ class TaskAssignor(Protocol):
         stateful_tasks: Collection[TaskId],
         configs: AssignmentConfigs,
     ) -> bool:
-        """Fill active_tasks and standby_tasks of the clients, which come without any.
+        """Fill active_tasks and standby_tasks of the clients, which are empty.
 
-        Return True if a probing rebalance is needed: tasks shall move when copies have caught up.
+        Return True if a probing rebalance is needed, to move tasks when copies have caught up.
         """
 
 
 class HighAvailabilityTaskAssignor(TaskAssignor):
-    """Balance first, then leave each task where its state is until the balanced place has caught up (KIP-441).
+    """Balances first, then leaves each task where its state is until the planned client has caught up (KIP-441).
 
-    racks: to save traffic between racks; the balance stays (KIP-925).
+    racks: reduces traffic between racks, without changing the balance (KIP-925).
     """
 
     TRAFFIC_COST = 10
@@ -88,9 +88,9 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
 
 
 def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
-    """Give each stateless task to the client that had it, up to its fair share, and the rest to the least loaded.
+    """Leave each stateless task with its client, up to a fair share, and assign the rest to the least loaded clients.
 
-    Kafka Streams redistributes them each time; here that would cost the moved ones two rounds of the group.
+    Kafka Streams redistributes them each time; here each moved task would cost two rounds of the group.
     """
     active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
     tasks_per_thread, extra = divmod(active, sum(client.capacity for client in clients.values()))
@@ -106,13 +106,13 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
 
 
 def _deal_out(clients: Clients, tasks: Collection[TaskId]) -> None:
-    """Give each task to the client with the fewest per thread."""
+    """Assign each task to the client with the fewest tasks per thread."""
     for task in sorted(tasks):
         min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
 
 
 def _costs(configs: AssignmentConfigs, traffic: int, non_overlap: int) -> Costs:
-    """Return what is configured, else an assignor's own."""
+    """Return the configured costs, or an assignor's defaults."""
     given = configs.rack_aware_assignment_traffic_cost, configs.rack_aware_assignment_non_overlap_cost
     return Costs(traffic if given[0] is None else given[0], non_overlap if given[1] is None else given[1])
 
@@ -169,10 +169,10 @@ def _should_move_a_task(source: ClientState, destination: ClientState) -> bool:
 
 
 class StickyTaskAssignor(TaskAssignor):
-    """Tasks stay with the client that had them, as far as balance allows; no warm-up, tasks move at once.
+    """Tasks stay with their client, as far as balance allows; tasks move immediately, without warm-up.
 
-    must_preserve_active: balance counts for nothing; every task goes back to the client that had it. racks: to save
-    traffic between racks; by default that counts less than to stay.
+    must_preserve_active: ignore balance; every task returns to its previous client. racks: reduces traffic between
+    racks; by default that counts less than stickiness.
     """
 
     TRAFFIC_COST = 1
@@ -209,7 +209,7 @@ class StickyTaskAssignor(TaskAssignor):
 
 
 class FallbackPriorTaskAssignor(TaskAssignor):
-    """For when no lag is known: leave all where it was and try again soon."""
+    """Used if no lags are known: leaves all tasks where they were, and retries soon."""
 
     @override
     def assign(
@@ -219,13 +219,13 @@ class FallbackPriorTaskAssignor(TaskAssignor):
         stateful_tasks: Collection[TaskId],
         configs: AssignmentConfigs,
     ) -> bool:
-        """Assign; always asks for a probing rebalance."""
+        """Assign; always requires a probing rebalance."""
         StickyTaskAssignor(must_preserve_active=True).assign(clients, all_tasks, stateful_tasks, configs)
         return True
 
 
 def validate_task_assignment(clients: Clients, all_tasks: Collection[TaskId]) -> None:
-    """Check what a user's assignor made; raises TaskAssignmentError (Kafka: TaskAssignmentUtils)."""
+    """Check the result of a user's assignor; raises TaskAssignmentError (Kafka: TaskAssignmentUtils)."""
     owner: dict[TaskId, UUID] = {}
     for client in clients.values():
         for task in client.active_tasks:

@@ -1,8 +1,8 @@
-"""The flow of tasks to clients that Kafka Streams makes a graph of (RackAwareGraphConstructor): the current owners.
+"""The flow of tasks to clients, for which Kafka Streams builds a graph (RackAwareGraphConstructor).
 
-Over each task runs one unit of flow, to a client node. With min_traffic there is one for each client. With
-balance_subtopology there is one for each sub-topology and client, which takes no more than the client's share of the
-sub-topology, and behind these nodes one for each client, which takes as many tasks as the client had.
+Each task sends one unit of flow to a client node. With min_traffic there is one node per client. With
+balance_subtopology there is one per sub-topology and client, whose capacity is the client's share of the sub-topology,
+followed by one per client, whose capacity is the client's number of tasks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: In place of a group's index: a client's own node, behind its client nodes. In place of a task: the way from there.
+#: Instead of a group's index: a client's own node, after its client nodes. Instead of a task: the path from there.
 CLIENT = -1
-#: In place of a client: the task has none yet.
+#: Instead of a client: the task has none yet.
 _UNASSIGNED = -1
 
 #: A client node by the indexes of its group and its client; or CLIENT and a client's.
@@ -22,12 +22,12 @@ Node = tuple[int, int]
 
 @dataclass(eq=False)
 class TaskGroup:
-    """Tasks that share client nodes, one of each client: all tasks, or those of one sub-topology.
+    """Tasks that share client nodes (one per client): all tasks, or those of one sub-topology.
 
-    homes: of each task, the client that had it. owners: the one that has it now. racks: of each client. traffic: of
-    each rack, what each task costs there. non_overlap: what a task costs in addition where it is not at home.
-    shares: how many of the tasks each client may have; without, tasks start at home. taken: how many of its share each
-    client has. natives: of each client, the tasks at home there, if that makes them cheaper. No cost is negative.
+    homes: each task's previous client. owners: each task's current client. racks: by client. traffic: by rack, the cost
+    of each task there. non_overlap: additional cost of a task away from home. shares: by client, the maximum number of
+    tasks; without it, tasks start at home. taken: by client, the used part of its share. natives: by client, the tasks
+    at home there, if that makes them cheaper. Costs are never negative.
     """
 
     homes: Sequence[int]
@@ -44,15 +44,15 @@ class TaskGroup:
             self.natives[home].append(task)
 
     def cost(self, task: int, client: int) -> int:
-        """Return what a task costs at a client."""
+        """Return the cost of a task at a client."""
         return self.traffic[self.racks[client]][task] + (self.homes[task] != client) * self.non_overlap
 
 
 class Ways:
-    """From where the shortest way to each node comes.
+    """The predecessor of each node on its shortest path.
 
-    nodes: of each group, to each client node: from a task, or CLIENT. clients: to each client: from which group's
-    client node. None: not known yet.
+    nodes: by group and client node: a task, or CLIENT. clients: by client: the group of the client node before it.
+    None: not known yet.
     """
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:
@@ -61,7 +61,7 @@ class Ways:
         self.clients: list[int | None] = [None] * len(groups[0].racks)
 
     def previous(self, node: Node) -> Node:
-        """Return from which client node or client the way comes; a task between two client nodes is left out."""
+        """Return the client node or client before this one; a task between two client nodes is skipped."""
         group, client = node
         if group == CLIENT:
             return _known(self.clients[client]), client
@@ -85,12 +85,13 @@ class _Task(NamedTuple):
 
 
 def _known(origin: int | None) -> int:
-    assert origin is not None, "a shortest way comes from nowhere; this is a bug"
+    assert origin is not None, "a shortest path has no start; this is a bug"
     return origin
 
 
 def fill_shares(groups: Sequence[TaskGroup], sizes: Sequence[int]) -> None:
-    """Give every task a client, each as many as its size: over shortest ways, as Kafka Streams does (Ford-Fulkerson).
+    """Assign every task, to each client as many as its size: along shortest paths, as Kafka Streams does
+    (Ford-Fulkerson).
 
     Raises AssertionError if the shares leave no room for a task: a bug.
     """
@@ -106,7 +107,7 @@ def fill_shares(groups: Sequence[TaskGroup], sizes: Sequence[int]) -> None:
 
 
 def _nearest_with_room(groups: Sequence[TaskGroup], free: Sequence[int], ways: Ways) -> Node:
-    """Return the first client with room that a breadth-first search meets from the tasks without a client.
+    """Return the first client with room, found by a breadth-first search from the unassigned tasks.
 
     Nodes are visited in Kafka Streams' order. The first task of a group to be visited reaches all its client nodes.
     """
@@ -115,7 +116,7 @@ def _nearest_with_room(groups: Sequence[TaskGroup], free: Sequence[int], ways: W
         for number, group in enumerate(groups)
         if _UNASSIGNED in group.owners
     ]
-    for visited in queue:  # grows on the way
+    for visited in queue:  # grows during the search
         if isinstance(visited, _Task):
             nodes = ways.nodes[visited.group]
             for client, origin in enumerate(nodes):

@@ -1,17 +1,16 @@
-"""Tasks stay where their state is until the better place has caught up (Kafka Streams: TaskMovement, KIP-441)."""
+"""Keeps tasks where their state is until the planned client has caught up (Kafka Streams: TaskMovement, KIP-441)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
-from penstock.topology.common.java_collections import PriorityQueue
+from penstock.topology.common.java_collections import PriorityQueue, grown_hash_order
 from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
-from .constrained_priority_set import ConstrainedPrioritySet
-from .java_hashes import process_order
+from .java_hashes import process_hash, process_order
 from .subscription_info import LATEST_OFFSET
 
 #: An acceptable.recovery.lag that accepts everything (Java's Long.MAX_VALUE).
@@ -20,11 +19,45 @@ UNBOUNDED = 2**63 - 1
 _Suits = Callable[[ClientState], bool]
 
 
-class TaskMovements:
-    """Changes a balanced assignment so that no member has to restore before it can process.
+class ConstrainedPrioritySet:
+    """Clients by their load, as Kafka Streams' set keeps them. clients: the initial clients, in insertion order.
 
-    Where a task was planned for a client that is not caught up, while another one is further, that one gets it for now,
-    and the planned one gets a warm-up copy, as long as ``max.warmup.replicas`` allows.
+    Loads change while clients are in the queue, so the result depends on the shape of the heap. The heap is therefore
+    the one of Java.
+    """
+
+    def __init__(self, clients: Iterable[ClientState]) -> None:
+        self._queue = PriorityQueue[ClientState](
+            lambda client: (client.assigned_task_load, process_order(client.process_id))
+        )
+        self.offer(clients)
+
+    def poll(self, suits: Callable[[ClientState], bool]) -> ClientState | None:
+        """Remove and return the suitable client with the least load, None if there is none."""
+        passed_over: list[ClientState] = []
+        found = None
+        while found is None and len(self._queue):
+            client = self._queue.poll()
+            if suits(client):
+                found = client
+            else:
+                passed_over.append(client)
+        self.offer(grown_hash_order(passed_over, lambda client: process_hash(client.process_id)))
+        return found
+
+    def offer(self, clients: Iterable[ClientState]) -> None:
+        """Insert clients; reinsert those already in the set with their current load."""
+        for client in clients:
+            if client in self._queue:
+                self._queue.remove(client)
+            self._queue.add(client)
+
+
+class TaskMovements:
+    """Changes a balanced assignment so that no member must restore before it can process.
+
+    If a task's planned client has not caught up and another client is further ahead, the latter gets the task for now.
+    The planned client gets a warm-up copy, as far as ``max.warmup.replicas`` allows.
     """
 
     def __init__(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
@@ -43,7 +76,7 @@ class TaskMovements:
         self._least_lag = {task: min(client.lags[task] for client in clients.values()) for task in stateful_tasks}
 
     def move_active_tasks(self) -> int:
-        """Return how many active tasks are not where they were planned to be."""
+        """Return how many active tasks are not on their planned clients."""
         movements = self._needed(
             [(client, task) for client in self._clients.values() for task in sorted(client.active_tasks)]
         )
@@ -53,7 +86,7 @@ class TaskMovements:
         return len(movements)
 
     def move_standby_tasks(self) -> int:
-        """Return how many standby tasks are, or have further copies, where they were not planned to be."""
+        """Return how many standby tasks are on unplanned clients, or have additional copies there."""
         planned = [
             (client, task)
             for client in self._clients.values()
@@ -63,10 +96,10 @@ class TaskMovements:
         return sum(self._move_standby(task, client) for task, client in self._needed(planned))
 
     def _needed(self, planned: list[tuple[ClientState, TaskId]]) -> list[tuple[TaskId, ClientState]]:
-        """Return the tasks that are not caught up where they were planned though they are further elsewhere.
+        """Return the tasks whose planned client has not caught up although another client is further ahead.
 
-        Those with the fewest caught-up clients come first, since they have the least choice. Copies of one task come in
-        the order in which Kafka Streams' priority queue has them.
+        Tasks with the fewest caught-up clients come first, because they have the fewest options. Copies of one task are
+        in the order of Kafka Streams' priority queue.
         """
         needed = PriorityQueue[tuple[TaskId, ClientState]](lambda move: (len(self._caught_up[move[0]]), move[0]))
         for client, task in planned:
@@ -80,7 +113,7 @@ class TaskMovements:
         return [needed.poll() for _ in range(len(needed))]
 
     def _move_active(self, task: TaskId, planned: ClientState) -> ClientState:
-        """Return the client that gets the task for now."""
+        """Move the task; return the client that gets it for now."""
         standby = self._caught_up_client(task, lambda client: task in client.standby_tasks)
         source = standby or self._caught_up_client(task) or self._most_caught_up(task, planned)
         assert source is not None, f"no client is further than the planned one with task {task}; this is a bug"
@@ -118,7 +151,7 @@ class TaskMovements:
     def _most_caught_up(
         self, task: TaskId, planned: ClientState, suits: _Suits = lambda client: True
     ) -> ClientState | None:
-        """Return the suiting client with the least lag, None if it lags as much as the planned one."""
+        """Return the suitable client with the least lag, None if it lags as much as the planned one."""
 
         def order(client: ClientState) -> tuple[int, tuple[int, int]]:
             return client.lags[task], process_order(client.process_id)

@@ -1,6 +1,6 @@
-"""Which thread of a client gets which of its tasks (Kafka Streams: StreamsPartitionAssignor.assignTasksToThreads).
+"""Distributes a client's tasks over its threads (Kafka Streams: StreamsPartitionAssignor.assignTasksToThreads).
 
-In a group with members on Java exactly as Kafka Streams does it, else spread over sub-topologies and loads too.
+In a group with members on Java exactly as in Kafka Streams, otherwise also spread over sub-topologies and loads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .subscription_info import LATEST_OFFSET
 
 
 class Role(Enum):
-    """Which of a client's tasks are dealt out; Kafka Streams does so in this order."""
+    """Kinds of tasks to distribute, in Kafka Streams' order."""
 
     STATEFUL = "stateful active tasks"
     STANDBY = "standby tasks"
@@ -29,12 +29,11 @@ class Role(Enum):
 def spread_over_threads(
     tasks: Collection[TaskId], client: ClientState, thread_load: dict[str, int], role: Role = Role.STATEFUL
 ) -> dict[str, list[TaskId]]:
-    """Deal tasks out to the client's consumers, evenly; each to the consumer that had it if that can be.
+    """Distribute tasks evenly over the client's consumers; each to its previous consumer if possible.
 
-    Kafka Streams does the latter for stateful ones only. Each consumer keeps, or gets, its share of each sub-topology,
-    and of the work where that was measured.
-    thread_load: how many tasks each consumer has from earlier calls; changed here. role: makes no difference.
-    Returns tasks by consumer, for all consumers.
+    Kafka Streams does the latter for stateful tasks only. Each consumer keeps or gets its share of each sub-topology,
+    and of the measured work. thread_load: by consumer, the number of tasks from earlier calls; updated here. role: not
+    used. Returns tasks by consumer, for all consumers.
     """
     consumers = sorted(client.consumers)
     load = {consumer: thread_load.get(consumer, 0) for consumer in consumers}
@@ -68,7 +67,7 @@ def spread_over_threads(
 
 
 def _previous_tasks(client: ClientState, consumer: str, number: int, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return which of the tasks the consumer had. Running ones come first: moving them would cost the most."""
+    """Return the tasks that the consumer had. Running ones come first, because moving them costs the most."""
     previous = client.previous_tasks.get(consumer, set()) & tasks
     running = {task for task in previous if client.lags.get(task, LATEST_OFFSET) == LATEST_OFFSET}
     return [*interleaved(running, client.loads, number), *interleaved(previous - running, client.loads, number)]
@@ -77,14 +76,14 @@ def _previous_tasks(client: ClientState, consumer: str, number: int, tasks: Set[
 def assign_as_kafka_streams(
     tasks: Collection[TaskId], client: ClientState, thread_load: dict[str, int], role: Role
 ) -> dict[str, list[TaskId]]:
-    """Deal tasks out as Kafka Streams does; see spread_over_threads. Those with state go to the consumer that had it.
+    """Distribute tasks as Kafka Streams does; see spread_over_threads. Stateful tasks go to their previous consumer.
 
-    Kafka Streams keeps the tasks in a priority queue, and goes through the last ones in the order of its array.
+    Kafka Streams keeps the tasks in a priority queue, and visits the last ones in the order of its array.
     """
     consumers = sorted(client.consumers)
     assignment: dict[str, list[TaskId]] = {consumer: [] for consumer in consumers}
     minimum = (sum(thread_load.values()) + len(tasks)) // len(consumers)
-    # The standby tasks come in a sorted set, the active ones in a hash set.
+    # Standby tasks are in a sorted set, active ones in a hash set.
     given = sorted(tasks) if role is Role.STANDBY else grown_hash_order(sorted(tasks), task_hash)
     unassigned = PriorityQueue[TaskId](lambda task: task, given)
     skipped: dict[TaskId, str] = {}

@@ -13,13 +13,13 @@ from penstock.topology.records import TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TopicsInfo:
-    """What one sub-topology reads, writes and keeps.
+    """The topics and stores of one sub-topology.
 
-    repartition_source_topics: the internal ones among source_topics, with the partition count that was declared, None
-    if it is derived. changelog_topics: the store behind each; source_changelog_topics: those that are source topics as
-    well (reuse.ktable.source.topics, read-only stores) and so are never created. sink_topics: those with a fixed name.
-    listed_copartition: the topics that each operation which needs co-partitioning names, as Kafka Streams lists them.
-    has_patterns: whether topics are read by a pattern, of which members may know different matches for a while.
+    repartition_source_topics: the internal ones among source_topics, with the declared partition count, None if it is
+    derived. changelog_topics: the store of each; source_changelog_topics: those that are also source topics
+    (reuse.ktable.source.topics, read-only stores) and therefore never created. sink_topics: those with a fixed name.
+    listed_copartition: the topics of each operation that needs co-partitioning, as Kafka Streams lists them.
+    has_patterns: whether topics are read by a pattern, for which members may know different matches for a while.
     """
 
     subtopology: int
@@ -33,12 +33,12 @@ class TopicsInfo:
     has_patterns: bool = False
 
     def input_partitions(self, number: int, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
-        """Return what the task with this number reads, of topics whose number of partitions is known."""
+        """Return the input partitions of the task with this number, of topics with a known partition count."""
         return frozenset(TopicPartition(topic, number) for topic in self.source_topics if number < counts.get(topic, 0))
 
     @property
     def user_source_topics(self) -> frozenset[str]:
-        """Source topics that the user has to create."""
+        """Source topics that the user must create."""
         return self.source_topics - self.repartition_source_topics.keys()
 
 
@@ -76,9 +76,9 @@ def _topics_info(application_id: str, topology: ProcessorTopology, internal: set
 
 
 def topology_digest(topics: Mapping[int, TopicsInfo]) -> str:
-    """Return what tells two topologies apart: a digest of the names of their internal topics, by sub-topology.
+    """Return a digest that distinguishes topologies: of the names of their internal topics, by sub-topology.
 
-    Source topics are left out, since for a while members may know different matches of a pattern.
+    Source topics are not included, because members may know different matches of a pattern for a while.
     """
     names = [
         (number, sorted(info.repartition_source_topics), sorted(info.changelog_topics))

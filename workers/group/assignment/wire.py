@@ -1,6 +1,6 @@
 """The building blocks of Kafka Streams' subscription and assignment bytes; safe to read from any sender.
 
-Numbers are big-endian and signed; a string follows its length in two bytes, bytes and lists follow theirs in four.
+Numbers are big-endian and signed. Strings are prefixed with a two-byte length, bytes and lists with a four-byte one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMED_TOPOLOGY_VERSION = 10
 
 
 class MalformedInfoError(TaskAssignmentError):
-    """Bytes of a group member that are not what it should have sent."""
+    """A group member has sent malformed bytes."""
 
 
 class Writer:
@@ -29,7 +29,7 @@ class Writer:
         self._bytes = bytearray()
 
     def to_bytes(self) -> bytes:
-        """Return what was written."""
+        """Return the bytes."""
         return bytes(self._bytes)
 
     def raw(self, data: bytes) -> None:
@@ -56,7 +56,7 @@ class Writer:
         self.raw(struct.pack(">h", len(data)) + data)
 
     def data(self, value: bytes) -> None:
-        """Append bytes behind their length."""
+        """Append bytes with their length."""
         self.int32(len(value))
         self.raw(value)
 
@@ -82,7 +82,7 @@ class Writer:
 
 
 class Reader:
-    """Reads values from bytes; raises MalformedInfoError for whatever is missing. what: names them in the error."""
+    """Reads values from bytes; raises MalformedInfoError if they are incomplete. what: describes them in the error."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -129,7 +129,7 @@ class Reader:
         return self._decoded(self.raw(int.from_bytes(self.raw(2))))
 
     def bytes_text(self) -> str:
-        """Return a text that is sent as bytes, empty for null."""
+        """Return a text that is sent as bytes, "" for null."""
         return self._decoded(self.data())
 
     def _decoded(self, data: bytes) -> str:
@@ -139,11 +139,11 @@ class Reader:
             raise self.fail("a text that is not UTF-8") from error
 
     def data(self) -> bytes:
-        """Return bytes that follow their length, none for null."""
+        """Return bytes with a length prefix, empty for null."""
         return self.raw(max(self.int32(), 0))
 
     def items(self, read: Callable[[], T]) -> list[T]:
-        """Return a list; each item takes a byte at least, so that a wrong length cannot fill the memory."""
+        """Return a list. Each item takes at least one byte, so a wrong length cannot fill the memory."""
         length = self.count()
         if length > self.remaining:
             raise self.fail(f"a list of {length} items")
@@ -164,4 +164,4 @@ class Reader:
     def no_named_topology(self, length: int) -> None:
         """Refuse a task of a named topology. length: of the name, negative for null."""
         if length > 0:
-            raise self.fail("a task of a named topology, which Penstock has not")
+            raise self.fail("a task of a named topology, which Penstock does not support")

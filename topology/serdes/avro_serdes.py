@@ -1,0 +1,128 @@
+"""Avro with a schema registry: confluent-kafka's serializers until a schema is known, then fastavro alone.
+
+For each record those serializers determine the subject, look schemas up, and prepare for rules and tags, which takes
+several times as long as Avro itself. For a record schema without rules and references, all of that comes to the same
+five bytes (zero and the schema's id) before fastavro's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from typing_extensions import override
+
+from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
+from .serdes import Serde, UserSerde
+
+#: What Avro's logical types are read as, beside JSON's types.
+_AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
+#: Options with which every record of a topic is treated as the first one was. They are the serializer's alone.
+_SETTLED_OPTIONS = {"auto.register.schemas", "normalize.schemas"}
+_BY_TOPIC = "subject.name.strategy.type"
+#: A record's bytes begin with zero and four bytes of the schema's id.
+_MAGIC, _ID_END = 0, 5
+
+
+def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+    """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
+
+    schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: what is read has the
+        schema that it was written with, and what is written the latest one of the subject (use_latest_version=True).
+    kind: what values are read as, and may be written from: a msgspec.Struct or a dataclass. None: dicts.
+    """
+    return UserSerde(AvroSerde(schema, registry, kind, is_key, options))
+
+
+def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
+    """Return a function of a topic and a value's bytes that reads Avro as dicts, with the schema that wrote it."""
+    return AvroSerde(None, registry, None, False, options).deserialize
+
+
+class AvroSerde(RegistrySerde):
+    """See avro_serde."""
+
+    def __init__(self, schema: Any, registry: Any, kind: Any, is_key: bool, options: dict[str, Any]) -> None:
+        self._client = registry_client(registry)
+        from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+
+        self._to_dict, self._from_dict = conversions(kind, _AVRO_TYPES)
+        writing, reading = configurations(options)
+        self._library_write = AvroSerializer(self._client, schema, to_dict=self._to_dict, conf=writing)
+        self._library_read = AvroDeserializer(self._client, schema, from_dict=self._from_dict, conf=reading)
+        super().__init__("avro", self._first_write, self._first_read, is_key)
+        self._is_settled = writing.get(_BY_TOPIC) == "TOPIC" and set(writing) <= {_BY_TOPIC, *_SETTLED_OPTIONS}
+        self._schema = schema
+        self._parsed = parsed_record(schema)
+        self._writers: dict[str, Callable[[Any], bytes]] = {}
+        self._readers: dict[bytes, Callable[[bytes], Any]] = {}
+
+    @override
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        write = self._writers.get(topic)
+        return super().serialize(topic, value) if write is None or value is None else write(value)
+
+    @override
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        read = None if data is None else self._readers.get(data[:_ID_END])
+        return super().deserialize(topic, data) if data is None or read is None else read(data)
+
+    def _first_write(self, value: Any, context: Any) -> bytes:
+        data: bytes = self._library_write(value, context)
+        if self._is_settled and self._parsed is not None and data[0] == _MAGIC:
+            self._writers[context.topic] = _writer(data[:_ID_END], self._parsed, self._to_dict)
+        return data
+
+    def _first_read(self, data: bytes, context: Any) -> Any:
+        value = self._library_read(data, context)
+        if self._is_settled and data[0] == _MAGIC and (self._schema is None or self._parsed is not None):
+            schema_id = int.from_bytes(data[1:_ID_END])
+            written = parsed_record(self._client.get_schema(schema_id, f"{context.topic}-{context.field}"))
+            if written is not None:
+                self._readers[data[:_ID_END]] = _reader(written, self._parsed, self._from_dict)
+        return value
+
+
+def parsed_record(schema: Any) -> Any:
+    """Return a schema (text or a Schema) for fastavro; None unless it is a record's, without rules and references."""
+    import fastavro
+
+    if schema is not None and not isinstance(schema, str):
+        if schema.schema_type != "AVRO" or schema.references or schema.rule_set is not None:
+            return None
+        schema = schema.schema_str
+    if not schema or not schema.lstrip().startswith("{"):
+        return None
+    parsed = fastavro.parse_schema(json.loads(schema), named_schemas={})
+    return parsed if isinstance(parsed, dict) and parsed.get("type") == "record" else None
+
+
+def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
+    from fastavro import schemaless_writer
+
+    def write(value: Any) -> bytes:
+        stream = io.BytesIO()
+        stream.write(header)
+        schemaless_writer(stream, parsed, value if to_dict is None else to_dict(value, None))
+        return stream.getvalue()
+
+    return write
+
+
+def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], Any]:
+    from fastavro import schemaless_reader
+
+    reader_schema = None if wanted == written else wanted  # without one, fastavro has nothing to compare
+
+    def read(data: bytes) -> Any:
+        stream = io.BytesIO(data)
+        stream.seek(_ID_END)
+        value = schemaless_reader(stream, written, reader_schema)
+        return value if from_dict is None else from_dict(value, None)
+
+    return read
