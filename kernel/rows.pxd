@@ -53,6 +53,7 @@ cdef class LatestRows:
     cdef RowBuffer buffer
     cdef dict by_key
     cdef int second_size
+    cdef int64_t interval_ms
     cdef object room
     cdef readonly int64_t complete_from
     cdef int64_t newest
@@ -62,7 +63,8 @@ cdef class LatestRows:
     cdef TimedRows rows_of(self, bytes key)
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1
     cdef int64_t second(self, const char *data) noexcept
-    cdef int set(self, bytes row_key, bytes log_key, data) except -1
+    cdef bytes row_key(self, bytes log_key, int64_t time)
+    cdef int set(self, bytes log_key, data) except -1
     cdef object row(self, bytes log_key)
     cdef int trim(self) except -1
     cdef int64_t oldest(self)
@@ -73,14 +75,12 @@ cdef class StoredEntries:
     cdef RowBuffer buffer
     cdef LatestRows latest
     cdef object segments, from_bytes, to_bytes, log_change, write_plain
-    cdef int64_t interval_ms
     cdef int second_size
     cdef bint timestamped, is_long
     cdef str name
 
     cdef object row(self, key)
     cdef bytes log_key(self, tuple key, int64_t time)
-    cdef bytes row_key(self, bytes log_key, int64_t time)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
     cdef bytes written(self, held)

@@ -76,6 +76,23 @@ cdef class RowBuffer:
         self.set(key, timed(timestamp, value))
 
 
+def getter(RowBuffer buffer not None, encode_key, decode):
+    """See KeyValueStore.get."""
+    def get(key):
+        return decode(buffer.row(encode_key(key)))
+
+    return get
+
+
+def putter(RowBuffer buffer not None, encode_key, log_value):
+    """See KeyValueStore.put."""
+    def put(key, value):
+        cdef bytes row_key = encode_key(key)
+        buffer.set(row_key, log_value(row_key, value))
+
+    return put
+
+
 cdef bytes timed(int64_t time, bytes value):
     """Return the row of a value with a timestamp."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
@@ -157,16 +174,17 @@ cdef class LatestRows:
     """The rows of a window or session store with the latest times, by record key, on disk or not.
 
     A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
-    bytes. complete_from: the rows from this time on are all here, so the disk need not be asked for them, nor for
-    missing rows. buffer: what puts go to. room(): how many bytes of memory the rows may take. Rows are
-    kept only while they are fetched.
+    bytes. In the buffer, which puts go to, a key begins with its segment of interval_ms (statestore/stores/segments.py).
+    complete_from: the rows from this time on are all here, so the disk need not be asked for them, nor for missing rows.
+    room(): how many bytes of memory the rows may take. Rows are kept only while they are fetched.
     """
 
     NOT_KNOWN = NOT_KNOWN
 
-    def __init__(self, RowBuffer buffer not None, int second_size, room):
+    def __init__(self, RowBuffer buffer not None, int second_size, int64_t interval_ms, room):
         self.buffer = buffer
         self.second_size = second_size
+        self.interval_ms = interval_ms
         self.room = room
         self.by_key = {}
         self.rest()
@@ -207,14 +225,21 @@ cdef class LatestRows:
             number = number << 8 | <unsigned char>data[i]
         return <int64_t>number
 
-    def put(self, bytes segment not None, bytes log_key not None, data):
-        """Set the row of a changelog key, or delete it, in the buffer too, whose keys begin with the segment."""
-        self.set(segment + log_key, log_key, data)
+    cdef bytes row_key(self, bytes log_key, int64_t time):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(log_key)
+        row_key = PyBytes_FromStringAndSize(NULL, TIME_BYTES + size)
+        write_time(PyBytes_AS_STRING(row_key), time // self.interval_ms)
+        memcpy(PyBytes_AS_STRING(row_key) + TIME_BYTES, PyBytes_AS_STRING(log_key), size)
+        return row_key
 
-    cdef int set(self, bytes row_key, bytes log_key, data) except -1:
+    def put(self, bytes log_key not None, data):
+        """Set the row of a changelog key, or delete it, in the buffer too."""
+        self.set(log_key, data)
+
+    cdef int set(self, bytes log_key, data) except -1:
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
-        self.buffer.set(row_key, data)
+        self.buffer.set(self.row_key(log_key, time), data)
         cdef PyObject *found
         cdef TimedRows rows
         cdef int at
@@ -282,6 +307,20 @@ cdef class LatestRows:
                     break
                 fetched.append((row.time, row.second, <object>row.data))
         return fetched
+
+    def values(self, bytes key not None, int64_t time_from, int64_t time_to, decode):
+        """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk."""
+        if not self.knows(time_from):
+            return None
+        cdef TimedRows rows = self.rows_of(key)
+        cdef list found = []
+        cdef int i
+        if rows is not None:
+            i = rows.place(time_from, -NEVER)
+            while i < rows.count and rows.rows[i].time <= time_to:
+                found.append((rows.rows[i].time, decode(<object>rows.rows[i].data)))
+                i += 1
+        return found
 
     cdef bint knows(self, int64_t time_from):
         """Whether a fetch from this time on need not ask the disk; it counts as one."""
@@ -358,7 +397,6 @@ cdef class StoredEntries:
         self.buffer = buffer
         self.latest = latest
         self.segments = segments
-        self.interval_ms = 1 if segments is None else segments.interval_ms
         self.second_size = second_size
         self.timestamped = timestamped
         self.from_bytes = from_bytes
@@ -386,7 +424,7 @@ cdef class StoredEntries:
             found = self.latest.row(log_key)
             if found is not NOT_KNOWN:
                 return found
-        return self.buffer.row(self.row_key(log_key, time))
+        return self.buffer.row(self.latest.row_key(log_key, time))
 
     cdef bytes log_key(self, tuple key, int64_t time):
         cdef bytes record_key = <bytes?>key[0]
@@ -400,13 +438,6 @@ cdef class StoredEntries:
         else:
             memset(to + size + TIME_BYTES, 0, self.second_size)
         return log_key
-
-    cdef bytes row_key(self, bytes log_key, int64_t time):
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(log_key)
-        row_key = PyBytes_FromStringAndSize(NULL, TIME_BYTES + size)
-        write_time(PyBytes_AS_STRING(row_key), time // self.interval_ms)
-        memcpy(PyBytes_AS_STRING(row_key) + TIME_BYTES, PyBytes_AS_STRING(log_key), size)
-        return row_key
 
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
         """Read the row of an integer and its timestamp; return False if it has something else."""
@@ -479,4 +510,4 @@ cdef class StoredEntries:
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:
-                self.latest.set(self.row_key(log_key, time), log_key, row)
+                self.latest.set(log_key, row)

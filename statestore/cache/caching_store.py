@@ -51,8 +51,6 @@ NATIVE: Mapping[Any, type] = {
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
 }
-#: Methods of caching stores that are closures over the cache's dicts.
-CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
 #: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
@@ -334,8 +332,6 @@ class CachingStore(StateStore):
     @override
     def close(self) -> None:
         self._cache.close()
-        for name in CLOSURES:  # later calls reach the closed rows
-            vars(self).pop(name, None)
         super().close()
 
 

@@ -58,11 +58,11 @@ class BytesStore(ABC):
         for key, _ in self.rows(start, end):
             self.put(key, None)
 
-    def latest_rows(self, second_size: int) -> Any:
+    def latest_rows(self, second_size: int, interval_ms: int) -> Any:
         """Return an empty LatestRows of penstock.kernel for rows of window or session keys; None if not supported.
 
-        second_size: size of the second number after the record key, in bytes. All puts go through it, and reads try it
-        first.
+        second_size: size of the second number after the record key, in bytes; interval_ms: of a segment. All puts go
+        through it, and reads try it first.
         """
         return None
 

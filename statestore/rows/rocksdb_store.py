@@ -272,10 +272,11 @@ class RocksDBStore(BytesStore):
         self._deleted_ranges.append((start, end))
 
     @override
-    def latest_rows(self, second_size: int) -> Any:
+    def latest_rows(self, second_size: int, interval_ms: int) -> Any:
         """Return them; they use the memory of the recently committed rows."""
         if compiled is not None:
-            self._latest = compiled.LatestRows(self._buffer, second_size, lambda: self._resources.recent_bytes)
+            resources = self._resources
+            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, lambda: resources.recent_bytes)
         return self._latest
 
     @override

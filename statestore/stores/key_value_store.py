@@ -9,6 +9,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
+from penstock.kernel import rows as compiled
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
@@ -125,10 +126,15 @@ class KeyValueStore(StateStore):
         if self.contexts is not None:
             self.values.log_value = self.contexts.keeping(self.values.log_value)
             self.values.log_held = self.contexts.keeping(self.values.log_held)
-            vars(self)["get"] = self.contexts.noting(self.get, self._context)
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
+        if rows.compiled_rows is not None:
+            get = compiled.getter(rows.compiled_rows, self._encode_key, self._decode)
+            put = compiled.putter(rows.compiled_rows, self._encode_key, self._log_value)
+            vars(self).update(get=get, put=put)
+        if self.contexts is not None:
+            vars(self)["get"] = self.contexts.noting(self.get, self._context)
 
     def get(self, key: Any) -> Any:
         """Return the value of a key, None if there is none. The object is the caller's own."""

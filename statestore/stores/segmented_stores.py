@@ -154,9 +154,12 @@ class WindowStore(SegmentedStore):
 
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
-        decode = self.values.decode
-        found = self.segments.fetch(self._encode_key(key), time_from, time_to)
-        return Rows([(start, decode(data)) for start, _, data in found])
+        decode, segments, row_key = self.values.decode, self.segments, self._encode_key(key)
+        if segments.latest is not None and segments.visible_from <= time_from <= time_to:
+            known = segments.latest.values(row_key, time_from, time_to, decode)
+            if known is not None:
+                return Rows(known)
+        return Rows([(start, decode(data)) for start, _, data in segments.fetch(row_key, time_from, time_to)])
 
     def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return what fetch_range returns, latest first."""

@@ -74,9 +74,7 @@ class Segments:
         self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
         self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
         #: penstock.kernel's LatestRows, None where there is none.
-        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size)
-        if self.latest is not None and not self.indexed:
-            self.put_live = self.latest.put  # type: ignore[method-assign]  # one call less for each put
+        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size, self.interval_ms)
         self.reload()
 
     def reload(self) -> None:
@@ -113,27 +111,17 @@ class Segments:
             if self.indexed:
                 self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
 
-    def segment_for(self, time_ms: int) -> bytes | None:
-        """Return the key prefix of rows with this time, None if it has expired; stream time advances to it."""
-        if time_ms > self.observed_ms:
-            self.advance(time_ms)
-        return None if time_ms < self.taken_from else _pack(time_ms // self.interval_ms)
-
     def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
         """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         if time_ms < self.taken_from:
             self.on_expired()
-        else:
-            self.put_live(_pack(time_ms // self.interval_ms), key, data)
-
-    def put_live(self, segment: bytes, key: bytes, data: bytes | None) -> None:
-        """Set or delete the row of a changelog key; segment: segment_for its time."""
+            return
         if self.latest is None:
-            self.rows.put(segment + key, data)
+            self.rows.put(_pack(time_ms // self.interval_ms) + key, data)
         else:
-            self.latest.put(segment, key, data)
+            self.latest.put(key, data)
         if self.indexed:
             self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 

@@ -19,6 +19,8 @@ from .store_iterator import ClosedStore
 
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
 LONG = struct.Struct(">q")
+#: What some stores have as closures in place of their methods, over rows or a cache.
+CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 
 
 class StateStore:
@@ -107,6 +109,8 @@ class StateStore:
 
     def close(self) -> None:
         """Release all handles, without a flush. Later reads and writes raise InvalidStateStoreError."""
+        for name in CLOSURES:  # later calls reach the closed rows
+            vars(self).pop(name, None)
         self.rows.close()
         self.rows = cast("BytesStore", ClosedStore(self.name))
 

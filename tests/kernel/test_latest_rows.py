@@ -25,12 +25,11 @@ SECONDS = st.integers(0, 3)
 SUFFIXES = {4: struct.Struct(">qi"), 8: struct.Struct(">qq")}
 #: As LatestRows counts them: less than all rows of a machine need.
 ROOM = 2_000
-SEGMENT = bytes(8)
 
 
 def latest_rows(second_size: int, room: Callable[[], int]) -> Any:
     buffer = kernel.rows.RowBuffer({}.get, pytest.fail, 1 << 30)
-    return kernel.rows.LatestRows(buffer, second_size, room)
+    return kernel.rows.LatestRows(buffer, second_size, 60_000, room)
 
 
 class LatestRowsMachine(RuleBasedStateMachine):
@@ -48,7 +47,7 @@ class LatestRowsMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, time=TIMES, second=SECONDS, data=st.none() | st.binary(max_size=300))
     def put(self, key: bytes, time: int, second: int, data: bytes | None) -> None:
-        self.rows.put(SEGMENT, self.log_key(key, time, second), data)
+        self.rows.put(self.log_key(key, time, second), data)
         if data is None:
             self.model.pop((key, time, second), None)
         else:
@@ -79,11 +78,13 @@ class LatestRowsMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, first=TIMES, last=TIMES)
     def fetch(self, key: bytes, first: int, last: int) -> None:
-        found = self.rows.fetch(key, first, last)
+        found, lengths = self.rows.fetch(key, first, last), self.rows.values(key, first, last, len)
         if first < self.rows.complete_from:
             assert found is None
+            assert lengths is None
         else:
             assert found == self.expected(key, first, last)
+            assert lengths == [(time, len(data)) for time, _, data in found]
 
     def expected(self, key: bytes, first: int, last: int) -> list[Any]:
         return sorted(
@@ -110,7 +111,7 @@ def test_the_rows_with_the_earliest_times_go_first() -> None:
     rows.start(0)
     suffix = SUFFIXES[4]
     for number in range(10_000):
-        rows.put(SEGMENT, b"k%03d" % (number % 100) + suffix.pack(number, 0), b"value")
+        rows.put(b"k%03d" % (number % 100) + suffix.pack(number, 0), b"value")
         assert rows.fetch(b"k%03d" % (number % 100), max(0, number - 150), number), "it and the one before"
     assert rows.complete_from > 5_000
     assert rows.fetch(b"k000", 0, 10_000) is None
@@ -121,10 +122,10 @@ def test_rows_that_nobody_fetches_are_not_kept() -> None:
     rows = latest_rows(4, lambda: 10_000)
     rows.start(0)
     for number in range(1_000):
-        rows.put(SEGMENT, b"k%03d" % number + SUFFIXES[4].pack(number, 0), b"value")
+        rows.put(b"k%03d" % number + SUFFIXES[4].pack(number, 0), b"value")
     assert rows.resting
     rows.start(1_000)
-    rows.put(SEGMENT, b"k" + SUFFIXES[4].pack(1_000, 0), b"again")
+    rows.put(b"k" + SUFFIXES[4].pack(1_000, 0), b"again")
     assert rows.fetch(b"k", 1_000, 2_000) == [(1_000, 0, b"again")]
 
 
@@ -132,7 +133,7 @@ def test_a_key_that_is_too_short_is_refused() -> None:
     rows = latest_rows(8, lambda: 10_000)
     rows.start(0)
     with pytest.raises(ValueError, match="a changelog key of 15 bytes has no times"):
-        rows.put(SEGMENT, bytes(15), b"")
+        rows.put(bytes(15), b"")
     with pytest.raises(ValueError, match="a changelog key of 3 bytes has no times"):
         rows.get(b"abc")
 
