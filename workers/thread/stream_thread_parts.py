@@ -245,7 +245,7 @@ class StreamThreadParts:
         return TaskManager(
             active,
             AssignedTasks("standby task", self._log("assigned_standby_tasks")),
-            TaskCreator(self.topologies, environment, clients, self.log),
+            TaskCreator(self.topologies, environment, self.log, clients),
             StandbyTaskCreator(self.topologies, environment, self.log),
             self.changelog_reader,
             TaskCommits(active, committer, self.membership, log),
