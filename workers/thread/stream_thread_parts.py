@@ -61,7 +61,7 @@ from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
 from ..tasks.offset_reset import InvalidPositions, OffsetReset
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
-from ..tasks.production_errors import production_error_handler
+from ..tasks.record_collector import production_error_handler
 from ..tasks.record_purge import RecordPurge
 from ..tasks.sink_topics import SinkTopics
 from ..tasks.stream_task import TaskClients
