@@ -317,7 +317,7 @@ class Supervisor:
         if self._give_up_at is not None:
             self._send(slot.worker, ShutDownApplication())
 
-    # -- what processes say
+    # -- messages from processes
 
     def _read_reports(self, worker: Worker) -> bool:
         reports = worker.receive(self._now())
@@ -338,7 +338,7 @@ class Supervisor:
                 self._shut_down(ExitCode.FAILED, "a member of the group requested to shut down the application")
         return bool(reports)
 
-    # -- how processes end
+    # -- ends of processes
 
     def _on_end(self, slot: Slot, worker: Worker) -> None:
         if not worker.has_ended():
@@ -443,7 +443,7 @@ class Supervisor:
             self._log.error("%s", why)
             self._shut_down(ExitCode.FAILED, why)
 
-    # -- what others ask for
+    # -- commands
 
     def _on_signal(self, number: int, at: int) -> None:
         if number in (*STOP_SIGNALS, signal.SIGQUIT):
@@ -487,7 +487,7 @@ class Supervisor:
             slot.stopped_at = self._now()
             self._send(slot.worker, command)
 
-    # -- telling
+    # -- reports
 
     def _tell_systemd(self, now: int) -> None:
         self._notifier.watchdog(now)

@@ -1,4 +1,4 @@
-"""The engine of an application, for all hosts: a mark beside the committed offsets of its group.
+"""The engine of an application, for all hosts: a mark in the committed offsets of its group.
 
 A handover commits it with one request, so the application changes its engine atomically.
 """

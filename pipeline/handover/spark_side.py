@@ -94,7 +94,7 @@ class SparkSide:
     ) -> dict[str, Moved]:
         """Create a new generation from the changelogs' rows and these offsets; return the rows by store.
 
-        own: the tasks' state beside their stores, by sub-topology and task. mark: see Ownership; until the group has
+        own: the tasks' state outside their stores, by sub-topology and task. mark: see Ownership; until the group has
         it, Spark does not run with this generation.
         """
         number = 1 if self.owner is None else self.owner.generation + 1
@@ -191,7 +191,7 @@ class SparkSide:
         return None
 
     def own(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """Return the tasks' state beside their stores, by sub-topology and task."""
+        """Return the tasks' state outside their stores, by sub-topology and task."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for topology in self.stateful:
             state = self._state(topology.subtopology)

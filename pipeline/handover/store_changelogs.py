@@ -76,7 +76,7 @@ def _refused(topology: ProcessorTopology, config: StreamsConfig) -> Iterator[str
 def changelog_records(
     changelog: StoreChangelog, task: int, rows: Iterable[tuple[bytes, bytes]], stream_time_ms: int
 ) -> Iterator[SentRecord]:
-    """Yield what a store's changelog would hold of these rows, to be written to the task's partition.
+    """Yield the changelog records of these rows, to be written to the task's partition.
 
     Timestamps are those of the local engine: of the value where the row has it, of the window, else stream_time_ms
     (of the record that wrote the row, which nothing remembers).

@@ -40,7 +40,7 @@ RECORD_DDL = (
 #: headers: it took two thirds of Java's time.
 TO_PYTHON = (*RECORD_SCHEMA.names[:-1], "to_json(headers) AS headers")
 
-#: Rows of packed records: the task (see pack_by_task), where the records come from, the first one's offset.
+#: Rows of packed records: the task (see pack_by_task), the source topic, the first record's offset.
 PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
 #: A function for DataFrame.mapInArrow.
 MapInArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -143,7 +143,7 @@ def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
 
 
 def run_stateless(plan: TaskPlan) -> MapInArrow:
-    """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields what it sends."""
+    """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields the sent records."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for task in _processed(plan, batches):
@@ -153,7 +153,7 @@ def run_stateless(plan: TaskPlan) -> MapInArrow:
 
 
 def run_stateless_to_kafka(plan: TaskPlan, settings: Mapping[str, Any]) -> MapInArrow:
-    """Return a function for mapInArrow that runs a stateless sub-topology, writes what it sends, and yields nothing.
+    """Return a function for mapInArrow that runs a stateless sub-topology, writes the sent records, and yields nothing.
 
     It writes where it processes: the path through Spark to a sink costs more than everything else.
     """

@@ -28,7 +28,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..stores.segmented_stores import LONG_MAX, SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
 from ..stores.state_store import LONG, StateStore, plain_rows
-from .buffer_value import UNCOUNTED_BYTES, BufferValue, serialize_source, with_source
+from .buffer_value import BufferValue, context_size, serialize_source, serialize_value, with_source
 
 _sequence = struct.Struct(">i")
 #: Key prefix of PrefixedWindowKeySchemas.TimeFirstWindowKeySchema.
@@ -40,6 +40,8 @@ VERSION_HEADER = "v"
 VERSION = b"\3"
 HEADERS = ((VERSION_HEADER, VERSION),)
 _new = tuple.__new__
+#: Takes key, change and context of what leaves the buffer.
+Emit = Callable[[Any, Change, ProcessorRecordContext], None]
 
 
 class RocksDBTimeOrderedKeyValueBuffer(StateStore):
@@ -156,19 +158,14 @@ def changelog_value(row: bytes) -> bytes:
 
 
 class Buffered(NamedTuple):
-    """A buffered key: its position in time order (ms), its value, the serialized value, and its counted size."""
+    """A buffered key: its position in time order (ms), the parts of its BufferValue, and its counted size in bytes."""
 
     time: int
-    value: BufferValue
-    data: bytes
+    prior: bytes | None
+    old: bytes | None
+    new: bytes | None
+    context: ProcessorRecordContext
     size: int
-
-
-def buffered_at(time: int, key: bytes, value: BufferValue) -> Buffered:
-    """Return a buffered value."""
-    data = value.serialize()
-    size = value.size() if value.context.headers else len(data) - UNCOUNTED_BYTES
-    return _new(Buffered, (time, value, data, 8 + len(key) + size))
 
 
 class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
@@ -176,38 +173,63 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext) -> None:
         super().__init__(builder, task, InMemoryStore())
+        self._encode_value = self.serdes.encode_value
         self._buffered: dict[bytes, Buffered] = {}
         self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
-        self._dirty: dict[bytes, None] = {}
+        self._dirty: dict[bytes, Buffered | None] = {}  # changes that the next flush logs
         self._undo: dict[bytes, Buffered | None] = {}
         self._size = 0
 
     def put(self, buffer_time: int, key: Any, change: Change, context: ProcessorRecordContext) -> bool:
         """Buffer a change; a key that is already buffered keeps its time and prior value. Returns True."""
-        row_key = self.serdes.encode_key(key)
-        encode = self.serdes.encode_value
-        old = None if change.old is None else encode(change.old)
-        new = None if change.new is None else encode(change.new)
-        before = self._buffered.get(row_key)
-        if before is None:
-            time, prior = buffer_time, old
-        else:
-            time, prior = before[0], before[1][0]
-        self._set(row_key, buffered_at(time, row_key, _new(BufferValue, (prior, old, new, context))))
-        self._dirty[row_key] = None
+        self.put_row(buffer_time, self.serdes.encode_key(key), change.new, change.old, context)
         return True
 
-    def _set(self, key: bytes, buffered: Buffered | None) -> None:
-        """Set or remove the buffered value of a serialized key."""
-        before = self._buffered.pop(key, None)
+    def put_row(self, buffer_time: int, row_key: bytes, new: Any, old: Any, context: ProcessorRecordContext) -> None:
+        """Buffer a change under a serialized key."""
+        encode = self._encode_value
+        old_data = None if old is None else encode(old)
+        new_data = None if new is None else encode(new)
+        before = self._buffered.get(row_key)
+        if before is None:
+            buffered = self._set(row_key, None, buffer_time, old_data, old_data, new_data, context)
+        else:
+            buffered = self._set(row_key, before, before[0], before[1], old_data, new_data, context)
+        self._dirty[row_key] = buffered
+
+    def _set(
+        self,
+        key: bytes,
+        before: Buffered | None,
+        time: int,
+        prior: bytes | None,
+        old: bytes | None,
+        new: bytes | None,
+        context: ProcessorRecordContext,
+    ) -> Buffered:
+        """Replace the buffered value of a serialized key, and return the new one."""
+        size = 8 + len(key) + context_size(context)
+        if prior is not None:
+            size += len(prior)
+        if old is not None and old != prior:
+            size += len(old)
+        if new is not None:
+            size += len(new)
+        buffered: Buffered = _new(Buffered, (time, prior, old, new, context, size))
+        self._replace(key, before, buffered)
+        return buffered
+
+    def _replace(self, key: bytes, before: Buffered | None, buffered: Buffered | None) -> None:
         self._undo.setdefault(key, before)
         if before is not None:
-            self._size -= before.size
-        if buffered is not None:
-            self._buffered[key] = buffered
-            self._size += buffered.size
-            if before is None or before.time != buffered.time:
-                heappush(self._queue, (buffered.time, key))
+            self._size -= before[5]
+        if buffered is None:
+            self._buffered.pop(key, None)
+            return
+        self._buffered[key] = buffered
+        self._size += buffered[5]
+        if before is None or before[0] != buffered[0]:
+            heappush(self._queue, (buffered[0], key))
 
     def _first(self) -> tuple[bytes, Buffered] | None:
         """Return the entry that was buffered first."""
@@ -220,29 +242,31 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
             heappop(queue)
         return None
 
-    def evict_while(
-        self,
-        predicate: Callable[[], bool],
-        callback: Callable[[Any, Change, ProcessorRecordContext], None],
-    ) -> None:
-        """While predicate() holds, call callback(key, change, context) with the entry that was buffered first, and
-        remove it.
-        """
-        decode_key, decode = self.serdes.decode_key, self.serdes.decode_value
+    def evict_until(self, time: int, callback: Emit) -> None:
+        """Evict the entries that were buffered at this time (ms) or before; see evict_while."""
+        queue = self._queue
+        while queue and queue[0][0] <= time and (first := self._first()) is not None and first[1].time <= time:
+            self._evict(*first, callback)
+
+    def evict_while(self, predicate: Callable[[], bool], callback: Emit) -> None:
+        """Evict the first entry while predicate() holds: call callback(key, change, context), then remove it."""
         while predicate() and (first := self._first()) is not None:
-            key, (_, value, _, _) = first
-            new = None if value.new is None else decode(value.new)
-            old = None if value.old is None else decode(value.old)
-            callback(decode_key(key), Change(new, old), value.context)
-            self._set(key, None)
-            self._dirty[key] = None
+            self._evict(*first, callback)
+
+    def _evict(self, key: bytes, buffered: Buffered, callback: Emit) -> None:
+        decode = self.serdes.decode_value
+        new = None if buffered.new is None else decode(buffered.new)
+        old = None if buffered.old is None else decode(buffered.old)
+        callback(self.serdes.decode_key(key), Change(new, old), buffered.context)
+        self._replace(key, self._buffered.get(key), None)
+        self._dirty[key] = None
 
     def prior_value_for_buffered(self, key: Any) -> tuple[Any] | None:
         """Return a 1-tuple with the value before the buffered updates; None if the key is not buffered."""
         buffered = self._buffered.get(self.serdes.encode_key(key))
         if buffered is None:
             return None
-        prior = buffered.value.prior
+        prior = buffered.prior
         return (None if prior is None else self.serdes.decode_value(prior),)
 
     def num_records(self) -> int:
@@ -261,13 +285,14 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def flush(self) -> None:
         """Write the changelog; timestamps are left to the producer, as in Kafka Streams."""
         if self.builder.logging:
-            log_change, name = self.task.log_change, self.name
-            for key in self._dirty:
-                buffered = self._buffered.get(key)
+            log_change, name, pack = self.task.log_change, self.name, LONG.pack
+            for key, buffered in self._dirty.items():
                 if buffered is None:
                     log_change(name, key, None, None)
                 else:
-                    log_change(name, key, buffered.data + LONG.pack(buffered.time), None, HEADERS)
+                    time, prior, old, new, context, _ = buffered
+                    data = serialize_value(prior, old, new, context) + pack(time)
+                    log_change(name, key, data, None, HEADERS)
         self._dirty.clear()
 
     @override
@@ -279,7 +304,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def rollback(self) -> None:
         changed = list(self._undo.items())
         for key, buffered in changed:
-            self._set(key, buffered)
+            self._replace(key, self._buffered.get(key), buffered)
         self._undo.clear()
         self._dirty.clear()
 
@@ -287,11 +312,17 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
         for message in messages:
             key, data = message.key(), message.value()
-            if key is not None:
-                self._set(key, None if data is None else self._restored(message, key, data))
+            if key is None:
+                continue
+            before = self._buffered.get(key)
+            if data is None:
+                self._replace(key, before, None)
+            else:
+                value, time = self._restored(message, data)
+                self._set(key, before, time, *value)
         self._undo.clear()
 
-    def _restored(self, message: Message, key: bytes, data: bytes) -> Buffered:
+    def _restored(self, message: Message, data: bytes) -> tuple[BufferValue, int]:
         if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
             raise ProcessorStateError(
                 f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format older "
@@ -299,7 +330,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
                 f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
             )
         value, end = BufferValue.deserialize(data)
-        return buffered_at(int(LONG.unpack_from(data, end)[0]), key, value)
+        return value, int(LONG.unpack_from(data, end)[0])
 
     def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
         """Drop uncommitted changes, and move the buffer to another task."""

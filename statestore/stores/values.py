@@ -140,6 +140,9 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
     """Return the decoder to ValueAndTimestamp."""
+    if compiled is not None and not plain_values:
+        made: Decode = compiled.timestamped_decoder(decode_value, ValueAndTimestamp)
+        return made
     unpack = LONG.unpack_from
 
     def decode(data: bytes | None) -> Any:

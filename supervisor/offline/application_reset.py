@@ -79,7 +79,7 @@ class ApplicationReset:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- looking
+    # -- queries
 
     def wait_until_empty(self, wait_seconds: float) -> None:
         """Wait until the group has no members; raises StreamsError if it still has some after this time (s)."""
@@ -145,7 +145,7 @@ class ApplicationReset:
         found = [str(task) for task in directory.tasks_on_disk()]
         return found + ([GLOBAL_DIRECTORY] if (self.state / GLOBAL_DIRECTORY).is_dir() else [])
 
-    # -- doing
+    # -- changes
 
     def move(self, moves: Iterable[Move]) -> None:
         """Commit the new offsets; the brokers refuse it while the group has members."""

@@ -1,4 +1,4 @@
-"""The user's restore and standby listeners, called with what the stream threads report."""
+"""The user's restore and standby listeners, called with the stream threads' reports."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class HangGuard:
         return min(closing, default=worker.last_sign + self._stall_timeout) + (KILL_MS if worker.killed else 0)
 
     def check(self, slot: Slot, now: int) -> bool:
-        """Do what is due; returns True if the process was aborted because it did not close in time."""
+        """Take due actions; returns True if the process was aborted because it did not close in time."""
         worker, due = slot.worker, self.acts_at(slot)
         if worker is None or due is None or now < due or worker.killed:
             return False

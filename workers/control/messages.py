@@ -180,7 +180,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ListenerCall:
-    """Report: the user's "restore" or "standby" listener is to be called with a method of it and its arguments."""
+    """Report: call a method of the user's "restore" or "standby" listener with these arguments."""
 
     listener: str
     method: str
@@ -208,7 +208,7 @@ class ApplicationShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStalled:
-    """Report: a partition is not read although the broker has records for it (stall_watchdog.py).
+    """Report: a partition is stalled although the broker has records for it (stall_watchdog.py).
 
     position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
     REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.

@@ -32,7 +32,7 @@ RESTORED_AT_ONCE = 4
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
 Committed = Callable[[Collection[TopicPartition]], Offsets]
 #: The operation, in messages.
-READING_COMMITTED = "reading what is committed of a source topic that serves as changelog"
+READING_COMMITTED = "reading the committed offsets of a source topic that serves as changelog"
 _S = ChangelogState
 
 
