@@ -15,7 +15,7 @@ import tempfile
 import threading
 import uuid
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ PARTS = (
 class Run:
     """One way. progress: of the micro-batches after the first; rss_bytes: of all processes, at most."""
 
-    progress: list[Mapping[str, Any]]
+    progress: Sequence[Mapping[str, Any]]
     rss_bytes: int
     checkpoint_bytes: int
 
@@ -86,7 +86,7 @@ class Run:
     def rate(self) -> float:
         """Records a second."""
         seconds = sum(PARTS[0].ms(each) for each in self.progress) / 1000
-        return sum(each["numInputRows"] for each in self.progress) / seconds
+        return float(sum(each["numInputRows"] for each in self.progress) / seconds)
 
 
 def pandas_count(frame: DataFrame) -> DataFrame:
@@ -145,7 +145,7 @@ class Memory:
 
 
 def run_way(way: str, workload: Workload, servers: str, master: str, per_trigger: int, directory: Path) -> Run:
-    """Run a way on a Spark of its own; raises BenchmarkError for wrong counts."""
+    """Run a way on its own Spark; raises BenchmarkError for wrong counts."""
     name = f"benchmark-{uuid.uuid4().hex[:8]}"
     output, checkpoint = f"{name}-output", directory / name
     recreate_topic(servers, output)
@@ -206,7 +206,8 @@ def table(found: Mapping[str, Run]) -> Table:
 def main(keys: int, records: int, batches: int, master: str, only: str | None) -> None:
     """Count records of many keys on Spark, and print where the time of a micro-batch goes."""
     ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS)
-    workload, found = Workload(records, keys=keys), {}
+    workload = Workload(records, keys=keys)
+    found: dict[str, Run] = {}
     try:
         with (
             tempfile.TemporaryDirectory(prefix="penstock-spark-") as work,
@@ -218,10 +219,12 @@ def main(keys: int, records: int, batches: int, master: str, only: str | None) -
                 console.print(f"{way}: {found[way].rate / 1000:,.1f} k/s")
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    output = Console()
-    if not output.is_terminal:
-        output.width = PAGE_WIDTH
-    output.print(f"{spark_version()}, {master}: {records:,} records of {keys:,} keys", table(found), sep="\n")
+    finally:
+        if found:  # some may take hours
+            output = Console()
+            if not output.is_terminal:
+                output.width = PAGE_WIDTH
+            output.print(f"{spark_version()}, {master}: {records:,} records of {keys:,} keys", table(found), sep="\n")
 
 
 if __name__ == "__main__":
