@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import penstock_distribution
 from penstock.topology.errors import ConfigError, PenstockError
 
 from ..java.jar_lock import fetch_jars, read_lock
@@ -154,4 +155,5 @@ def package_zip(directory: Path) -> Path:
                 file = Path(folder, name)
                 if file.suffix in (".py", ".lock", ".json", ".typed"):
                     archive.write(file, Path("penstock", file.relative_to(root)))
+        archive.write(penstock_distribution.__file__, "penstock_distribution.py")
     return path
