@@ -97,14 +97,19 @@ def pandas_count(frame: DataFrame) -> DataFrame:
     return keys.transformWithStateInPandas(PandasCountProcessor(), OUTPUT, "Update", "None")
 
 
+def _pyspark() -> Path:
+    """Return PySpark's folder, which is Spark's home."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
 class JavaCount:
     """Counts by key with transformWithState in Java; compiled into a directory."""
 
     def __init__(self, directory: Path) -> None:
-        import pyspark
-
         classes, self._jar = directory / "classes", directory / "count.jar"
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        jars = _pyspark() / "jars" / "*"
         compile_java(find_java(), HERE / "spark_java" / "SparkCount.java", classes, str(jars))
         with zipfile.ZipFile(self._jar, "w") as jar:
             for file in classes.iterdir():
@@ -167,6 +172,8 @@ def run_way(way: str, workload: Workload, servers: str, master: str, per_trigger
             progress = [dict(each) for each in query.recentProgress if each["numInputRows"]]
     finally:
         spark.stop()
+        if master.startswith("local-cluster"):  # its workers' logs are kept there, wherever the rest is
+            shutil.rmtree(_pyspark() / "work", ignore_errors=True)
     problem = check_topic(servers, output, CountsCheck(workload.counts()))
     if problem:
         raise BenchmarkError(f"{way}: wrong output: {problem}")
