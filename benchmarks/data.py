@@ -50,7 +50,8 @@ class Workload:
     @property
     def topic(self) -> str:
         """The input topic."""
-        return f"benchmark-purchases-{self.records}-{self.codec}"
+        keys = "" if self.keys == KEYS else f"-{self.keys}"
+        return f"benchmark-purchases-{self.records}-{self.codec}{keys}"
 
     @property
     def payments_topic(self) -> str:

@@ -37,6 +37,8 @@ LATE_MS, PUNCTUAL_SECONDS = 1_000, 5.0
 #: Records a second that are answered while a host is added.
 ADDING_RATE = 2_000
 LOOK_SECONDS = 0.2
+#: The default of both systems, in place of none.
+CACHE_BYTES = "10485760"
 
 
 class LargeStore(RecoveryScenario):
@@ -106,6 +108,7 @@ class CatchUp(RecoveryScenario):
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run. The rate counts from the start of the program to the last record's commit."""
         run.topology, half = "windowed_count", workload.records // 2
+        run.config = {"statestore.cache.max.bytes": CACHE_BYTES}
         rows = workload.purchases()
         recreate_topic(run.bootstrap_servers, run.input)
         with running(run), run.committed() as committed:

@@ -31,6 +31,7 @@ from penstock.pipeline.session.spark_session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 #: Each partition's share of a micro-batch for all ways; Penstock's own limit.
 OFFSETS_PER_TRIGGER = 1_000_000
@@ -155,7 +156,8 @@ class SparkBench:
         if way == "Penstock":
             self._penstock(spark, scenario, name, output, checkpoint)
         else:
-            self._by_hand(spark, scenario, scenario.by_hand[way], output, checkpoint)
+            topics = self._workload.topic, output
+            run_by_hand(spark, scenario.by_hand[way], scenario.output_mode, self._servers, topics, checkpoint)
         seconds = time.monotonic() - started
         problem = check_topic(self._servers, output, scenario.check(self._workload))
         if problem:
@@ -173,27 +175,32 @@ class SparkBench:
         }
         SparkStreams(scenario.topology(), config, spark, checkpoint=str(checkpoint)).process_available()
 
-    def _by_hand(
-        self,
-        spark: SparkSession,
-        scenario: SparkScenario,
-        job: Callable[[DataFrame], DataFrame],
-        output: str,
-        checkpoint: Path,
-    ) -> None:
-        provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
-        source = spark.readStream.format("kafka").options(
-            **{
-                "kafka.bootstrap.servers": self._servers,
-                "subscribe": self._workload.topic,
-                "startingOffsets": "earliest",
-                "maxOffsetsPerTrigger": str(OFFSETS_PER_TRIGGER),
-            }
-        )
-        writer = job(source.load()).writeStream.format("kafka").outputMode(scenario.output_mode)
-        settings = {"kafka.bootstrap.servers": self._servers, "topic": output, "checkpointLocation": str(checkpoint)}
-        writer.options(**settings).trigger(availableNow=True).start().awaitTermination()
+
+def run_by_hand(
+    spark: SparkSession,
+    job: Callable[[DataFrame], DataFrame],
+    output_mode: str,
+    servers: str,
+    topics: tuple[str, str],
+    checkpoint: Path,
+    per_trigger: int = OFFSETS_PER_TRIGGER,
+) -> StreamingQuery:
+    """Run a job from one topic to another, in micro-batches of so many records; return its query, which has ended."""
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    source = spark.readStream.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": servers,
+            "subscribe": topics[0],
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(per_trigger),
+        }
+    )
+    writer = job(source.load()).writeStream.format("kafka").outputMode(output_mode)
+    settings = {"kafka.bootstrap.servers": servers, "topic": topics[1], "checkpointLocation": str(checkpoint)}
+    query = writer.options(**settings).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
 
 
 def print_spark_table(results: dict[SparkScenario, dict[str, list[SparkRun]]], environment: str) -> None:

@@ -1,4 +1,4 @@
-"""A count by key with transformWithState, as one writes it for Spark without Penstock."""
+"""A count by key with transformWithState, by rows and by pandas, as one writes it for Spark without Penstock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
@@ -29,3 +30,14 @@ class CountProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """See StatefulProcessor."""
+
+
+class PandasCountProcessor(CountProcessor):
+    """The same with transformWithStateInPandas."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Count the rows of one key and micro-batch."""
+        before = self._count.get()
+        count = (before[0] if before else 0) + sum(map(len, rows))
+        self._count.update((count,))
+        yield pd.DataFrame({"key": [key[0]], "value": [_long.pack(count)]})

@@ -132,7 +132,7 @@ class SparkStreams:
 
     @property
     def stateful(self) -> list[int]:
-        """The numbers of the sub-topologies that have state; see pipeline.state_reader."""
+        """The numbers of the sub-topologies that have state."""
         return self._queries.stateful
 
     def request_stop(self) -> None:

@@ -10,22 +10,19 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilde
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError, TaskCorruptedError
 
-from .buffers.join_buffer import RocksDBTimeOrderedKeyValueBuffer
-from .buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from .buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer, RocksDBTimeOrderedKeyValueBuffer
 from .cache.caching_store import CachingKeyValueStore
 from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
 from .directory.state_directory import STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
-from .rows.rocksdb_resources import RocksDBResources
 from .rows.rocksdb_store import RocksDBStore
 from .stores.key_value_store import KeyValueStore
 from .stores.list_value_store import ListValueStore
-from .stores.session_store import SessionStore
+from .stores.segmented_stores import SessionStore, WindowStore
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
-from .stores.window_store import WindowStore
 
 #: Kinds of stores that may have a cache: the uncached and the cached class.
 CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
@@ -46,7 +43,7 @@ UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
 
 
 #: Opens the rows of a store, as build_rows does.
-OpenRows = Callable[[StoreBuilder, TaskContext, Path | None, RocksDBResources | None], BytesStore]
+OpenRows = Callable[[StoreBuilder, TaskContext, Path | None], BytesStore]
 
 
 def build_store(
@@ -54,18 +51,17 @@ def build_store(
     task: TaskContext,
     directory: Path | None,
     cache: ThreadCache | None,
-    resources: RocksDBResources | None = None,
     recycled: StateStore | None = None,
     open_rows: OpenRows | None = None,
 ) -> Any:
     """Return an open store.
 
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
-    driver, simulation). cache: the thread's record cache; None or one of 0 bytes: stores without a cache. resources:
-    block cache and memtable budget, by default those shared by all stores of this process. recycled: a store of the
-    same builder, released by a standby or active task; its committed rows are taken over without reopening. open_rows:
-    replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged files (wipe the task and restore),
-    LockError if another process has the store open, ProcessorStateError for a directory that cannot be used.
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes: stores without a cache. recycled: a
+    store of the same builder, released by a standby or active task; its committed rows are taken over without
+    reopening. open_rows: replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged files (wipe
+    the task and restore), LockError if another process has the store open, ProcessorStateError for a directory that
+    cannot be used.
     """
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
         return recycled.passed_to(task)
@@ -74,7 +70,7 @@ def build_store(
     if recycled is not None:
         rows = recycled_rows(recycled, task)
     else:
-        rows = (open_rows or build_rows)(builder, task, directory, resources)
+        rows = (open_rows or build_rows)(builder, task, directory)
     if builder.kind in UNCACHED:
         return UNCACHED[builder.kind](builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
@@ -91,9 +87,7 @@ def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
     return rows
 
 
-def build_rows(
-    builder: StoreBuilder, task: TaskContext, directory: Path | None, resources: RocksDBResources | None
-) -> BytesStore:
+def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> BytesStore:
     """Open the rows of a store."""
     if builder.backend is StoreBackend.LRU:
         if builder.max_entries is None:
@@ -105,6 +99,6 @@ def build_rows(
     configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
     path = directory / STORES_DIRECTORY / builder.name
     try:
-        return RocksDBStore(path, resources, task.request_commit, configure=configure)
+        return RocksDBStore(path, request_commit=task.request_commit, configure=configure)
     except TaskCorruptedError as error:
         raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

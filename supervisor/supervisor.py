@@ -40,7 +40,7 @@ from .processes.memory_guard import MemoryGuard
 from .processes.restart_policy import RestartLimits, RestartPolicy
 from .processes.restore_listeners import RestoreListeners
 from .processes.slot import WITHOUT_WORK, HangGuard, Slot
-from .processes.spare_process import NO_SLOT
+from .processes.spare_process import NO_SLOT, WorkerStarter
 from .processes.stream_threads import StreamThreads
 from .processes.uncaught_exception import (
     StreamsUncaughtExceptionHandlerResponse,
@@ -51,7 +51,6 @@ from .processes.uncaught_exception import (
 )
 from .processes.worker import ThreadStatus, Worker
 from .processes.worker_process import Prepare, WorkerSpec, WorkerTarget
-from .processes.worker_starter import WorkerStarter
 from .queries.queries import Answers, Queries, Question
 from .service.signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
 from .service.systemd import SystemdNotifier

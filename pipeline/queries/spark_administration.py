@@ -25,7 +25,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Measure, QueryResult, TaskStatus
 from penstock.workers.metrics.sensors import MetricGroup
-from penstock.workers.thread.measurement import FETCH_GROUP, THREAD_GROUP
+from penstock.workers.thread.thread_status import FETCH_GROUP, THREAD_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

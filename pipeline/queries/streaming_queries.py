@@ -45,7 +45,6 @@ from ..tasks.task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
 from .history_files import stream_of
-from .query_order import processing_order
 
 log = logging.getLogger(__name__)
 
@@ -352,3 +351,29 @@ class StreamingQueries:
                 records.unpersist()
 
         return divide
+
+
+def processing_order(built: Sequence[ProcessorTopology]) -> tuple[list[ProcessorTopology], bool]:
+    """Return the sub-topologies, writers of topics before their readers; and whether one round may be insufficient.
+
+    It may be if sub-topologies write to each other in a cycle, or one to itself, as in a foreign-key join.
+    """
+    left = {each.subtopology: each for each in built}
+    written_by = {each.subtopology: {sink.topic for sink in each.sinks} for each in built}
+    circular = any(written_by[number].intersection(each.source_topics) for number, each in left.items())
+    ordered: list[ProcessorTopology] = []
+    while left:
+        ready = [each for each in left.values() if not _waits(each, left, written_by)]
+        circular = circular or not ready
+        following = ready or [next(iter(left.values()))]
+        ordered += following
+        for each in following:
+            del left[each.subtopology]
+    return ordered, circular
+
+
+def _waits(
+    topology: ProcessorTopology, left: Mapping[int, ProcessorTopology], written_by: Mapping[int, set[Any]]
+) -> bool:
+    others = (number for number in left if number != topology.subtopology)
+    return any(topic in written_by[number] for number in others for topic in topology.source_topics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.topology.records import Message, TaskId
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import for_librdkafka, security_of
 from .paged_rows import DIRECTORY, unpack_rows
-from .record_batches import to_batch
+from .record_batches import MapInArrow, to_batch
 from .spark_stores import SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 
@@ -78,7 +78,7 @@ class RestoringTask(TaskContext):
         """Restored rows are already in the changelog."""
 
 
-def make_seeds(plan: SeedPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def make_seeds(plan: SeedPlan) -> MapInArrow:
     """Return a function for mapInArrow: from rows with the number of a task to the rows of its seed."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Headers
 
-from .record_batches import columns, unpack_all
+from .record_batches import MapInArrow, columns, unpack_all
 
 #: librdkafka interprets timestamp 0 as "now"; 1 ms is the closest alternative.
 EARLIEST_TIMESTAMP = 1
@@ -98,9 +98,7 @@ class KafkaSink:
             )
 
 
-def write_to_kafka(
-    settings: Mapping[str, Any], packed: bool = False
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def write_to_kafka(settings: Mapping[str, Any], packed: bool = False) -> MapInArrow:
     """Return a function for mapInArrow that writes records and yields nothing. packed: see unpack_all."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,15 +7,15 @@ thousands.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.topology.records import Headers, RawRecord
+from penstock.topology.records import RawRecord, SentRecord
 
 #: Kafka's record, as read by Spark's source (with timestamps in ms) and as sent by tasks. For sent records, offset is
 #: -1; partition is -1 and timestamp is null if the producer sets them.
@@ -42,21 +42,12 @@ TO_PYTHON = (*RECORD_SCHEMA.names[:-1], "to_json(headers) AS headers")
 
 #: Rows of packed records: the task (see pack_by_task), the source topic, the first record's offset.
 PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
+#: A function for DataFrame.mapInArrow.
+MapInArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _ARROW_TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
 #: Records that packs_of and send_all pack into one value: enough for few rows, but small enough to hold several in
 #: memory.
 PACK_RECORDS_MAX = 20_000
-
-
-class SentRecord(NamedTuple):
-    """A serialized record on its way to a topic; timestamp in ms, None where the producer sets it."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    timestamp: int | None
-    headers: Headers
 
 
 def pack(records: pa.RecordBatch) -> bytes:

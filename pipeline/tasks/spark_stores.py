@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.buffers.time_ordered_buffers import HEADERS
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.memory_store import MemoryLRUCache
 from penstock.statestore.rows.bytes_store import NO_MARKS, Marks

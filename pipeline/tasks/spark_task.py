@@ -25,11 +25,10 @@ from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
-from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.records import Headers, Message, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, StampedRecord, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 
-from .record_batches import SentRecord
 from .spark_stores import SparkStores, TaskState
 
 log = logging.getLogger(__name__)
@@ -65,7 +64,8 @@ class SparkTask(TaskContext):
         send: Callable[..., None] | None = None,
     ) -> None:
         super().__init__(TaskId(plan.topology.subtopology, partition), plan.config)
-        self.send = send or self._keep  # type: ignore[method-assign]
+        if send is not None:
+            self.send = send  # type: ignore[method-assign]
         self.async_calls = TurnedCalls(asyncio.new_event_loop)
         self._sent: list[SentRecord] = []
         self._plan = plan
@@ -173,15 +173,7 @@ class SparkTask(TaskContext):
         """Flush the caches downstream and save everything in Spark's state."""
         if self._stores is None or self._state is None:
             return
-        waiting, flushes = self.compiled.waiting, 0
-        while flushes < 2 or waiting:  # twice, because flushing a later store may put into an earlier one
-            waiting.drain_all()
-            flushes += 1
-            for name, store in self._stores.by_name.items():
-                try:
-                    store.flush()
-                except BaseException as error:  # noqa: BLE001 - raised with the operator's name
-                    self.compiled.errors.raise_flush_failure(name, error)
+        self.compiled.flush(self._stores.by_name)
         self._stores.commit()
         self._state.write(OWN_STORE, OWN_BLOB, orjson.dumps(self._own()))
 
@@ -235,16 +227,9 @@ class SparkTask(TaskContext):
             raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
         return self._stores.by_name[name]
 
-    def _keep(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        self._sent.append(SentRecord(topic, partition, key, value, timestamp, headers))
+    @override
+    def send(self, topic: str, *rest: Any) -> None:
+        self._sent.append(SentRecord(topic, *rest))
 
     def take_sent(self) -> list[SentRecord]:
         """Return the records sent since the last call."""

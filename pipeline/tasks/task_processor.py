@@ -18,7 +18,7 @@ from typing_extensions import override
 from penstock.topology.records import Message
 
 from .kafka_sink import open_sink
-from .record_batches import by_partition, messages, pack, sent_batches, unpack
+from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
 from .spark_task import SparkTask, TaskPlan
 
 #: The only state variable: a task's whole state, in blobs by store and number.
@@ -142,7 +142,7 @@ def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
     return found
 
 
-def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def run_stateless(plan: TaskPlan) -> MapInArrow:
     """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields the sent records."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,9 +152,7 @@ def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterat
     return run
 
 
-def run_stateless_to_kafka(
-    plan: TaskPlan, settings: Mapping[str, Any]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def run_stateless_to_kafka(plan: TaskPlan, settings: Mapping[str, Any]) -> MapInArrow:
     """Return a function for mapInArrow that runs a stateless sub-topology, writes the sent records, and yields nothing.
 
     It writes where it processes: the path through Spark to a sink costs more than everything else.

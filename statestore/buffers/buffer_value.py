@@ -29,9 +29,6 @@ _context = struct.Struct(">qq")
 _null = _int.pack(NULL)
 _same_as_prior = _int.pack(SAME_AS_PRIOR)
 _no_headers = _int.pack(0)
-#: The bytes of a value without headers that Kafka Streams does not count: the sizes of its parts, and the number of
-#: headers.
-UNCOUNTED_BYTES = 20
 
 
 class BufferValue(NamedTuple):
@@ -44,9 +41,7 @@ class BufferValue(NamedTuple):
 
     def serialize(self) -> bytes:
         """Return the bytes, without a buffer time."""
-        prior, old, new, context = self
-        headers = serialize_headers(context[4]) if context[4] else _no_headers
-        return join_parts(context[0], context[1], (context[3] or "").encode(), context[2], headers, prior, old, new)
+        return serialize_value(*self)
 
     @classmethod
     def deserialize(cls, data: bytes) -> tuple[BufferValue, int]:
@@ -61,12 +56,18 @@ class BufferValue(NamedTuple):
         return cls(prior, old, new, context), at
 
     def size(self) -> int:
-        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate).
-
-        Without headers: its serialized size minus UNCOUNTED_BYTES.
-        """
+        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate)."""
         old = b"" if self.old is None or self.old == self.prior else self.old
         return len(self.prior or b"") + len(old) + len(self.new or b"") + context_size(self.context)
+
+
+def serialize_value(
+    prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext
+) -> bytes:
+    """Return the bytes of a BufferValue with these fields."""
+    timestamp, offset, partition, topic, headers, _, _ = context
+    with_headers = serialize_headers(headers) if headers else _no_headers
+    return join_parts(timestamp, offset, (topic or "").encode(), partition, with_headers, prior, old, new)
 
 
 def _join_parts(
@@ -123,8 +124,9 @@ def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> Proces
 
 def context_size(context: ProcessorRecordContext) -> int:
     """Return the size in bytes that Kafka Streams counts for a record context."""
-    headers = sum(len(name) + len(value or b"") for name, value in context.headers or ())
-    return 8 + 8 + len(context.topic or "") + 4 + headers
+    size = 8 + 8 + 4 + len(context[3] or "")
+    headers = context[4]
+    return size + sum(len(name) + len(value or b"") for name, value in headers) if headers else size
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -30,18 +30,14 @@ class CachedRows:
     def __init__(self, cache: NamedCache, deleting: Set[Any]) -> None:
         self._cache = cache
         self._deleting = deleting
-        self._by_key: dict[Any, list[CacheKey]] | None = None
+        #: The cache keys by record key, in order; None until a fetch needs them.
+        self.by_key: dict[Any, list[CacheKey]] | None = None
         self._added = 0
         self._complete: dict[
             Any, CacheKey
         ] = {}  # the start of the range of which the cache has all rows, by record key
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
-
-    @property
-    def rests(self) -> bool:
-        """Whether put has nothing to do."""
-        return self._by_key is None and not self.taken_in
 
     def hidden(self, cache_key: CacheKey) -> bool:
         """Return whether an expired row must be hidden: it was loaded, and not changed since."""
@@ -59,8 +55,13 @@ class CachedRows:
         """Index a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if self._by_key is not None and cache_key not in self._cache.entries:
-            self._add(self._by_key, cache_key)
+        if cache_key not in self._cache.entries:
+            self.added(cache_key)
+
+    def added(self, cache_key: CacheKey) -> None:
+        """Note a cache key that is new in the cache."""
+        if self.by_key is not None:
+            self._add(self.by_key, cache_key)
 
     def _add(self, by_key: dict[Any, list[CacheKey]], cache_key: CacheKey) -> None:
         self._added += 1
@@ -75,23 +76,23 @@ class CachedRows:
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
         """Return the cached keys with low <= key < high of low's record key, by time; None is open."""
         entries = self._cache.entries
-        keys = self._index().get(low[0])
+        keys = self.index().get(low[0])
         if not keys or keys[-1] < low:
             return ()
         last = len(keys) if high is None else bisect_left(keys, high)
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
-    def _index(self) -> dict[Any, list[CacheKey]]:
+    def index(self) -> dict[Any, list[CacheKey]]:
         """Return the cache keys by record key; built on first use, and rebuilt when half of them may be evicted."""
         cache = self._cache
-        if self._by_key is None or self._added > 1000 + len(cache.entries):
-            self._by_key = {}
+        if self.by_key is None or self._added > 1000 + len(cache.entries):
+            self.by_key = {}
             for cache_key in cache.entries:
-                self._by_key.setdefault(cache_key[0], []).append(cache_key)
-            for keys in self._by_key.values():
+                self.by_key.setdefault(cache_key[0], []).append(cache_key)
+            for keys in self.by_key.values():
                 keys.sort()
             self._added = 0
-        return self._by_key
+        return self.by_key
 
     def take_in(self, low: CacheKey, read: ReadRows) -> bool:
         """Load the rows of low's record key, from low on, into the cache; return False if it has no room for them."""
@@ -101,7 +102,7 @@ class CachedRows:
         complete = self._complete.get(low[0])
         if complete is not None and complete <= low:
             return True
-        by_key = self._index()
+        by_key = self.index()
         for cache_key, value in read(low):
             if cache_key not in cache.entries and cache_key not in self._deleting:
                 self._add(by_key, cache_key)
@@ -124,6 +125,6 @@ class CachedRows:
 
     def clear(self) -> None:
         """Clear the index: the cache was cleared."""
-        self._by_key = None
+        self.by_key = None
         self._complete.clear()
         self.taken_in.clear()

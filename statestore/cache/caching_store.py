@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from penstock.kernel import rows as compiled
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,
@@ -31,13 +32,15 @@ from penstock.topology.context.store_interfaces import (
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
-from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import Inline, Serdes, inline
+from penstock.topology.records import Headers, Message, ValueAndTimestamp
+from penstock.topology.serdes.serdes import Inline, Serdes, inline, same
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import KeyValueStore
+from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
 from ..stores.values import Values
+from .cached_rows import CachedRows
 from .thread_cache import Changed, ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
@@ -49,7 +52,7 @@ NATIVE: Mapping[Any, type] = {
     Serdes.json().private: dict,
 }
 #: Methods of caching stores that are closures over the cache's dicts.
-CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held")
+CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
 #: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
@@ -78,6 +81,39 @@ class CachingStore(StateStore):
         #: See Follower; called once per flush.
         self.follower: Follower | None = None
         self._send_old_values = False
+        #: penstock.kernel's StoredEntries, None where rows are not its own.
+        self._stored: Any = None
+
+    def _compile(self, segments: Segments | None, cached: CachedRows | None) -> None:
+        """Let the kernel's StoredEntries read and write the rows below, if they are the kernel's own.
+
+        segments, cached: of a window or session store.
+        """
+        buffer, values = self.rows.compiled_rows, self.values
+        latest = None if segments is None else segments.latest
+        if buffer is None or self.builder.plain_values:
+            return
+        if segments is not None and (latest is None or segments.indexed):
+            return
+        native = NATIVE.get(self.serdes.exact_value)
+        self._stored = compiled.StoredEntries(
+            buffer,
+            latest,
+            segments,
+            0 if segments is None else segments.schema.suffix.size - LONG.size,
+            values.with_timestamp,
+            self.serdes.decode_value if values.exact else None,
+            None if values.bytes_of is same else values.bytes_of,
+            native is int,
+            self.name,
+            self.task.log_change,
+            self._write_each,
+        )
+        vars(self).update(_read_entry=self._stored)
+        row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None
+        read = None if values.exact else values.read
+        table: Any = self._cache.table
+        table.loads(self._stored, self._deleting, cached, read, row_type)
 
     @property
     def cache_bytes(self) -> float:
@@ -135,8 +171,8 @@ class CachingStore(StateStore):
 
         return get_forwarded
 
-    def _putter(self) -> Callable[[Any, Any], None]:
-        """Return the function that puts an entry under a cache key."""
+    def _putter(self, added: Callable[[Any], None] | None = None) -> Callable[[Any, Any], None]:
+        """Return the function that puts an entry under a cache key; added(cache key): what to do about a new one."""
         task, cache = self.task, self._cache
         entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
         make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
@@ -156,9 +192,20 @@ class CachingStore(StateStore):
                 stamp = next_stamp()
                 cell = entries[key] = new_cell(held, stamp, task.timestamp, task.headers, task.message, False, key)
                 make_dirty(cell)
+                if added is not None:
+                    added(key)
                 cache.grown()
 
-        return put
+        def put_compiled(key: Any, held: Any) -> None:
+            if put_cell(key, held, task.timestamp, task.headers, task.message):
+                if added is not None:
+                    added(key)
+                cache.grown()
+
+        if cache.table is None:
+            return put
+        put_cell = cache.table.put
+        return put_compiled
 
     def _cells(
         self, load: Callable[[Any], Cell], record_key: Callable[[Inline], Inline], timestamped: bool = True
@@ -207,16 +254,24 @@ class CachingStore(StateStore):
             self._deleting -= deleted
 
     def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
-        """Return the changes and the values that they replace, which are None unless old values are sent.
+        """Return the changes and the held values that they replace, which are None unless old values are sent.
 
         Keys that were both added and deleted since the last flush are left out.
         """
-        find, read, send_old = self._read_entry, self.values.read, self._send_old_values
+        find, send_old = self._read_entry, self._send_old_values
         if not send_old and not deletes:
             return changes, repeat(None)
-        found = [(change, find(change[0]) if send_old or change[1] is None else None) for change in changes]
-        found = [(change, old) for change, old in found if change[1] is not None or old is not None]
-        return [change for change, _ in found], [read(old) if send_old else None for _, old in found]
+        if self._stored is not None:
+            found: tuple[list[Changed], list[Any]] = self._stored.with_old(changes, send_old)
+            return found
+        kept, olds = [], []
+        for change in changes:
+            key, held = change[:2]
+            old = find(key) if send_old or held is None else None
+            if held is not None or old is not None:
+                kept.append(change)
+                olds.append(old if send_old else None)
+        return kept, olds
 
     @override
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
@@ -224,9 +279,15 @@ class CachingStore(StateStore):
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """Write changed entries to the store below and to the changelog."""
+        if self._stored is not None and (self.values.logs_value or self.values.logs_value_and_timestamp):
+            self._stored.write(changes)
+        else:
+            self._write_each(changes)
+
+    def _write_each(self, changes: Iterable[Changed]) -> None:
         task, write = self.task, self._write_entry
-        for key, value, task.timestamp, task.headers, task.message in changes:
-            write(key, value)
+        for key, held, task.timestamp, task.headers, task.message in changes:
+            write(key, held)
 
     def _send_followed(
         self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
@@ -246,7 +307,7 @@ class CachingStore(StateStore):
             return
         for (key, held, timestamp, headers, message), old in zip(changes, olds, strict=False):
             task.timestamp, task.headers, task.message = timestamp, headers, message
-            listener(object_key(key), read(held), old, timestamp, headers)
+            listener(object_key(key), read(held), read(old), timestamp, headers)
 
     @override
     def rollback(self) -> None:
@@ -284,6 +345,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
+        self._compile(None, None)
         self._evicts = builder.backend is StoreBackend.LRU
         get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
         get_sent = self._forwarded_getter()
@@ -335,23 +397,6 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     def _write_entry(self, key: bytes, held: Any) -> None:
         self.rows.put(key, self.values.log_held(key, held))
-
-    @override
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """Inlined for the store of most tables, because it runs for every changed key."""
-        if not self.values.logs_value_and_timestamp:
-            super()._write_entries(changes)
-            return
-        task, write, put, name = self.task, self._write_entry, self.rows.put, self.name
-        bytes_of, log_change, pack = self.values.bytes_of, self.task.log_change, LONG.pack
-        for key, held, timestamp, headers, message in changes:
-            if held is None:
-                task.timestamp, task.headers, task.message = timestamp, headers, message
-                write(key, None)
-            else:
-                data, newest = bytes_of(held[0]), held[1]
-                log_change(name, key, data, newest)
-                put(key, pack(newest) + data)  # type: ignore[operator]  # what is held has bytes
 
     def _object_key(self, key: bytes) -> Any:
         return self.serdes.decode_key(key)

@@ -47,10 +47,10 @@ class NamedCache:
     """
 
     __slots__ = (
+        "_check_at",
         "_flush",
         "_owner",
         "_size_of",
-        "check_at",
         "dirty",
         "entries",
         "entry_bytes",
@@ -74,7 +74,7 @@ class NamedCache:
         self.table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
         self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
         self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
-        self.check_at = 1
+        self._check_at = 1
         self.evictions = 0  # number of evictions
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
@@ -96,9 +96,15 @@ class NamedCache:
         cell = self.entries[key] = self.new_cell(value, 0, 0, None, None, False, key)
         return cell
 
+    def check_at(self, count: int) -> None:
+        """Set the number of entries from which on a new one may require an eviction."""
+        self._check_at = count
+        if self.table is not None:
+            self.table.check_at = count
+
     def grown(self) -> None:
         """Evict if the cache is full. Call it after each new entry."""
-        if len(self.entries) >= self.check_at:
+        if len(self.entries) >= self._check_at:
             self._measure()
             self._owner.make_room(self)
 
@@ -112,7 +118,8 @@ class NamedCache:
         """Return the changed entries, in the order of the last puts, and mark them as clean; most: only so many, the
         oldest.
 
-        The entries of deleted keys are removed.
+        The entries of deleted keys are removed. With most, which makes room, the others count as not recently used:
+        they changed before all that stay dirty.
         """
         if self.table is not None:
             changes: list[Changed] = self.table.take_dirty(most)
@@ -125,6 +132,8 @@ class NamedCache:
         for cell in taken:
             cell[STAMP] = 0
             cell[MESSAGE] = None  # releases the record
+            if most is not None:
+                cell[USED] = False
             if cell[VALUE] is None:
                 del entries[cell[KEY]]
         return changes
@@ -177,7 +186,7 @@ class NamedCache:
         """Drop all entries, including dirty ones."""
         self.entries.clear()
         self.dirty.clear()
-        self.check_at = 1
+        self.check_at(1)
 
     def close(self) -> None:
         """Drop all entries and release their memory."""
@@ -220,4 +229,4 @@ class ThreadCache:
             cache.evict(int(wanted / cache.entry_bytes) + 1)  # evicted entries are clean, and new ones are dirty
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
-        cache.check_at = entries + max(1, min(entries, room // 2))
+        cache.check_at(entries + max(1, min(entries, room // 2)))

@@ -47,7 +47,7 @@ class BytesStore(ABC):
         return iter(self.rows(start, end, reverse))
 
     def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
-        """Store a context for a row, with the next commit; None removes it. See row_contexts.py."""
+        """Store a context for a row, with the next commit; None removes it. See RowContexts."""
 
     def context(self, key: bytes) -> bytes | None:
         """Return the context of a row, uncommitted updates included; None if the store keeps none."""

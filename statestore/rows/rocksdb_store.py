@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import dropwhile, takewhile
+from itertools import chain, dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -58,6 +58,8 @@ ROOM_POLL_SECONDS = 0.001
 #: Batches of at least this many rows are sorted first: RocksDB then finds the position of each row in its memtable from
 #: the previous one. Rows of smaller batches are too far apart for sorting to pay off.
 SORTED_BATCH_ROWS = 8_000
+#: A scan reads so many rows at once, as a fetch does, and opens an iterator only if there are more.
+SHORT_SCAN_ROWS = 32
 #: RocksDB's error for a write that would have to wait, but must not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
@@ -175,8 +177,11 @@ class RocksDBStore(BytesStore):
             found.reverse()
         return found
 
-    def _short_range(self, start: bytes | None, end: bytes | None) -> list[Row]:
-        """Return committed rows. The cursor stays open until the next commit: creating one costs more than reading."""
+    def _short_range(self, start: bytes | None, end: bytes | None, limit: int | None = None) -> list[Row]:
+        """Return committed rows, only the first ones with a limit.
+
+        The cursor stays open until the next commit: creating one costs more than reading some rows.
+        """
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._db.iter()
@@ -190,6 +195,8 @@ class RocksDBStore(BytesStore):
             if end is not None and key >= end:
                 break
             found.append((key, cursor.value()))
+            if len(found) == limit:
+                break
             cursor.next()
         else:
             self._check(cursor)  # a damaged block may have ended the rows
@@ -204,7 +211,13 @@ class RocksDBStore(BytesStore):
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        scan = merge(self._db_rows(start, end, reverse), self._buffered(start, end, reverse), reverse)
+        buffered, first = self._buffered(start, end, reverse), []
+        if start is not None and end is not None and not reverse:
+            first = self._short_range(start, end, SHORT_SCAN_ROWS)
+            if len(first) < SHORT_SCAN_ROWS:
+                return merge(iter(first), buffered)
+            start = first[-1][0] + b"\0"
+        scan = merge(chain(first, self._db_rows(start, end, reverse)), buffered, reverse)
         self._scans.add(scan)
         return scan
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from penstock.topology.records import Message
 
@@ -53,6 +53,7 @@ class KeySchema:
         return int.from_bytes(key[at : at + LONG.size], "big")
 
 
+@dataclass(eq=False)
 class Segments:
     """The rows of one store, by time.
 
@@ -61,27 +62,21 @@ class Segments:
     dropped put. indexed: maintain the index. visible_ms: how long rows are visible, by default the retention.
     """
 
-    def __init__(
-        self,
-        rows: BytesStore,
-        schema: KeySchema,
-        retention_ms: int,
-        on_expired: Callable[[], None],
-        exact: bool,
-        indexed: bool,
-        visible_ms: int | None = None,
-    ) -> None:
-        self.rows = rows
-        self.schema = schema
-        self.retention_ms = retention_ms
-        self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
-        self._visible_ms = retention_ms if visible_ms is None else visible_ms
-        self._on_expired = on_expired
-        self._exact = exact
-        self.indexed = indexed
-        self._latest = rows.latest_rows(schema.suffix.size - LONG.size)
-        if self._latest is not None and not indexed:
-            self.put_live = self._latest.put  # type: ignore[method-assign]  # one call less for each put
+    rows: BytesStore
+    schema: KeySchema
+    retention_ms: int
+    on_expired: Callable[[], None]
+    exact: bool
+    indexed: bool
+    visible_ms: InitVar[int | None] = None
+
+    def __post_init__(self, visible_ms: int | None) -> None:
+        self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
+        #: penstock.kernel's LatestRows, None where there is none.
+        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size)
+        if self.latest is not None and not self.indexed:
+            self.put_live = self.latest.put  # type: ignore[method-assign]  # one call less for each put
         self.reload()
 
     def reload(self) -> None:
@@ -89,8 +84,8 @@ class Segments:
         self._live_from = 0
         committed = self.rows.committed_mark(OBSERVED_TIME)
         self._set_time(NOTHING_OBSERVED if committed is None else committed)
-        if self._latest is not None:
-            self._latest.rest()
+        if self.latest is not None:
+            self.latest.rest()
 
     def marks(self) -> Marks:
         """Return what must be committed with the rows."""
@@ -106,7 +101,7 @@ class Segments:
             #: Rows before this have been deleted.
             self._live_from = kept - kept % self.interval_ms
         #: Rows before this are dropped.
-        self.taken_from = max(0, kept + 1) if self._exact else self._live_from
+        self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
@@ -129,16 +124,16 @@ class Segments:
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         if time_ms < self.taken_from:
-            self._on_expired()
+            self.on_expired()
         else:
             self.put_live(_pack(time_ms // self.interval_ms), key, data)
 
     def put_live(self, segment: bytes, key: bytes, data: bytes | None) -> None:
         """Set or delete the row of a changelog key; segment: segment_for its time."""
-        if self._latest is None:
+        if self.latest is None:
             self.rows.put(segment + key, data)
         else:
-            self._latest.put(segment, key, data)
+            self.latest.put(segment, key, data)
         if self.indexed:
             self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 
@@ -146,7 +141,7 @@ class Segments:
         """Return the value of a row, None if there is none or it is hidden."""
         if time_ms < self.visible_from:
             return None
-        latest = self._latest
+        latest = self.latest
         if latest is not None and not latest.resting:
             found: bytes | None = latest.get(key)
             if found is not latest.NOT_KNOWN:
@@ -175,11 +170,11 @@ class Segments:
 
     def fetch_latest(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow] | None:
         """Return the result of fetch for visible times if it needs no disk access; otherwise None."""
-        if self._latest is None:
+        if self.latest is None:
             return None
-        found: list[TimedRow] | None = self._latest.fetch(key, time_from, time_to)
-        if found is None and self._latest.resting:  # reads repeat: keep rows later than those seen
-            self._latest.start(self.observed_ms + 1)
+        found: list[TimedRow] | None = self.latest.fetch(key, time_from, time_to)
+        if found is None and self.latest.resting:  # reads repeat: keep rows later than those seen
+            self.latest.start(self.observed_ms + 1)
         return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
@@ -222,8 +217,8 @@ class Segments:
         newest = max((time for _, time, _ in keyed), default=NOTHING_OBSERVED)
         if newest > self.observed_ms:
             self.advance(newest)
-        if self._latest is not None:
-            self._latest.rest()
+        if self.latest is not None:
+            self.latest.rest()
         live = [(key, time, value_of(message)) for key, time, message in keyed if time >= self.taken_from]
         found: list[RawRow] = [(_pack(time // interval) + key, data) for key, time, data in live]
         if self.indexed:

@@ -64,7 +64,7 @@ class StateStore:
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
         """Make the cache send its changes through a fused loop, which replaces the flush listener.
 
-        send(changes, old values); a change: (key as for a listener, value, timestamp, headers, message).
+        send(changes, old values), both as held in the cache; a change: (cache key, value, timestamp, headers, message).
         """
         raise StreamsError(f"The store {self.name} has no cache that sends changes")
 

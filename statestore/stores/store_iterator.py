@@ -77,5 +77,5 @@ class ClosedStore:
 
 
 def has_rows(found: Any) -> bool:
-    """Return whether a method's result is rows rather than a single value."""
+    """Return whether a method's result is rows (Rows or a StoreIterator), and not a single value."""
     return isinstance(found, Rows | StoreIterator)

@@ -48,7 +48,7 @@ class Values:
     caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
     also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
     bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
-    log_change: the function that logs plain values, by default the task's. keeps_contexts: see row_contexts.py.
+    log_change: the function that logs plain values, by default the task's. keeps_contexts: see RowContexts.
     """
 
     __slots__ = (
@@ -140,6 +140,9 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
     """Return the decoder to ValueAndTimestamp."""
+    if compiled is not None and not plain_values:
+        made: Decode = compiled.timestamped_decoder(decode_value, ValueAndTimestamp)
+        return made
     unpack = LONG.unpack_from
 
     def decode(data: bytes | None) -> Any:

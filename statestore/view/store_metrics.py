@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 
-from ..buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from ..buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
 from ..rows.rocksdb_store import RocksDBStore
 from ..stores.state_store import StateStore

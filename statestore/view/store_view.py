@@ -13,11 +13,10 @@ from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.records import VersionedRecord, Windowed
 
 from ..stores.key_value_store import KeyValueStore
-from ..stores.session_store import SessionStore
+from ..stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
 from ..stores.state_store import StateStore
 from ..stores.values import TIMESTAMPED
 from ..stores.versioned_store import VersionedStore
-from ..stores.window_store import LONG_MAX, WindowStore
 from .spelling import spell_bytes
 
 Row = dict[str, Any]

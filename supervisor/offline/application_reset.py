@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -21,12 +21,15 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 from ..source.topology_gate import FACTS_FILE_NAME
-from .listed_offsets import listed_offset
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 #: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
+
+
+#: The result of "the first record since …" if there is none.
+NO_RECORD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +225,17 @@ class ApplicationReset:
                 f"The brokers at {self._config['bootstrap.servers']} did not give {what}: {error.args[0].str()}. "
                 "Check bootstrap.servers, and that they run."
             ) from error
+
+
+def listed_offset(answer: Any, by_time: bool = False) -> int:
+    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was requested by time.
+
+    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker disconnects during the
+    request, librdkafka 2.16 returns offset -1001 without an error. As the end of a changelog, this offset would make an
+    empty store count as restored.
+    """
+    offset = int(answer.offset)
+    if offset < 0 and not (by_time and offset == NO_RECORD):
+        reason = f"the broker went away before it had answered (offset {offset})"
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason))
+    return offset

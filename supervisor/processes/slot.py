@@ -20,7 +20,7 @@ UP = (StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNE
 #: How long a stream thread without work may take to close, in ms. It may be importing the user's module, or waiting for
 #: a broker that does not answer, and would see the command only afterwards.
 CLOSE_WITHOUT_WORK_MS = 3_000
-#: How long a process may continue once its stream thread is DEAD, in ms: more than worker_end.py takes to end it by
+#: How long a process may continue once its stream thread is DEAD, in ms: more than worker_process.py takes to end it by
 #: force.
 END_MS = 10_000
 

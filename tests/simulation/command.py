@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from tests.simulation.crowd import Crowd
+from tests.simulation.crowd import ASSIGNORS, Crowd
 from tests.simulation.kinds import PLAIN, Kind
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.rare import Branch, RareBranches
@@ -123,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         "--members", type=int, metavar="N", help="one group of so many members that join, die and leave"
     )
     parser.add_argument("--tasks", type=int, help="with --members: the tasks of the group (two for each member)")
+    parser.add_argument("--assignor", choices=ASSIGNORS, default="high-availability", help="with --members")
     parser.add_argument("--no-table", action="store_false", dest="table", help="without the table of rare branches")
     given = parser.parse_args(arguments)
     with scratch() as directory:
@@ -131,7 +132,8 @@ def main(arguments: Sequence[str]) -> int:
             show_trace(outcome)
             return bool(outcome.violations)
         if given.members:
-            crowd = Crowd(given.first, directory, given.members, given.tasks or 2 * given.members, print)
+            tasks = given.tasks or 2 * given.members
+            crowd = Crowd(given.first, directory, given.members, tasks, print, given.assignor)
             crowd.run()
             print("\n".join(crowd.world.violations) or "nothing is lost, doubled or held")
             return bool(crowd.world.violations)

@@ -7,11 +7,16 @@ and after each step everything comes to rest. The auditor looks in the end, as a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from penstock.workers.group.assignment.task_assignors import (
+    HighAvailabilityTaskAssignor,
+    StickyTaskAssignor,
+    TaskAssignor,
+)
 from tests.simulation.applications import APPLICATIONS, IN
 from tests.simulation.kinds import PLAIN, Kind
 from tests.simulation.process import Host, Process, Roughness
@@ -21,6 +26,12 @@ from tests.simulation.simulation import IDLE_STEPS, Plan, Simulation
 SHARE = 0.1
 #: A member gives up its tasks and others get them: two rebalances. At a start some members meet one under way.
 REBALANCES_MAX = 6
+
+
+ASSIGNORS: Mapping[str, type[TaskAssignor]] = {
+    "high-availability": HighAvailabilityTaskAssignor,
+    "sticky": StickyTaskAssignor,
+}
 
 
 @dataclass(frozen=True)
@@ -46,11 +57,18 @@ class Step:
 
 
 class Crowd(Simulation):
-    """A group of so many members with so many tasks. report: called after each step."""
+    """A group of so many members with so many tasks. report: called after each step; assignor: one of ASSIGNORS."""
 
     def __init__(
-        self, seed: int, directory: Path, members: int, tasks: int, report: Callable[[Step], object] = str
+        self,
+        seed: int,
+        directory: Path,
+        members: int,
+        tasks: int,
+        report: Callable[[Step], object] = str,
+        assignor: str = "high-availability",
     ) -> None:
+        self._assignor = ASSIGNORS[assignor]
         self._members, self._number_of_tasks, self._report = members, tasks, report
         super().__init__(seed, directory)
         self._idle_steps = IDLE_STEPS * members  # each has its turns before time passes faster
@@ -66,6 +84,7 @@ class Crowd(Simulation):
             "num.standby.replicas": 0,
             "penstock.static.membership": True,
             "acceptable.recovery.lag": 10_000,
+            "task.assignor.class": self._assignor,
         }
         return replace(
             plan,

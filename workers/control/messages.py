@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 
 
@@ -88,7 +89,7 @@ class ReadStore:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see store_snapshots.py."""
+    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see thread_commands.py."""
 
     id: int
     directory: str
@@ -239,6 +240,22 @@ Report = (
     | Failed
     | ApplicationShutdownRequested
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSpec:
+    """Identifies a stream thread and its application; the supervisor's WorkerSpec is one.
+
+    slot: N in StreamThread-N; a replacement keeps it. client_id: prefix of the thread's and its clients' names.
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: the number of
+    threads, which share the record cache.
+    """
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
 
 
 class ThreadControl(Protocol):

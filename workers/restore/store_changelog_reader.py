@@ -22,9 +22,8 @@ from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from ..tasks.task import Task
 from ..tasks.task_timeouts import TaskTimeouts
 from .changelog import Changelog, ChangelogState
+from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
-from .standby_update_listener import StandbyUpdateListener, SuspendReason
-from .state_restore_listener import StateRestoreListener
 
 #: Minimum number of changelogs of active tasks read at a time, so that one fetch keeps several brokers busy.
 RESTORED_AT_ONCE = 4

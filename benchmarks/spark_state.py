@@ -1,0 +1,229 @@
+"""``python -m benchmarks.spark_state``: a count of many keys on Spark, and where the time of a micro-batch goes.
+
+Penstock beside transformWithState by hand, in Python (by rows, and in pandas) and in Java. Each way has a Spark of its
+own, whose first micro-batch warms it up and fills much of the state: the figures are those of the others, from Spark's
+own progress reports. Wrong counts end it with exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import psutil
+from confluent_kafka.admin import AdminClient
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import topologies
+from benchmarks.checks import CountsCheck, check_topic
+from benchmarks.data import PARTITIONS, Workload, delete_topics, load_topic, recreate_topic
+from benchmarks.measure import BenchmarkError
+from benchmarks.report import PAGE_WIDTH
+from benchmarks.spark import run_by_hand, spark_version, state_count
+from benchmarks.systems import HERE, broker, compile_java
+from penstock.pipeline import SparkStreams
+from penstock.pipeline.java.java_runtime import find_java
+from penstock.pipeline.session import kafka_settings
+from penstock.pipeline.session.spark_session import spark_session
+from penstock.topology.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOOK_SECONDS = 0.5
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a micro-batch. ms: found in a report of Spark's progress."""
+
+    title: str
+    ms: Callable[[Mapping[str, Any]], float]
+
+
+def _duration(*names: str) -> Callable[[Mapping[str, Any]], float]:
+    return lambda progress: sum(progress["durationMs"].get(name, 0) for name in names)
+
+
+def _commit_ms(progress: Mapping[str, Any]) -> float:
+    """Return how long a partition took to commit its state, on average: they do it at the same time."""
+    return sum(float(each["commitTimeMs"]) for each in progress["stateOperators"]) / PARTITIONS
+
+
+PARTS = (
+    Part("batch", _duration("triggerExecution")),
+    Part("offsets", _duration("latestOffset", "getBatch", "walCommit", "commitOffsets")),
+    Part("plan", _duration("queryPlanning")),
+    Part("process", _duration("addBatch")),
+    Part("of it state", _commit_ms),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way. progress: of the micro-batches after the first; rss_bytes: of all processes, at most."""
+
+    progress: list[Mapping[str, Any]]
+    rss_bytes: int
+    checkpoint_bytes: int
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        seconds = sum(PARTS[0].ms(each) for each in self.progress) / 1000
+        return sum(each["numInputRows"] for each in self.progress) / seconds
+
+
+def pandas_count(frame: DataFrame) -> DataFrame:
+    """Count by key with transformWithStateInPandas."""
+    from benchmarks.spark_count import OUTPUT, PandasCountProcessor
+
+    keys = frame.select("key").groupBy("key")
+    return keys.transformWithStateInPandas(PandasCountProcessor(), OUTPUT, "Update", "None")
+
+
+class JavaCount:
+    """Counts by key with transformWithState in Java; compiled into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        import pyspark
+
+        classes, self._jar = directory / "classes", directory / "count.jar"
+        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        compile_java(find_java(), HERE / "spark_java" / "SparkCount.java", classes, str(jars))
+        with zipfile.ZipFile(self._jar, "w") as jar:
+            for file in classes.iterdir():
+                jar.write(file, file.name)
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """Return key and count of each key of a micro-batch."""
+        from pyspark.sql.classic.dataframe import DataFrame as JavaFrame
+
+        spark: Any = frame.sparkSession
+        spark.sql(f"ADD JAR '{self._jar}'")
+        return JavaFrame(spark._jvm.SparkCount.count(frame._jdf), spark)
+
+
+class Memory:
+    """Follows the memory of this process's children, Spark's Java and its Python workers, in a thread."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="memory")
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            rss = 0
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    rss += process.memory_info().rss
+            self.highest = max(self.highest, rss)
+
+
+def run_way(way: str, workload: Workload, servers: str, master: str, per_trigger: int, directory: Path) -> Run:
+    """Run a way on a Spark of its own; raises BenchmarkError for wrong counts."""
+    name = f"benchmark-{uuid.uuid4().hex[:8]}"
+    output, checkpoint = f"{name}-output", directory / name
+    recreate_topic(servers, output)
+    spark = spark_session(name, master)
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+        with Memory() as memory, console.status(f"{way}: running"):
+            if way == PENSTOCK:
+                os.environ |= {topologies.INPUT_VARIABLE: workload.topic, topologies.OUTPUT_VARIABLE: output}
+                kafka_settings.MAX_OFFSETS_PER_TRIGGER = per_trigger
+                config = {"application.id": name, "bootstrap.servers": servers, "state.dir": str(directory / "state")}
+                streams = SparkStreams(topologies.count(), config, spark, checkpoint=str(checkpoint))
+                streams.process_available()
+                (query,) = streams.queries
+            else:
+                job = JavaCount(directory) if way == JAVA else BY_HAND[way]
+                topics = workload.topic, output
+                query = run_by_hand(spark, job, "update", servers, topics, checkpoint, per_trigger)
+            progress = [dict(each) for each in query.recentProgress if each["numInputRows"]]
+    finally:
+        spark.stop()
+    problem = check_topic(servers, output, CountsCheck(workload.counts()))
+    if problem:
+        raise BenchmarkError(f"{way}: wrong output: {problem}")
+    stored = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    shutil.rmtree(checkpoint)
+    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    return Run(progress[1:], memory.highest, stored)
+
+
+PENSTOCK, JAVA = "Penstock", "transformWithState, Java"
+BY_HAND: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "transformWithState, Python rows": state_count,
+    "transformWithState, pandas": pandas_count,
+}
+WAYS = (PENSTOCK, JAVA, *BY_HAND)
+
+
+def table(found: Mapping[str, Run]) -> Table:
+    """Return what is printed: seconds of a micro-batch, on average."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    shown.add_column("way")
+    for heading in ("k/s", *(f"{part.title} s" for part in PARTS), "RSS MB", "checkpoint MB"):
+        shown.add_column(heading, justify="right")
+    for way, run in found.items():
+        seconds = (sum(map(part.ms, run.progress)) / len(run.progress) / 1000 for part in PARTS)
+        memory = f"{run.rss_bytes / 1e6:,.0f}", f"{run.checkpoint_bytes / 1e6:,.0f}"
+        shown.add_row(way, f"{run.rate / 1000:,.1f}", *(f"{each:.2f}" for each in seconds), *memory)
+    return shown
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--keys", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--records", type=click.IntRange(min=1_000), default=6_000_000, show_default=True)
+@click.option("--batches", type=click.IntRange(min=2), default=6, show_default=True, help="Micro-batches of each way.")
+@click.option("--master", default="local[2]", show_default=True, help="Also: local-cluster[2,1,1024].")
+@click.option("--only", metavar="NUMBERS", help=f"Some ways: {', '.join(f'{n} {way}' for n, way in enumerate(WAYS))}.")
+def main(keys: int, records: int, batches: int, master: str, only: str | None) -> None:
+    """Count records of many keys on Spark, and print where the time of a micro-batch goes."""
+    ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS)
+    workload, found = Workload(records, keys=keys), {}
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-spark-") as work,
+            broker("spark", Path(work)) as servers,
+        ):
+            load_topic(servers, workload.topic, workload.purchases(), records)
+            for way in ways:
+                found[way] = run_way(way, workload, servers, master, -(-records // batches), Path(work))
+                console.print(f"{way}: {found[way].rate / 1000:,.1f} k/s")
+    except (BenchmarkError, PenstockError) as error:
+        raise click.ClickException(str(error)) from error
+    output = Console()
+    if not output.is_terminal:
+        output.width = PAGE_WIDTH
+    output.print(f"{spark_version()}, {master}: {records:,} records of {keys:,} keys", table(found), sep="\n")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Spark is stopped then too
+    sys.exit(main())
