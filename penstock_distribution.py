@@ -45,6 +45,8 @@ def check_distributions(folder: str) -> None:
 
 def _owners(folder: str) -> list[str]:
     """Return the distributions that list a package ``penstock`` among their files."""
+    if not os.path.isdir(folder):  # the zip that Spark's executors have
+        return []
     owners = []
     for entry in os.scandir(folder):
         record = os.path.join(entry.path, "RECORD")

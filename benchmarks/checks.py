@@ -89,6 +89,8 @@ class SumsCheck(LatestCheck):
     """The last totals (``n`` and ``sum``) of all tasks add up to the expected ones. The keys are ``<key>-<task>``."""
 
     def problem(self) -> str | None:
+        if not self._expected:
+            return "there is nothing to add up: give it more --records"
         sums: dict[bytes, Counter[str]] = defaultdict(Counter)
         for key, value in self._latest.items():
             sums[key.partition(b"-")[0]].update(orjson.loads(value))

@@ -23,7 +23,7 @@ from benchmarks.data import (
 )
 from benchmarks.latency import KEYS, Ages, Clockwork
 from benchmarks.measure import BenchmarkError
-from benchmarks.recovery import Instance, Recovered, RecoveryScenario, Restore, Run, running
+from benchmarks.recovery import SESSION_TIMEOUT_MS, Instance, Recovered, RecoveryScenario, Restore, Run, running
 from benchmarks.steady import following
 from benchmarks.systems import THREADS
 
@@ -50,6 +50,7 @@ class LargeStore(RecoveryScenario):
         """See RecoveryScenario.run."""
         keys = int(workload.records * LARGE_SHARE)
         run.partitions, run.topology, run.store = 1, "keep_first", "first"
+        run.config = {"session.timeout.ms": str(SESSION_TIMEOUT_MS)}
         run.write_changelog(((_key(n), _value(n), FIRST_TIMESTAMP_MS) for n in range(keys)), keys)
         recreate_topic(run.bootstrap_servers, run.input, run.partitions)
         with running(run):
@@ -108,7 +109,7 @@ class CatchUp(RecoveryScenario):
     def run(self, run: Run, workload: Workload) -> Recovered:
         """See RecoveryScenario.run. The rate counts from the start of the program to the last record's commit."""
         run.topology, half = "windowed_count", workload.records // 2
-        run.config = {"statestore.cache.max.bytes": CACHE_BYTES}
+        run.config = {"statestore.cache.max.bytes": CACHE_BYTES, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
         rows = workload.purchases()
         recreate_topic(run.bootstrap_servers, run.input)
         with running(run), run.committed() as committed:

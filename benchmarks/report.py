@@ -36,7 +36,7 @@ CAPTION = (
 RECOVERY_CAPTION = (
     "k/s: thousand changelog records a second, from the first store's begin to the last one's end. s: from the\n"
     "SIGKILL until every task answers again. answer: from the start, or the SIGKILL, to the first answer.\n"
-    "CPU s: of all processes."
+    "ms: from a record's creation to its answer. CPU s: of all processes."
 )
 Results = dict[Scenario, dict[str, list[Measurement]]]
 

@@ -147,7 +147,6 @@ WIDE = (
         "punctuator",
         Workload.reports,
         SumsCheck,
-        times=1 / 6,
         rows=_rows_of_reports,
     ),
     _wide(

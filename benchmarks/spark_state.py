@@ -15,7 +15,7 @@ import tempfile
 import threading
 import uuid
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ PARTS = (
 class Run:
     """One way. progress: of the micro-batches after the first; rss_bytes: of all processes, at most."""
 
-    progress: list[Mapping[str, Any]]
+    progress: Sequence[Mapping[str, Any]]
     rss_bytes: int
     checkpoint_bytes: int
 
@@ -86,7 +86,7 @@ class Run:
     def rate(self) -> float:
         """Records a second."""
         seconds = sum(PARTS[0].ms(each) for each in self.progress) / 1000
-        return sum(each["numInputRows"] for each in self.progress) / seconds
+        return float(sum(each["numInputRows"] for each in self.progress) / seconds)
 
 
 def pandas_count(frame: DataFrame) -> DataFrame:
@@ -97,14 +97,19 @@ def pandas_count(frame: DataFrame) -> DataFrame:
     return keys.transformWithStateInPandas(PandasCountProcessor(), OUTPUT, "Update", "None")
 
 
+def _pyspark() -> Path:
+    """Return PySpark's folder, which is Spark's home."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
 class JavaCount:
     """Counts by key with transformWithState in Java; compiled into a directory."""
 
     def __init__(self, directory: Path) -> None:
-        import pyspark
-
         classes, self._jar = directory / "classes", directory / "count.jar"
-        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        jars = _pyspark() / "jars" / "*"
         compile_java(find_java(), HERE / "spark_java" / "SparkCount.java", classes, str(jars))
         with zipfile.ZipFile(self._jar, "w") as jar:
             for file in classes.iterdir():
@@ -145,7 +150,7 @@ class Memory:
 
 
 def run_way(way: str, workload: Workload, servers: str, master: str, per_trigger: int, directory: Path) -> Run:
-    """Run a way on a Spark of its own; raises BenchmarkError for wrong counts."""
+    """Run a way on its own Spark; raises BenchmarkError for wrong counts."""
     name = f"benchmark-{uuid.uuid4().hex[:8]}"
     output, checkpoint = f"{name}-output", directory / name
     recreate_topic(servers, output)
@@ -167,6 +172,8 @@ def run_way(way: str, workload: Workload, servers: str, master: str, per_trigger
             progress = [dict(each) for each in query.recentProgress if each["numInputRows"]]
     finally:
         spark.stop()
+        if master.startswith("local-cluster"):  # its workers' logs are kept there, wherever the rest is
+            shutil.rmtree(_pyspark() / "work", ignore_errors=True)
     problem = check_topic(servers, output, CountsCheck(workload.counts()))
     if problem:
         raise BenchmarkError(f"{way}: wrong output: {problem}")
@@ -206,7 +213,8 @@ def table(found: Mapping[str, Run]) -> Table:
 def main(keys: int, records: int, batches: int, master: str, only: str | None) -> None:
     """Count records of many keys on Spark, and print where the time of a micro-batch goes."""
     ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS)
-    workload, found = Workload(records, keys=keys), {}
+    workload = Workload(records, keys=keys)
+    found: dict[str, Run] = {}
     try:
         with (
             tempfile.TemporaryDirectory(prefix="penstock-spark-") as work,
@@ -218,10 +226,12 @@ def main(keys: int, records: int, batches: int, master: str, only: str | None) -
                 console.print(f"{way}: {found[way].rate / 1000:,.1f} k/s")
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    output = Console()
-    if not output.is_terminal:
-        output.width = PAGE_WIDTH
-    output.print(f"{spark_version()}, {master}: {records:,} records of {keys:,} keys", table(found), sep="\n")
+    finally:
+        if found:  # some may take hours
+            output = Console()
+            if not output.is_terminal:
+                output.width = PAGE_WIDTH
+            output.print(f"{spark_version()}, {master}: {records:,} records of {keys:,} keys", table(found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ GAP = timedelta(milliseconds=500)
 GRACE = timedelta(minutes=1)
 #: How long a versioned table keeps old versions.
 HISTORY = timedelta(minutes=1)
-REPORT_EVERY_MS = 250
+REPORT_EVERY_MS = 1_000
 
 #: Both systems' programs learn from their environment which topics a run uses.
 INPUT_VARIABLE = "BENCHMARK_INPUT"

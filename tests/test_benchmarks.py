@@ -18,12 +18,14 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import latency, measure, topologies
-from benchmarks.__main__ import Bench, main
+from benchmarks.__main__ import Bench, _chosen, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, SumsCheck, sum_of_rows
 from benchmarks.data import REPORT_EVERY_MS, WINDOW_MS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS
 from benchmarks.hot_loop import Watch as HotLoopWatch
+from benchmarks.latency import Ages, Clockwork
 from benchmarks.measure import BenchmarkError, Measurement, Watch
+from benchmarks.moving import ADDING_RATE, LATE_MS, MOVING_SCENARIOS, PUNCTUAL_SECONDS, Punctuality
 from benchmarks.progress import Curve, Progress
 from benchmarks.recovery import Recovered, Run
 from benchmarks.report import print_table, write_markdown
@@ -138,7 +140,7 @@ def test_the_rows_that_a_scan_reads_are_counted() -> None:
     counted = {"prefix-scan": read, "range-scan": read, "punctuator": sum(range(step, 5_001, step))}
     for scenario in WIDE:
         if scenario.name in counted:
-            assert scenario.rows(SPARSE, 5_000) == pytest.approx(counted[scenario.name], rel=0.02)
+            assert scenario.rows(SPARSE, 5_000) == pytest.approx(counted[scenario.name], rel=0.05)
         else:
             assert scenario.rows(SPARSE, 5_000) == 5_000
 
@@ -220,6 +222,56 @@ def test_penstocks_topologies_give_what_is_expected(
         for row in driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list():
             check.read(row.key, row.value)
     assert check.problem() is None
+
+
+def test_a_key_keeps_its_first_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
+    monkeypatch.setenv(topologies.OUTPUT_VARIABLE, "out")
+    with TopologyTestDriver(topologies.keep_first(), {"application.id": "benchmark"}) as driver:
+        source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
+        for value in (b"first", b"later"):
+            source.pipe_input(b"k", value, 0)
+        answers = driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list()
+    assert [(row.key, row.value) for row in answers] == [(b"k", b"first")] * 2
+
+
+def test_a_group_of_scenarios_is_asked_for_by_its_name() -> None:
+    scenarios, recoveries, on_spark = _chosen("count,moving,spark-count")
+    assert [scenario.name for scenario in scenarios] == ["count"]
+    assert recoveries == list(MOVING_SCENARIOS)
+    assert [scenario.name for scenario in on_spark] == ["spark-count"]
+
+
+class Written(Clockwork):
+    """Has written so many records, without a broker."""
+
+    def __init__(self, written: int) -> None:
+        self.written = written
+
+
+class Arrived(Ages):
+    """Has these answers, by their ages in ms."""
+
+    def __init__(self, *looks: list[float]) -> None:
+        self.answers, self._looks = 0, list(looks)
+
+    def read_until(self, end: float) -> list[float]:
+        found = self._looks.pop(0)
+        self.answers += len(found)
+        return found
+
+
+def test_late_answers_and_missing_ones_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("benchmarks.moving.time.monotonic", lambda: now)
+    writer, tick = Written(3), PUNCTUAL_SECONDS * 0.6
+    answers = Punctuality(writer, Arrived([5.0], [LATE_MS + 1.0], [], [5.0], [5.0], [5.0]))
+    found = []
+    for now in (tick, 2 * tick, 3 * tick, 4 * tick, 5 * tick):
+        writer.written = 10 * ADDING_RATE if now == 3 * tick else 3
+        found.append(answers.lasts())
+    assert found == [False, False, False, False, True]
+    assert (answers.late_until, answers.latest_ms) == (3 * tick, LATE_MS + 1.0)
 
 
 A, B = TopicPartition("in", 0), TopicPartition("in", 1)

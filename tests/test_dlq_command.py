@@ -127,7 +127,7 @@ def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
     (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] is None]
     said = stage.run("dlq", "replay", letter, "--execute").stdout
     assert said.endswith(
-        f"0 letters replayed.\nWithout a source, or without key and value, so they cannot be replayed: {letter}.\n"
+        f"0 letters replayed.\nCannot be replayed, because they have no source, or no key and value: {letter}.\n"
     )
     assert len(values(stage, stage.source)) == before
 

@@ -137,7 +137,7 @@ def test_targets_are_what_they_say(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ((), "Name the topology"),
+        ((), "Give the topology"),
         (("--input-topic", "x", "--to-latest", "--shift-by", "1"), "Give one of"),
         (("--input-topic", "x", "--to-datetime", "soon"), "is not a date and time"),
         (("--input-topic", "x", "--by-duration", "P"), "is not a duration"),

@@ -80,7 +80,7 @@ def test_a_paused_application_says_what_waits_for_it() -> None:
     assert "PAUSED" in shown(status() | {"paused": True})
     restoring = shown(status(state="PARTITIONS_ASSIGNED") | {"paused": True, "state": "REBALANCING"})
     assert "REBALANCING" in restoring
-    assert "tasks that are not restored wait for `penstock resume`" in restoring
+    assert "tasks that are not restored yet wait for `penstock resume`" in restoring
 
 
 def test_memory_over_its_share_is_shown_with_it() -> None:

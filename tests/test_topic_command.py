@@ -209,7 +209,7 @@ def test_a_record_that_the_broker_refuses_is_an_error(topic: Callable[..., Resul
     name = make_topic("small", config={"max.message.bytes": "100"})
     result = topic("produce", name, stdin=lines({"value": "x" * 1000}, {"value": "y"}))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"did not take a record for {name}: " in result.stderr
+    assert f"refused a record for {name}: " in result.stderr
 
 
 def test_since_and_limit_choose_records(topic: Callable[..., Result], make_topic: MakeTopic) -> None:

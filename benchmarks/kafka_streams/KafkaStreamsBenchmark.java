@@ -343,7 +343,7 @@ public class KafkaStreamsBenchmark {
 
     /** Keeps all purchases, and adds up all of them again and again. */
     private static final class Report implements Processor<String, Purchase, String, Totals> {
-        private static final long EVERY_MS = 250;
+        private static final long EVERY_MS = 1000;
         private ProcessorContext<String, Totals> context;
         private TimestampedKeyValueStore<String, Purchase> purchases;
 

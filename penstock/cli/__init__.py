@@ -16,9 +16,17 @@ from typing import Any, Unpack
 
 import click
 
-from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
+from penstock.cli.options import (
+    Settings,
+    SparkOptions,
+    as_json,
+    configuration,
+    examples,
+    print_json,
+    print_text,
+    spark_options,
+)
 from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
-from penstock.cli.terminal import print_text
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging

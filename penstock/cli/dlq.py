@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from penstock.cli.dead_letters import Choice, DeadLetters, Letter, Replayed, check_names, shown, text
-from penstock.cli.options import LIMIT, Duration, Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import LIMIT, Duration, Settings, as_json, configuration, examples, print_json, print_text
 from penstock.cli.status_view import counted, show, table
-from penstock.cli.terminal import print_text
 from penstock.topology.errors import StreamsError
 
 

@@ -1,4 +1,4 @@
-"""Shared by several commands: options, examples at the end of a help text, JSON."""
+"""Shared by several commands: options, examples at the end of a help text, text that may come from records, JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import functools
 import json
 import os
 import re
+import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import click
 from typing_extensions import override
 
-from penstock.cli.terminal import print_text
+from penstock.statestore.view.spelling import printable_lines
 from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.common.durations import iso_8601_millis
 from penstock.topology.config.streams_config import StreamsConfig
@@ -109,3 +111,37 @@ class Duration(click.ParamType[int]):
             return iso_8601_millis(value)
         except ValueError:
             self.fail(f"{value!r} is not a duration such as PT1H30M, 90m or 2d", param, ctx)
+
+
+def print_text(text: str, err: bool = False) -> None:
+    """Print a message that may quote a record."""
+    click.echo(printable_lines(text), err=err)
+
+
+def print_line(text: str) -> None:
+    """Print data: unchanged to a file or pipe; on a terminal as one line without control characters except tabs.
+
+    JSON stays JSON.
+    """
+    if sys.stdout.isatty():
+        text = printable_lines(text).replace("\n", "\\u000a")
+    # As bytes, because click strips colors from text if stdout is not a terminal; a value must arrive unchanged.
+    click.echo(text.encode(sys.stdout.encoding, "backslashreplace"))
+
+
+def is_stdout_read() -> bool:
+    """Return False once the other end of the pipe or terminal that is stdout has been closed."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always reported
+    return not stdout.poll(0)
+
+
+@contextmanager
+def until_stdout_closes() -> Iterator[None]:
+    """End the block without an error when the reader of stdout, e.g. ``head``, closes it."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Buffered data must not fail again when Python exits.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json, print_text
 from penstock.cli.running_application import NotRunningError, find
 from penstock.cli.status_view import counted
-from penstock.cli.terminal import print_text
 from penstock.statestore.directory.snapshot import (
     MANIFEST_NAME,
     Snapshot,

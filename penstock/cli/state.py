@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import click
 from typing_extensions import override
 
-from penstock.cli.options import LIMIT, Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import LIMIT, Settings, as_json, configuration, examples, print_json, print_text
 from penstock.cli.running_application import NotRunningError, RunningApplication, find
 from penstock.cli.status_view import number, show, state_text, table
-from penstock.cli.terminal import print_text
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]

@@ -10,9 +10,19 @@ from dataclasses import asdict
 
 import click
 
-from penstock.cli.options import LIMIT, Duration, Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import (
+    LIMIT,
+    Duration,
+    Settings,
+    as_json,
+    configuration,
+    examples,
+    is_stdout_read,
+    print_json,
+    print_line,
+    until_stdout_closes,
+)
 from penstock.cli.status_view import counted, number, show, table
-from penstock.cli.terminal import is_stdout_read, print_line, until_stdout_closes
 from penstock.cli.topic_lines import TopicSerdes, json_line, read_line, text_line
 from penstock.cli.topics import Topics, TopicWriter
 from penstock.topology.config.streams_config import StreamsConfig

@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from penstock.statestore.view.spelling import read_bytes, spell_bytes
 from penstock.topology.errors import SerializationError
 from penstock.topology.serdes.serdes import PlainSerde, Serde
-from penstock.workers.queries.store_text import to_json
+from penstock.workers.queries.store_reads import to_json
 
 Headers = list[tuple[str, bytes | None]]
 FIELDS = ("key", "value", "headers", "timestamp")

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 
+import penstock_distribution
 from penstock.supervisor.service.signals import STOP_SIGNALS, handled
 from penstock.topology.errors import ConfigError, PenstockError, StreamsError
 
@@ -293,4 +294,5 @@ def package_zip(directory: Path) -> Path:
                 file = Path(folder, name)
                 if file.suffix in (".py", ".lock", ".json", ".typed"):
                     archive.write(file, Path("penstock", file.relative_to(root)))
+        archive.write(penstock_distribution.__file__, "penstock_distribution.py")
     return path

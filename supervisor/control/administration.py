@@ -106,7 +106,7 @@ class Administration:
     def store_get(self, store: str, key: str) -> list[dict[str, Any]]:
         """Return the rows of a key on this host, each with its task_id; more than one for windows and sessions.
 
-        key: as text; JSON for other types than strings. Rows: see workers/queries/store_text.py.
+        key: as text; JSON for other types than strings. Rows: see workers/queries/store_reads.py.
         """
         found = self._read(ReadStore(0, store, key=key, limit=KEY_ROWS, everywhere=True))
         return [_row(row) for row in found.rows]

@@ -19,7 +19,7 @@ from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import ReadStore
-from penstock.workers.queries.store_text import rows_of
+from penstock.workers.queries.store_reads import rows_of
 
 from ..source.topology_gate import application_directory
 from ..source.topology_source import TopologySource

@@ -216,7 +216,7 @@ def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Applicat
     with pytest.raises(TopologyError, match="was handed over to Spark"):
         admit(app.topology().build(), application.config)  # what each stream thread does before it joins the group
     assert run_on_another_host(application) == (ExitCode.TOPOLOGY, "was handed over to Spark, says the group")
-    with pytest.raises(CheckpointError, match="with another checkpoint, says the group"):
+    with pytest.raises(CheckpointError, match="with another checkpoint, according to the group"):
         application.run_on_spark(checkpoint=f"{application.checkpoint}-other")
 
     data.produce_quarter({"k5": None, "k2": "m2"})

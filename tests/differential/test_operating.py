@@ -190,7 +190,7 @@ def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_h
     assert (status, "run `penstock backfill` again" in printed) == (ExitCode.TOPOLOGY, True), printed
     assert "handover" not in printed
     status, printed = application.run("backfill")
-    assert (status, "The application is the local engine's now" in printed) == (ExitCode.OK, True), printed
+    assert (status, "The application is now on the local engine" in printed) == (ExitCode.OK, True), printed
 
 
 @pytest.mark.long

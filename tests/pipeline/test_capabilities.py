@@ -86,7 +86,7 @@ def test_rows_of_closed_windows_wait_for_the_wall_clock_and_it_is_said(kind: str
     getattr(left, kind)(right, lambda one, other: f"{one}{other}", windows).to("out")
     topology = builder.build()
     found = report(topology)
-    assert "coarser, results of closed windows are looked for" in str(found)
+    assert "coarser, results of closed windows are emitted when a record arrives" in str(found)
     without = StreamsConfig({"application.id": "a", stream_join.EMIT_INTERVAL_KEY: 0})
     assert report_capabilities(topology, without).capability is Capability.IDENTICAL
 
@@ -96,7 +96,7 @@ def test_so_do_final_results_of_windows() -> None:
     grouped = builder.stream("in", **STRINGS).group_by_key()
     windows = TimeWindows(timedelta(seconds=5), grace=timedelta(0))
     grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count(store="counts")
-    assert "results of closed windows are looked for" in of(report(builder.build()), "KSTREAM-AGGREGATE")
+    assert "results of closed windows are emitted when a record arrives" in of(report(builder.build()), "KSTREAM-AGGREGATE")
 
 
 class _Echo(Processor[str, str, str, str]):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -250,6 +253,20 @@ def test_a_refused_record_fails_the_micro_batch_and_names_its_topic() -> None:
 
 
 # -- around it
+
+
+def test_executors_import_penstock_from_the_zip_alone(tmp_path: Path) -> None:
+    code = "import penstock, penstock_distribution as d; print(penstock.__file__, d.__file__, sep='\\n')"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(package_zip(tmp_path))},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert all("penstock.zip" in file for file in found.stdout.splitlines())
 
 
 def test_the_zip_for_executors_holds_every_room(tmp_path: Path) -> None:

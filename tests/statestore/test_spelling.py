@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.statestore.view.spelling import BadKeyError, read_bytes, read_key, spell_bytes
 from penstock.statestore.view.store_view import plain
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.queries.store_text import to_json
+from penstock.workers.queries.store_reads import to_json
 
 
 @given(st.binary() | st.text().map(str.encode) | st.sampled_from([b"0x", b"0x61", b"0xzz", b"", b" "]))

@@ -137,7 +137,8 @@ def test_a_snapshot_that_is_not_whole_or_leads_elsewhere_changes_nothing(
         shutil.rmtree(task)
     result = run("restore", str(tmp_path / "backup"), *options(closed), "--force")
     assert result.exit_code == ExitCode.USAGE, result.output
-    assert f"The snapshot {tmp_path / 'backup' / 'one'} is not " in result.stderr
+    why = "is incomplete: " if what == "missing task" else "was not made by Penstock: "
+    assert f"The snapshot {tmp_path / 'backup' / 'one'} {why}" in result.stderr
     assert restored(closed) == (b"committed", 7), "the state that is there"
     listed = json.loads(run("list", str(tmp_path / "backup"), "--json").stdout)
     assert len(listed) == 1, "its size can be told"
@@ -183,7 +184,7 @@ def test_mistakes_are_told(tmp_path: Path, closed: Path) -> None:
     assert "exists already" in run("create", backup, *options(closed), "--name", "one").output
     assert "cannot name a snapshot" in run("create", backup, *options(closed), "--name", "../one").output
     assert "belongs to application app" in run("restore", backup, *options(tmp_path / "x", "other")).output
-    assert "is no snapshot" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
+    assert "is not a snapshot" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
     state = StateDirectory(closed, "app")
     state.lock_application()
     assert run("create", backup, *options(closed)).exit_code == ExitCode.LOCKED

@@ -67,4 +67,4 @@ def test_the_command_prints_either() -> None:
     assert printed("--mermaid").startswith("flowchart TD")
     assert printed("--html").startswith("<!DOCTYPE html>")
     refused = CliRunner().invoke(cli, ["describe", "examples.flights.topology:build", "--html", "--engine", "spark"])
-    assert "leave --engine out" in refused.output
+    assert "omit --engine" in refused.output

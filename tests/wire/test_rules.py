@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import Records, i32
 
 from penstock.testing.wire import Drop, Fail, Plan, Rule, WireError
-from penstock.testing.wire.connection import BROKERS, rewrite
+from penstock.testing.wire.exchange import BROKERS, rewrite
 from penstock.testing.wire.framing import API_NAMES, Request, parse_request
 from penstock.testing.wire.messages import decode_answer, encode_answer, error_codes
 from penstock.testing.wire.plan import ERRORS

@@ -259,8 +259,8 @@ def test_members_read_from_brokers_of_their_own_rack() -> None:
     ("rack", "without", "standbys", "message"),
     [
         ("", "", 0, "members of client 00000000-0000-0000-0000-000000000002 have no client.rack"),
-        ("green", "b", 0, "for 4 partitions, among them b-0, the brokers tell no rack"),
-        ("green", "a-changelog", 1, "for 6 partitions, among them a-changelog-0, the brokers tell no rack"),
+        ("green", "b", 0, "for 4 partitions, among them b-0, the brokers have no rack"),
+        ("green", "a-changelog", 1, "for 6 partitions, among them a-changelog-0, the brokers have no rack"),
         ("green", "a-changelog", 0, None),
     ],
 )

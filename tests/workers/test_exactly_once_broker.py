@@ -41,7 +41,7 @@ from penstock.topology.errors import BrokerUnavailableError, ConfigError, Stream
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks import streams_producer
-from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_collector import production_error_handler
 from penstock.workers.tasks.record_sends import make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer

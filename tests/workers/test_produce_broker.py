@@ -26,7 +26,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TaskId
-from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_collector import production_error_handler
 from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer

@@ -16,7 +16,7 @@ from penstock.clients.writing.writer import Lost
 from penstock.topology import records
 from penstock.topology.context.exception_handlers import ProducerRecord, Response
 from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_collector import production_error_handler
 from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer

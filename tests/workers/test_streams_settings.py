@@ -28,7 +28,7 @@ def test_settings_of_the_group_are_told_with_the_command(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         tell_broker_settings(StreamsConfig({**REQUIRED, **given}), LOG)
     (group, unused) = (record.getMessage() for record in caplog.records)
-    assert "no effect for num.standby.replicas, session.timeout.ms:" in group
+    assert "have no effect: num.standby.replicas, session.timeout.ms." in group
     assert (
         "kafka-configs --bootstrap-server broker:9092 --alter --entity-type groups --entity-name app "
         "--add-config streams.num.standby.replicas=1,streams.session.timeout.ms=6000" in group

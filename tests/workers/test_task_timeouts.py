@@ -354,7 +354,7 @@ def test_topic_metadata_that_cannot_be_read_ends_nothing(
     monkeypatch.setattr("tests.workers.memory_kafka.MemoryAdmin.describe", fails)
     clock.advance(TIMEOUT_MS + 1)
     thread.step(3)
-    assert "looked at again later" in caplog.text
+    assert "will check again later" in caplog.text
     monkeypatch.undo()
     cluster.create_topic(IN, 2)
     feed(cluster, "d", 1)

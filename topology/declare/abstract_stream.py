@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..common.naming import Named
@@ -12,6 +13,7 @@ from ..operators.operator import Operator
 from ..serdes.serdes import Serde
 
 
+@dataclass(eq=False, repr=False)
 class AbstractStream:
     """An operation's result. The attributes serve the DSL itself (Kafka Streams: AbstractStream).
 
@@ -19,21 +21,15 @@ class AbstractStream:
     sub-topology; graph_node: where the next operation is attached.
     """
 
-    def __init__(
-        self,
-        builder: InternalStreamsBuilder,
-        graph_node: GraphNode,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        source_nodes: frozenset[str],
-        name: str | None = None,
-    ) -> None:
-        self.builder = builder
-        self.graph_node = graph_node
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.source_nodes = source_nodes
-        self.name = graph_node.node_name if name is None else name
+    builder: InternalStreamsBuilder
+    graph_node: GraphNode
+    key_serde: Serde[Any] | None
+    value_serde: Serde[Any] | None
+    source_nodes: frozenset[str]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.graph_node.node_name
 
     def copartition_with(self, *others: AbstractStream) -> frozenset[str]:
         """Require the same number of partitions of all sources, and return these."""

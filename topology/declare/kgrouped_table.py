@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
+from ..operators.aggregate import KTableAggregate, KTableReduce
 from ..operators.counting import count_aggregator, count_initializer
-from ..operators.table_aggregate import KTableAggregate, KTableReduce
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, key_value_store

@@ -10,8 +10,7 @@ from ..common.durations import Duration, non_negative_millis
 from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
-from ..graph.graph_join_nodes import StreamJoinSide, StreamStreamJoinNode, StreamTableJoinNode
-from ..graph.graph_nodes import ProcessorGraphNode
+from ..graph.graph_nodes import ProcessorGraphNode, StreamJoinSide, StreamStreamJoinNode, StreamTableJoinNode
 from ..operators.stateless import PassThrough
 from ..operators.stream_join import (
     KStreamJoinWindow,

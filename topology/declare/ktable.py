@@ -12,13 +12,12 @@ from ..errors import TopologyError
 from ..graph.declarations import Partitioner
 from ..graph.graph_nodes import GraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
+from ..operators.aggregate import KTableRepartitionMap
 from ..operators.stateless import KTableToStream
 from ..operators.suppress import KTableSuppressProcessor
-from ..operators.table import KTableFilter, KTableMapValues
-from ..operators.table_aggregate import KTableRepartitionMap
+from ..operators.table import KTableFilter, KTableMapValues, KTableTransformValues
 from ..operators.table_operator import TableOperator
 from ..operators.table_store import KTableValueGetterSupplier
-from ..operators.table_transform import KTableTransformValues
 from ..processor_api import ValueTransformerWithKey, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import (

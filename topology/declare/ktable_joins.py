@@ -13,13 +13,14 @@ from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..graph.declarations import Consumed, Partitioner
-from ..graph.graph_join_nodes import KTableKTableJoinNode, TableJoinSide
 from ..graph.graph_nodes import (
     GraphNode,
+    KTableKTableJoinNode,
     ProcessorGraphNode,
     StateStoreNode,
     StreamSinkNode,
     StreamSourceNode,
+    TableJoinSide,
 )
 from ..operators.foreign_key_join import (
     ForeignTableJoinProcessor,

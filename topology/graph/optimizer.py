@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from ..common.naming import NameProvider
 from ..config.streams_config import verify_topology_optimization_configs
 from ..errors import TopologyError
-from .graph_join_nodes import StreamStreamJoinNode
 from .graph_nodes import (
     BaseRepartitionNode,
     GraphNode,
     OptimizableRepartitionNode,
     StreamSourceNode,
+    StreamStreamJoinNode,
     TableSourceNode,
 )
 from .internal_topology_builder import InternalTopologyBuilder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Generic
 
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -17,15 +18,13 @@ from .stream_task import StreamTask, TaskClients
 from .task import TaskEnvironment
 
 
+@dataclass(eq=False)
 class AbstractTaskCreator(ABC, Generic[T]):
     """Creates the tasks of one type. topologies: read at each call, because patterns may match other topics by then."""
 
-    def __init__(
-        self, topologies: Iterable[ProcessorTopology], environment: TaskEnvironment, log: PrefixedLogger
-    ) -> None:
-        self.environment = environment
-        self.log = log
-        self._topologies = topologies
+    topologies: Iterable[ProcessorTopology]
+    environment: TaskEnvironment
+    log: PrefixedLogger
 
     def create_tasks(self, tasks: Mapping[TaskId, Collection[TopicPartition]]) -> list[T]:
         """Return new tasks, in state CREATED, for ids and their input partitions.
@@ -33,7 +32,7 @@ class AbstractTaskCreator(ABC, Generic[T]):
         Raises TopologyError for a sub-topology that does not exist here.
         """
         created = []
-        topologies = {topology.subtopology: topology for topology in self._topologies}
+        topologies = {topology.subtopology: topology for topology in self.topologies}
         for task_id, partitions in sorted(tasks.items()):
             topology = topologies.get(task_id.subtopology)
             if topology is None:
@@ -56,24 +55,17 @@ class AbstractTaskCreator(ABC, Generic[T]):
         """Return one task, None if it would have nothing to do."""
 
 
+@dataclass(eq=False)
 class TaskCreator(AbstractTaskCreator[StreamTask]):
     """Creates active tasks."""
 
-    def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        environment: TaskEnvironment,
-        clients: TaskClients,
-        log: PrefixedLogger,
-    ) -> None:
-        super().__init__(topologies, environment, log)
-        self._clients = clients
+    clients: TaskClients
 
     def create_task(
         self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
     ) -> StreamTask:
         """Return an active task."""
-        return StreamTask(task_id, partitions, topology, self.environment, self._clients)
+        return StreamTask(task_id, partitions, topology, self.environment, self.clients)
 
 
 class StandbyTaskCreator(AbstractTaskCreator[StandbyTask]):

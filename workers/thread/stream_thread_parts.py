@@ -61,7 +61,7 @@ from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
 from ..tasks.offset_reset import InvalidPositions, OffsetReset
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
-from ..tasks.production_errors import production_error_handler
+from ..tasks.record_collector import production_error_handler
 from ..tasks.record_purge import RecordPurge
 from ..tasks.sink_topics import SinkTopics
 from ..tasks.stream_task import TaskClients
@@ -245,7 +245,7 @@ class StreamThreadParts:
         return TaskManager(
             active,
             AssignedTasks("standby task", self._log("assigned_standby_tasks")),
-            TaskCreator(self.topologies, environment, clients, self.log),
+            TaskCreator(self.topologies, environment, self.log, clients),
             StandbyTaskCreator(self.topologies, environment, self.log),
             self.changelog_reader,
             TaskCommits(active, committer, self.membership, log),

@@ -22,7 +22,7 @@ from ..metrics.sensors import MetricGroup, ThreadMetrics
 from ..metrics.task_metrics import DEAD_LETTER_GROUP
 from ..restore.store_changelog_reader import StoreChangelogReader
 from ..tasks.partition_consumer import PartitionConsumer
-from ..tasks.production_errors import PRODUCER_NODE
+from ..tasks.record_collector import PRODUCER_NODE
 from ..tasks.stream_task import StreamTask
 from ..tasks.streams_producer import StreamsProducer
 from ..tasks.task import Task

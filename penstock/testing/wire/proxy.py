@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from .board import Board, Broker
-from .connection import Connection
-from .exchange import Action, Line, Side
+from .exchange import Action, Connection, Line, Side
 from .framing import Request, TlsError, WireError
 from .record import Event, Record
 from .rules import Rule, Rules

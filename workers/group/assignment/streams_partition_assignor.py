@@ -160,24 +160,20 @@ class StreamsPartitionAssignor:
 
         Raises OtherTopologyError if the other members run another topology, which this member cannot assign.
         """
+        version = self.latest_version
         try:
-            subscriptions = GroupSubscriptions.decode(members, self.latest_version)
-        except TaskAssignmentError as error:
-            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
-            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self.latest_version)
-        version = subscriptions.used_version
-        if subscriptions.shutdown_requested:
-            return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
-        try:
+            subscriptions = GroupSubscriptions.decode(members, version)
+            version = subscriptions.used_version
+            if subscriptions.shutdown_requested:
+                return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
             return self._assign(subscriptions).encoded()
-        except MissingSourceTopicError as error:
-            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
-            return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
         except OtherTopologyError:
             raise  # concerns this member only; the others continue without it
-        except TaskAssignmentError as error:
+        except (TaskAssignmentError, MissingSourceTopicError) as error:
             self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
-            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)
+            incomplete = isinstance(error, MissingSourceTopicError)
+            told = AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA if incomplete else AssignorError.ASSIGNMENT_ERROR
+            return self._error_assignment(members, told, version)
 
     def _error_assignment(
         self, members: Mapping[str, MemberSubscription], error: AssignorError, version: int

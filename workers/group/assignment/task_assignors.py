@@ -65,14 +65,14 @@ class HighAvailabilityTaskAssignor(TaskAssignor):
     ) -> bool:
         for task, client in zip(sorted(stateful_tasks), cycle(clients.values()), strict=False):
             client.assign_active(task)
-        _balance(clients, _active, lambda source, destination: True)
+        _balance(clients, lambda client: client.active_tasks, lambda source, destination: True)
         costs = _costs(configs, self.TRAFFIC_COST, self.NON_OVERLAP_COST)
         if racks is not None:
             racks.optimize_active(stateful_tasks, clients, costs)
         if configs.num_standby_replicas:
             standby_assignor = create_standby_task_assignor(configs)
             standby_assignor.assign(clients, stateful_tasks, configs)
-            _balance(clients, _standby, standby_assignor.is_allowed_task_movement)
+            _balance(clients, lambda client: client.standby_tasks, standby_assignor.is_allowed_task_movement)
             if racks is not None:
                 racks.optimize_standby(clients, costs, partial(standby_assignor.may_move, clients))
         movements = TaskMovements(clients, stateful_tasks, configs)
@@ -115,14 +115,6 @@ def _costs(configs: AssignmentConfigs, traffic: int, non_overlap: int) -> Costs:
     """Return the configured costs, or an assignor's defaults."""
     given = configs.rack_aware_assignment_traffic_cost, configs.rack_aware_assignment_non_overlap_cost
     return Costs(traffic if given[0] is None else given[0], non_overlap if given[1] is None else given[1])
-
-
-def _active(client: ClientState) -> set[TaskId]:
-    return client.active_tasks
-
-
-def _standby(client: ClientState) -> set[TaskId]:
-    return client.standby_tasks
 
 
 def _balance(
