@@ -231,7 +231,7 @@ def test_a_program_without_main_guard_is_told_what_to_do(program: Any) -> None:
     process = program(guard="if True")
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == ExitCode.TOPOLOGY, output
-    assert 'Put `if __name__ == "__main__":` around what starts it.' in output
+    assert 'Put `if __name__ == "__main__":` around the code that starts it.' in output
 
 
 def test_a_daemonic_process_is_told_that_it_cannot_have_processes(config: dict[str, Any], tmp_path: Path) -> None:
