@@ -96,7 +96,8 @@ def test_so_do_final_results_of_windows() -> None:
     grouped = builder.stream("in", **STRINGS).group_by_key()
     windows = TimeWindows(timedelta(seconds=5), grace=timedelta(0))
     grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count(store="counts")
-    assert "results of closed windows are emitted when a record arrives" in of(report(builder.build()), "KSTREAM-AGGREGATE")
+    found = of(report(builder.build()), "KSTREAM-AGGREGATE")
+    assert "results of closed windows are emitted when a record arrives" in found
 
 
 class _Echo(Processor[str, str, str, str]):
