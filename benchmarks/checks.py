@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -65,9 +66,9 @@ class CountsCheck(Check):
 class LatestCheck(Check):
     """The last value of each key is the expected one, byte by byte."""
 
-    def __init__(self, expected: Mapping[bytes, bytes]) -> None:
+    def __init__(self, expected: Mapping[bytes, Any]) -> None:
         self._expected = expected
-        self._latest: dict[bytes, bytes] = {}
+        self._latest: dict[bytes, Any] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
         self._latest[key] = value

@@ -17,7 +17,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -32,9 +31,10 @@ from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
 from penstock.kernel import buffers as compiled
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
 
+PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # of an application that is not there
 SAMPLE_SECONDS = 0.002  # of CPU time
 #: Of the records: before the first and behind the second share nothing is measured.
 FROM, TO = 0.2, 0.95
@@ -54,17 +54,6 @@ STAGES = (
     ("poll: by partition", ("PartitionConsumer.poll", "by_partition")),
     ("commit", ("committer.py",)),
 )
-
-
-@dataclass(frozen=True)
-class ThreadSpec:
-    """Which stream thread this is; see stream_thread_parts.ThreadSpec."""
-
-    config: StreamsConfig
-    slot: int = 1
-    client_id: str = "hot-loop"
-    process_id: str = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"
-    num_threads: int = 1  # it reads all partitions, so the cache is all there is
 
 
 class Watch:
@@ -171,7 +160,8 @@ def profile(
         topologies.OUTPUT_VARIABLE: f"{name}-output",
     }
     given = {"application.id": name, "bootstrap.servers": address, "state.dir": str(directory / "state")}
-    spec = ThreadSpec(StreamsConfig({**COMMON_CONFIG, **config, **given}))
+    effective = StreamsConfig({**COMMON_CONFIG, **config, **given})
+    spec = ThreadSpec(1, "hot-loop", PROCESS_ID, 1, effective)  # it reads all partitions, so the cache is all there is
     watch, samples = Watch(scenario.processed(workload)), Samples()
     if compiled is not None:
         compiled.keep_buffers()  # as in a process of the supervisor's

@@ -269,7 +269,7 @@ class RecoveryScenario(ABC):
         """Measure once; raises BenchmarkError for a failed run or wrong answers."""
 
     def prepare(self, bootstrap_servers: str) -> str:
-        """Return the input topic of a run; "" if only this run has it."""
+        """Return the input topic of a run; "" if the run makes its own."""
         return ""
 
 

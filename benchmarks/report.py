@@ -28,7 +28,8 @@ from benchmarks.systems import THREADS, KafkaStreams, Penstock
 PAGE_WIDTH = 160
 MARKDOWN_WIDTH = 400  # no row of a table is broken
 CAPTION = (
-    "k/s: thousand records a second after the warm-up, as long as there were records to read; for s: so long.\n"
+    "k/s: thousand records (of scans: rows) a second after the warm-up, as long as there were records to read; for s:\n"
+    "so long.\n"
     "Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from the\n"
     "process's start to the first commit. CPU s/M: of all processes of the system, for a million records."
 )

@@ -127,7 +127,7 @@ WIDE = (
     ),
     _wide(
         "prefix-scan",
-        "prefix scans of 10 rows, rows",
+        "rows of prefix scans, 10 each",
         "prefix_scan",
         Workload.running_totals,
         RowsCheck,
@@ -135,7 +135,7 @@ WIDE = (
     ),
     _wide(
         "range-scan",
-        "range scans of 10 rows, rows",
+        "rows of range scans, 10 each",
         "range_scan",
         Workload.running_totals,
         RowsCheck,
@@ -143,7 +143,7 @@ WIDE = (
     ),
     _wide(
         "punctuator",
-        "punctuator over a million rows, rows",
+        "rows of a punctuator's full scans",
         "punctuator",
         Workload.reports,
         SumsCheck,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ Transitions = Mapping[S, Collection[S]]
 StateListener = Callable[[S, S], None]
 
 
+@dataclass(eq=False)
 class StateMachine(Generic[S]):
     """The current state of something, and the only way to change it.
 
@@ -26,22 +28,13 @@ class StateMachine(Generic[S]):
     still ask for it (Kafka's StreamThread: PENDING_SHUTDOWN and DEAD). level: the log level of a transition.
     """
 
-    def __init__(
-        self,
-        initial: S,
-        transitions: Transitions[S],
-        log: PrefixedLogger,
-        *,
-        ending: Collection[S] = (),
-        listener: StateListener[S] | None = None,
-        level: int = logging.INFO,
-    ) -> None:
-        self.state = initial
-        self.listener = listener
-        self._transitions = transitions
-        self._ending = ending
-        self._log = log
-        self._level = level
+    state: S
+    transitions: Transitions[S]
+    log: PrefixedLogger
+    _: KW_ONLY
+    ending: Collection[S] = ()
+    listener: StateListener[S] | None = None
+    level: int = logging.INFO
 
     def transition_to(self, new: S) -> S | None:
         """Change the state and notify the listener. Returns the old state, None if an ending state refused.
@@ -49,10 +42,10 @@ class StateMachine(Generic[S]):
         Raises StreamsError for a transition that is not in the table.
         """
         old = self.state
-        if new not in self._transitions[old]:
+        if new not in self.transitions[old]:
             self._refuse(new)
             return None
-        self._log.log(self._level, "State transition from %s to %s", old.name, new.name)
+        self.log.log(self.level, "State transition from %s to %s", old.name, new.name)
         self.state = new
         if self.listener is not None:
             self.listener(old, new)
@@ -60,9 +53,9 @@ class StateMachine(Generic[S]):
 
     def _refuse(self, new: S) -> None:
         old = self.state
-        if old not in self._ending:
-            self._log.error("Unexpected state transition from %s to %s", old.name, new.name)
-            raise StreamsError(f"{self._log.prefix}Unexpected state transition from {old.name} to {new.name}")
-        allowed = [state.name for state in self._transitions[old]]
+        if old not in self.ending:
+            self.log.error("Unexpected state transition from %s to %s", old.name, new.name)
+            raise StreamsError(f"{self.log.prefix}Unexpected state transition from {old.name} to {new.name}")
+        allowed = [state.name for state in self.transitions[old]]
         rule = f"only {allowed[0]} state is a valid next state" if allowed else f"no valid next state after {old.name}"
-        self._log.debug("Ignoring request to transit from %s to %s: %s", old.name, new.name, rule)
+        self.log.debug("Ignoring request to transit from %s to %s: %s", old.name, new.name, rule)

@@ -9,9 +9,11 @@ cimport cython
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
+from libc.stdint cimport INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from penstock.kernel.flat_dict cimport is_flat
+from penstock.kernel.rows cimport StoredEntries, TimedRows
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
@@ -22,6 +24,7 @@ cdef enum:
 
 #: What read() returns for a key that is not cached.
 NOT_CACHED = object()
+cdef object new_tuple = tuple.__new__
 
 
 @cython.final
@@ -30,8 +33,8 @@ NOT_CACHED = object()
 cdef class Cell:
     """An entry of a record cache: [value, stamp, timestamp, headers, message, used, key]."""
 
-    cdef long long number  # the count, if the row is one
-    cdef long long newest  # and its timestamp
+    cdef int64_t number  # the integer, if the row is one
+    cdef int64_t newest  # and its timestamp
     cdef long long stamp
     cdef long long timestamp
     cdef bint is_count
@@ -99,19 +102,66 @@ cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
     return (a > b) - (a < b)
 
 
+cdef Py_ssize_t first_from(list keys, int64_t time) except -1:
+    """Return where the cache keys from a time on begin in a list that is sorted."""
+    cdef Py_ssize_t low = 0, high = len(keys), middle
+    while low < high:
+        middle = (low + high) // 2
+        if <int64_t>(<tuple>keys[middle])[1] < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64_t other_second) noexcept:
+    if time != other_time:
+        return -1 if time < other_time else 1
+    return -1 if second < other_second else second > other_second
+
+
+cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcept:
+    """Put so many cells with the lowest stamps in front, in any order (quickselect; stamps differ)."""
+    cdef Py_ssize_t low = 0, high = size - 1, left, right
+    cdef long long middle
+    while low < high:
+        left, right, middle = low, high, cells[(low + high) // 2].stamp
+        while left <= right:
+            while cells[left].stamp < middle:
+                left += 1
+            while cells[right].stamp > middle:
+                right -= 1
+            if left <= right:
+                cells[left], cells[right] = cells[right], cells[left]
+                left += 1
+                right -= 1
+        if most <= right:
+            high = right
+        elif most >= left:
+            low = left
+        else:
+            return
+
+
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush."""
+    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush.
+
+    check_at: from how many cells on a new one may be one too many.
+    """
 
     cdef readonly dict entries
     cdef list dirty
     cdef long long last_stamp
-    cdef object segments, deleting, rows
+    cdef StoredEntries stored
+    cdef object deleting, cached, read_held, row_type
+    cdef public Py_ssize_t check_at
     NOT_CACHED = NOT_CACHED
 
     def __init__(self, dict entries, list dirty):
         self.entries = entries
         self.dirty = dirty
+        self.check_at = 1
 
     def next_stamp(self):
         """Return the stamp of the next put."""
@@ -135,25 +185,115 @@ cdef class CellTable:
         """Return what finds the keys of windows' cells; see TimeWindows."""
         return TimeWindows(observed, size_ms, advance_ms, late_ms)
 
-    def is_of_segments(self, segments, deleting, rows):
-        """Have cells of keys that come after all that was written made without a load; CachingSegments' arguments."""
-        self.segments, self.deleting, self.rows = segments, deleting, rows
+    def loads(self, StoredEntries stored not None, deleting, cached, read, row_type):
+        """Have cells made without a call of load: from stored rows, while no key is in deleting.
 
-    cdef Cell later(self, object key):
-        """Return a new cell, None if its row may be below: what CachingSegments.load does, too."""
-        cdef long long observed
-        if self.segments is None or type(key) is not tuple or self.deleting or not self.rows.rests:
+        cached: CachedRows of a cache of segments, which need to know of each key once they have an index; else None.
+        read(entry): a value of the reader's own; row_type: of such values that are entries otherwise.
+        """
+        self.stored, self.deleting, self.cached = stored, deleting, cached
+        self.read_held, self.row_type = read, row_type
+
+    def put(self, key, held, timestamp, headers, message):
+        """Put an entry; return whether it is new. The caller makes room then."""
+        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
+        cdef Cell cell
+        if found is NULL:
+            cell = Cell(held, 0, 0, None, None, False, key)
+            self.entries[key] = cell
+        else:
+            cell = <Cell?>found
+            cell.row = held
+            cell.is_count = False
+            cell.used = True
+        self.changed(cell, timestamp, headers, message)
+        return found is NULL
+
+    cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1:
+        if not cell.stamp:
+            self.dirty.append(cell)
+        self.last_stamp += 1
+        cell.stamp = self.last_stamp
+        cell.timestamp = timestamp
+        cell.headers = headers
+        cell.message = message
+        return 0
+
+    def key_values(self, dict by_key not None, bytes record_key not None, int64_t time_from, int64_t time_to):
+        """Return what CachingSegments._key_values does, None if some rows may be on disk.
+
+        by_key: the cache keys by record key, as CachedRows has them. The times are visible ones.
+        """
+        cdef StoredEntries stored = self.stored
+        cdef list keys = by_key.get(record_key, ()) or [], found = []
+        cdef PyObject *cell
+        cdef tuple key
+        cdef Py_ssize_t i, count = len(keys)
+        cdef int j = 0, rows_count = 0
+        cdef int64_t time = 0, second = 0
+        cdef int order
+        if not stored.latest.knows(time_from):
             return None
-        observed = self.segments.observed_ms
-        if observed < 0 or observed >= <long long>(<tuple>key)[1]:
+        cdef TimedRows rows = stored.latest.rows_of(record_key)
+        if rows is not None:
+            j, rows_count = rows.place(time_from, INT64_MIN), rows.count
+        i = first_from(keys, time_from)
+        while True:
+            if i < count:
+                key = keys[i]
+                time = key[1]
+                second = key[2] if len(key) > 2 else 0
+                if time > time_to:
+                    i = count
+            if i >= count and (j >= rows_count or rows.rows[j].time > time_to):
+                return found
+            order = 1 if i >= count else -1 if j >= rows_count else compared(
+                time, second, rows.rows[j].time, rows.rows[j].second
+            )
+            if order <= 0:
+                i += 1
+                cell = PyDict_GetItemWithError(self.entries, key)
+                if cell is NULL:
+                    continue  # it was evicted: the row below counts
+                j += order == 0
+                held = (<Cell?>cell).value()
+            else:
+                time, second = rows.rows[j].time, rows.rows[j].second
+                held = stored.held(<bytes?>rows.rows[j].data)
+                j += 1
+            if held is None:
+                continue
+            if self.row_type is not None:
+                held = new_tuple(self.row_type, held)
+            elif self.read_held is not None:
+                held = self.read_held(held)
+            found.append((time, held) if stored.second_size < <int>sizeof(int64_t) else (time, second, held))
+
+    cdef Cell load(self, object key):
+        """Return the new cell of a key as CachingStore's load does, None if that has to do it."""
+        cdef Cell cell
+        cdef StoredEntries stored = self.stored
+        if stored is None or self.deleting or (self.cached is not None and self.cached.by_key is not None):
             return None
-        cdef Cell cell = Cell(None, 0, 0, None, None, False, key)
+        cell = Cell(None, 0, 0, None, None, False, key)
+        if self.cached is None or not self.is_later(key):
+            row = stored.row(key)
+            if row is not None:
+                cell.is_count = stored.read_long(row, &cell.number, &cell.newest)
+                if not cell.is_count:
+                    cell.row = stored.held(row)
         self.entries[key] = cell
         return cell
 
+    cdef bint is_later(self, object key) except -1:
+        """Whether a key of a cache of segments comes after all that was written, so that there can be no row."""
+        cdef int64_t observed = self.stored.segments.observed_ms
+        return 0 <= observed < <int64_t>(<tuple?>key)[1]
+
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
-        self.sort_dirty()
+        cdef Py_ssize_t size = len(self.dirty)
+        self.sort_dirty(size if most is None else min(size, <Py_ssize_t>most))
         cdef list dirty = self.dirty
         cdef list taken = dirty[:most]
         cdef list changes = []
@@ -164,6 +304,8 @@ cdef class CellTable:
             changes.append((cell.key, row, cell.timestamp, cell.headers, cell.message))
             cell.stamp = 0
             cell.message = None
+            if most is not None:
+                cell.used = False
             if row is None:
                 del self.entries[cell.key]
         return changes
@@ -198,7 +340,8 @@ cdef class CellTable:
                 break
         return wanted
 
-    cdef int sort_dirty(self) except -1:
+    cdef int sort_dirty(self, Py_ssize_t most) except -1:
+        """Put the cells with the lowest stamps in front, so many of them in order."""
         cdef list dirty = self.dirty
         cdef Cell cell
         cdef Py_ssize_t i, size = len(dirty)
@@ -210,7 +353,9 @@ cdef class CellTable:
                 cell = dirty[i]
                 ordered[i].cell = <PyObject *>cell
                 ordered[i].stamp = cell.stamp
-            qsort(ordered, size, sizeof(Stamped), _by_stamp)
+            if most < size:
+                lowest_first(ordered, size, most)
+            qsort(ordered, most, sizeof(Stamped), _by_stamp)
             dirty[:] = [<object>ordered[i].cell for i in range(size)]
         finally:
             free(ordered)
@@ -243,7 +388,7 @@ cdef class CellUpdates:
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
         if found is not NULL:
             return <Cell?>found
-        cdef Cell cell = self.table.later(key)
+        cdef Cell cell = self.table.load(key)
         if cell is None:
             cell = self.load(key)
         self.grew = True
@@ -251,17 +396,11 @@ cdef class CellUpdates:
 
     cdef bint put(self, Cell cell, long long timestamp, object headers, object message) except -1:
         cdef CellTable table = self.table
-        if not cell.stamp:
-            table.dirty.append(cell)
-        table.last_stamp += 1
-        cell.stamp = table.last_stamp
-        cell.timestamp = timestamp
-        cell.headers = headers
-        cell.message = message
+        table.changed(cell, timestamp, headers, message)
         cell.used = True
         if self.grew:
             self.grew = False
-            return True
+            return len(table.entries) >= table.check_at
         return False
 
     def count(self, cache_key, long long timestamp, headers, message):
@@ -318,9 +457,10 @@ cdef class CellUpdates:
             return self.put_held(<Cell?>found, held, timestamp, timestamp, headers, message)
         cell = Cell(None, 0, 0, None, None, False, cache_key)
         self.table.entries[cache_key] = cell
-        self.put_held(cell, held, timestamp, timestamp, headers, message)
+        self.grew = True
+        grown = self.put_held(cell, held, timestamp, timestamp, headers, message)
         cell.used = False
-        return True
+        return grown
 
     cdef object own(self, held):
         """Return what read() returns."""

@@ -14,6 +14,21 @@ from uuid import UUID, SafeUUID
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.sinks cimport find_bytes, is_ascii
 
+cdef extern from *:
+    """
+    /* Make a named tuple of two, as tuple.__new__ does. */
+    static inline PyObject *pair(PyTypeObject *type, PyObject *first, PyObject *second) {
+        PyObject *made = type->tp_alloc(type, 2);
+        if (made == NULL) return NULL;
+        Py_INCREF(first);
+        PyTuple_SET_ITEM(made, 0, first);
+        Py_INCREF(second);
+        PyTuple_SET_ITEM(made, 1, second);
+        return made;
+    }
+    """
+    object pair(type, object, object)
+
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
 cdef const char *HEX = b"0123456789abcdef"
@@ -287,6 +302,21 @@ def nullable(function):
         return None if value is None else function(value)
 
     return call
+
+
+def timestamped_decoder(decode, type row):
+    """See statestore/stores/values.py; row: the named tuple (value, timestamp) that is returned."""
+    def decode_row(bytes data):
+        if data is None:
+            return None
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data) - TIME_BYTES
+        if size < 0:
+            raise ValueError(f"a row with a timestamp has at least {TIME_BYTES} bytes, not {len(data)}")
+        cdef const char *at = PyBytes_AS_STRING(data)
+        value = decode(PyBytes_FromStringAndSize(at + TIME_BYTES, size))
+        return pair(row, value, read_time(at))
+
+    return decode_row
 
 
 def required(to_bytes, refusal):

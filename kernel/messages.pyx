@@ -95,6 +95,15 @@ cdef class Message:
         return None
 
 
+def context_fields(message, timestamp, headers):
+    """See topology/operators/record_context.py."""
+    cdef Message ours
+    if type(message) is not Message:
+        return timestamp, message.offset(), message.partition(), message.topic(), headers, message.key(), message.value()
+    ours = <Message>message
+    return timestamp, ours._offset, ours._origin.partition, ours._origin.topic, headers, serialized(ours._key), ours._value
+
+
 def timestamps(messages):
     """Return the timestamp of each message in ms."""
     return [

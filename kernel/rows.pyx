@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """What a store has in memory: between two commits (statestore/rows/row_buffer.py in Python), and by time and key.
 
-find, newest and put_timed are what fused loops do with a row: topology/operators/fused_rows.py in Python.
+find, newest and put_timed are what fused loops do with a row: topology/operators/fused_rows.py in Python. StoredEntries
+is between rows and the entries of a record cache: statestore/cache/ in Python.
 """
 
 cimport cython
@@ -11,38 +12,12 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
-
-cdef enum:
-    TIME_BYTES = 8  # a row begins with its timestamp, big endian
-
-
-cdef int64_t read_time(const char *data) noexcept:
-    cdef uint64_t time = 0
-    cdef int i
-    for i in range(TIME_BYTES):
-        time = time << 8 | <unsigned char>data[i]
-    return <int64_t>time
-
-
-cdef void write_time(char *to, int64_t time) noexcept:
-    cdef int i
-    for i in range(TIME_BYTES):
-        to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
+from libc.string cimport memcpy, memmove, memset
 
 
 @cython.final
 cdef class RowBuffer:
     """See statestore.row_buffer.RowBuffer."""
-
-    cdef readonly dict rows
-    cdef public dict recent
-    cdef public Py_ssize_t found
-    cdef public object index
-    cdef public Py_ssize_t check_at
-    cdef object read
-    cdef object check
-    cdef int64_t row_time  # of the row that find returned
 
     def __init__(self, read, check, Py_ssize_t check_at):
         self.rows = {}
@@ -98,17 +73,16 @@ cdef class RowBuffer:
 
     def put_timed(self, bytes key not None, timestamp, bytes value not None):
         """Set a row that begins with its timestamp."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
-        row = PyBytes_FromStringAndSize(NULL, TIME_BYTES + size)
-        write_time(PyBytes_AS_STRING(row), timestamp)
-        memcpy(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_AS_STRING(value), size)
-        self.set(key, row)
+        self.set(key, timed(timestamp, value))
 
 
-cdef struct timed_row:
-    int64_t time
-    int64_t second
-    PyObject *data
+cdef bytes timed(int64_t time, bytes value):
+    """Return the row of a value with a timestamp."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
+    row = PyBytes_FromStringAndSize(NULL, TIME_BYTES + size)
+    write_time(PyBytes_AS_STRING(row), time)
+    memcpy(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_AS_STRING(value), size)
+    return row
 
 
 cdef enum:
@@ -130,9 +104,6 @@ NOT_KNOWN = object()
 @cython.final
 cdef class TimedRows:
     """The rows of one record key in the order of their times."""
-
-    cdef timed_row *rows
-    cdef int count, capacity
 
     def __dealloc__(self):
         cdef int i
@@ -191,13 +162,6 @@ cdef class LatestRows:
     kept only while they are fetched.
     """
 
-    cdef RowBuffer buffer
-    cdef dict by_key
-    cdef int second_size
-    cdef object room
-    cdef readonly int64_t complete_from
-    cdef int64_t newest
-    cdef Py_ssize_t count, size, trim_at, read_count
     NOT_KNOWN = NOT_KNOWN
 
     def __init__(self, RowBuffer buffer not None, int second_size, room):
@@ -245,19 +209,22 @@ cdef class LatestRows:
 
     def put(self, bytes segment not None, bytes log_key not None, data):
         """Set the row of a changelog key, or delete it, in the buffer too, whose keys begin with the segment."""
+        self.set(segment + log_key, log_key, data)
+
+    cdef int set(self, bytes row_key, bytes log_key, data) except -1:
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
-        self.buffer.set(segment + log_key, data)
+        self.buffer.set(row_key, data)
         cdef PyObject *found
         cdef TimedRows rows
         cdef int at
         if time < self.complete_from:
-            return
+            return 0
         key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
         found = PyDict_GetItemWithError(self.by_key, key)
         if found is NULL:
             if data is None:
-                return
+                return 0
             rows = TimedRows()
             self.by_key[key] = rows
             self.size += KEY_BYTES + size
@@ -272,7 +239,7 @@ cdef class LatestRows:
             if rows.count == 0:
                 del self.by_key[key]
                 self.size -= KEY_BYTES + size
-            return
+            return 0
         rows.insert(at, time, second, <bytes?>data)
         self.size += ROW_BYTES + PyBytes_GET_SIZE(<bytes>data)
         self.count += 1
@@ -280,9 +247,13 @@ cdef class LatestRows:
             self.newest = time
         if self.size > self.trim_at:
             self.trim()
+        return 0
 
     def get(self, bytes log_key not None):
         """Return a row, None if there is none, NOT_KNOWN if it may be on disk."""
+        return self.row(log_key)
+
+    cdef object row(self, bytes log_key):
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
         if time < self.complete_from:
@@ -298,22 +269,30 @@ cdef class LatestRows:
 
     def fetch(self, bytes key not None, int64_t time_from, int64_t time_to):
         """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
-        if time_from < self.complete_from:
+        if not self.knows(time_from):
             return None
-        self.read_count += 1
-        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
+        cdef TimedRows rows = self.rows_of(key)
         cdef list fetched = []
-        cdef TimedRows rows
         cdef timed_row *row
         cdef int i
-        if found is not NULL:
-            rows = <TimedRows>found
+        if rows is not None:
             for i in range(rows.place(time_from, -NEVER), rows.count):
                 row = rows.rows + i
                 if row.time > time_to:
                     break
                 fetched.append((row.time, row.second, <object>row.data))
         return fetched
+
+    cdef bint knows(self, int64_t time_from):
+        """Whether a fetch from this time on need not ask the disk; it counts as one."""
+        if time_from < self.complete_from:
+            return False
+        self.read_count += 1
+        return True
+
+    cdef TimedRows rows_of(self, bytes key):
+        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
+        return None if found is NULL else <TimedRows>found
 
     cdef int trim(self) except -1:
         """Drop the rows with the earliest times, or all if they were not fetched."""
@@ -361,3 +340,143 @@ cdef class LatestRows:
             del self.by_key[gone]
             self.size -= KEY_BYTES + PyBytes_GET_SIZE(<bytes>gone)
         return 0
+
+
+@cython.final
+cdef class StoredEntries:
+    """The rows of a cached store as the entries of its cache: what CachingStore._read_entry and _write_entries do.
+
+    A cache key is a key's bytes, or with segments a tuple of them, the time by which the row expires, and for sessions a
+    second number of second_size bytes. latest: LatestRows, None without segments. timestamped: rows begin with their
+    timestamp. from_bytes, to_bytes: between bytes and held values, None where they are the same. is_long: held values
+    are integers of 64 bits. name, log_change: for the changelog. write_plain(changes): writes tombstones, whose changelog
+    records may have more.
+    """
+
+    def __init__(self, RowBuffer buffer not None, LatestRows latest, segments, int second_size, bint timestamped,
+                 from_bytes, to_bytes, bint is_long, str name, log_change, write_plain):
+        self.buffer = buffer
+        self.latest = latest
+        self.segments = segments
+        self.interval_ms = 1 if segments is None else segments.interval_ms
+        self.second_size = second_size
+        self.timestamped = timestamped
+        self.from_bytes = from_bytes
+        self.to_bytes = to_bytes
+        self.is_long = is_long
+        self.name = name
+        self.log_change = log_change
+        self.write_plain = write_plain
+
+    def __call__(self, key):
+        """Return the entry of a cache key, None if there is none."""
+        row = self.row(key)
+        return None if row is None else self.held(row)
+
+    cdef object row(self, key):
+        cdef int64_t time
+        cdef bytes log_key
+        if self.segments is None:
+            return self.buffer.row(<bytes?>key)
+        time = (<tuple?>key)[1]
+        if time < <int64_t>self.segments.visible_from:
+            return None
+        log_key = self.log_key(<tuple>key, time)
+        if self.latest.complete_from != NEVER:
+            found = self.latest.row(log_key)
+            if found is not NOT_KNOWN:
+                return found
+        return self.buffer.row(self.row_key(log_key, time))
+
+    cdef bytes log_key(self, tuple key, int64_t time):
+        cdef bytes record_key = <bytes?>key[0]
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(record_key)
+        log_key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + self.second_size)
+        cdef char *to = PyBytes_AS_STRING(log_key)
+        memcpy(to, PyBytes_AS_STRING(record_key), size)
+        write_time(to + size, time)
+        if self.second_size == TIME_BYTES:
+            write_time(to + size + TIME_BYTES, key[2])
+        else:
+            memset(to + size + TIME_BYTES, 0, self.second_size)
+        return log_key
+
+    cdef bytes row_key(self, bytes log_key, int64_t time):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(log_key)
+        row_key = PyBytes_FromStringAndSize(NULL, TIME_BYTES + size)
+        write_time(PyBytes_AS_STRING(row_key), time // self.interval_ms)
+        memcpy(PyBytes_AS_STRING(row_key) + TIME_BYTES, PyBytes_AS_STRING(log_key), size)
+        return row_key
+
+    cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
+        """Read the row of an integer and its timestamp; return False if it has something else."""
+        if not self.is_long or not self.timestamped or PyBytes_GET_SIZE(row) != 2 * TIME_BYTES:
+            return False
+        time[0] = read_time(PyBytes_AS_STRING(row))
+        number[0] = read_time(PyBytes_AS_STRING(row) + TIME_BYTES)
+        return True
+
+    cdef object held(self, bytes row):
+        """Return what is held of a row."""
+        cdef int64_t number, time
+        if not self.timestamped:
+            return row if self.from_bytes is None else self.from_bytes(row)
+        if self.read_long(row, &number, &time):
+            return number, time
+        value = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
+        return (value if self.from_bytes is None else self.from_bytes(value)), read_time(PyBytes_AS_STRING(row))
+
+    cdef bytes written(self, held):
+        """Return the bytes of what is held of a value."""
+        if self.is_long and type(held) is int:
+            data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
+            write_time(PyBytes_AS_STRING(data), held)
+            return data
+        return <bytes?>(held if self.to_bytes is None else self.to_bytes(held))
+
+    def with_old(self, changes, bint send_old):
+        """See CachingStore._with_old."""
+        cdef list kept = [], olds = []
+        for change in changes:
+            old = None
+            if send_old or (<tuple?>change)[1] is None:
+                old = self.row((<tuple?>change)[0])
+                if old is None and (<tuple>change)[1] is None:
+                    continue
+            kept.append(change)
+            olds.append(None if old is None or not send_old else self.held(old))
+        return kept, olds
+
+    def write(self, changes):
+        """Write changed entries to the changelog and to the rows."""
+        cdef int64_t time, observed = -1, taken_from = 0
+        cdef bytes data, row
+        if self.segments is not None:
+            observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+        for change in changes:
+            key, held, timestamp = (<tuple?>change)[0], (<tuple>change)[1], (<tuple>change)[2]
+            if held is None and self.timestamped:
+                self.write_plain((change,))
+                if self.segments is not None:
+                    observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+                continue
+            if self.timestamped:
+                timestamp = (<tuple?>held)[1]
+                data = self.written((<tuple>held)[0])
+                row = timed(timestamp, data)
+            else:
+                row = data = None if held is None else self.written(held)
+            if self.segments is None:
+                self.log_change(self.name, key, data, timestamp)
+                self.buffer.set(<bytes?>key, row)
+                continue
+            time = (<tuple?>key)[1]
+            log_key = self.log_key(<tuple>key, time)
+            self.log_change(self.name, log_key, data, timestamp)
+            if time > observed:
+                self.segments.advance(time)
+                observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+            if time < taken_from:
+                self.segments.put(log_key, time, row)
+            else:
+                self.latest.set(self.row_key(log_key, time), log_key, row)

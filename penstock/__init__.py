@@ -17,6 +17,7 @@ with NamingShadows():  # first, so that all that follows from it is explained
     check_distributions(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import penstock.topology.declare.streams_builder  # noqa: F401
 
+
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import Retries
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, WrappedProcessor
@@ -28,19 +29,20 @@ from penstock.topology.context.timestamp_extractors import (
     wallclock_timestamp_extractor,
 )
 from penstock.topology.declare.branched_kstream import BranchedKStream
-from penstock.topology.declare.cogrouped_kstream import (
-    CogroupedKStream,
-    SessionWindowedCogroupedKStream,
-    TimeWindowedCogroupedKStream,
-)
 from penstock.topology.declare.global_ktable import GlobalKTable
-from penstock.topology.declare.kgrouped_stream import KGroupedStream
+from penstock.topology.declare.kgrouped_stream import (
+    CogroupedKStream,
+    KGroupedStream,
+    SessionWindowedCogroupedKStream,
+    SessionWindowedKStream,
+    TimeWindowedCogroupedKStream,
+    TimeWindowedKStream,
+)
 from penstock.topology.declare.kgrouped_table import KGroupedTable
 from penstock.topology.declare.kstream import KStream
 from penstock.topology.declare.ktable import KTable
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.declare.suppressed import BufferConfig, Suppressed
-from penstock.topology.declare.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
 from penstock.topology.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -104,8 +106,7 @@ if TYPE_CHECKING:
     )
     from penstock.supervisor.processes.worker import ThreadStatus
     from penstock.workers.group.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
-    from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
-    from penstock.workers.restore.state_restore_listener import StateRestoreListener
+    from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 
 __version__: str  # by __getattr__
 
@@ -211,9 +212,9 @@ _ON_DEMAND = {
     "StreamThreadError": "penstock.supervisor.processes.uncaught_exception",
     "StreamsUncaughtExceptionHandlerResponse": "penstock.supervisor.processes.uncaught_exception",
     "ThreadStatus": "penstock.supervisor.processes.worker",
-    "StateRestoreListener": "penstock.workers.restore.state_restore_listener",
-    "StandbyUpdateListener": "penstock.workers.restore.standby_update_listener",
-    "SuspendReason": "penstock.workers.restore.standby_update_listener",
+    "StateRestoreListener": "penstock.workers.restore.listeners",
+    "StandbyUpdateListener": "penstock.workers.restore.listeners",
+    "SuspendReason": "penstock.workers.restore.listeners",
     "HostInfo": "penstock.workers.group.streams_metadata",
     "StreamsMetadata": "penstock.workers.group.streams_metadata",
     "KeyQueryMetadata": "penstock.workers.group.streams_metadata",

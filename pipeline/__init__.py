@@ -18,7 +18,7 @@ _MODULES = {"SparkStreams": ".spark_streams", "package_zip": ".session.spark_ses
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is requested: Spark's executors import modules of this package, and have no use for the driver's."""
+    """Import on request: Spark's executors import modules of this package, and must not need the driver's."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name], __name__), name)

@@ -36,8 +36,8 @@ class SparkStreams:
 
     topology: a Topology or StreamsBuilder, or ``module:attribute``. spark: a session that has Spark's Kafka connector;
     by default one is made, with master. checkpoint: a directory that driver and executors reach, by default
-    ``<state.dir>/<application.id>/spark``. foreach_batch(frame, batch id, sub-topology): gets the records for topics of
-    the user's instead of Kafka.
+    ``<state.dir>/<application.id>/spark``. foreach_batch(frame, batch id, sub-topology): gets the records for the
+    user's topics instead of Kafka.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SparkStreams:
         self.config.require("application.id", "bootstrap.servers")
         loaded = load_topology(topology, self.config)
         self.report = report_capabilities(loaded, self.config)
-        self.report.check()  # before a Java virtual machine is started
+        self.report.check()  # before a Java VM is started
         application_id = self.config["application.id"]
         self._directory: StateDirectory | None = None
         self.checkpoint = checkpoint_directory(self.config, checkpoint)
@@ -132,7 +132,7 @@ class SparkStreams:
 
     @property
     def stateful(self) -> list[int]:
-        """The numbers of the sub-topologies that have state; see pipeline.state_reader."""
+        """The numbers of the sub-topologies that have state."""
         return self._queries.stateful
 
     def request_stop(self) -> None:
@@ -162,7 +162,7 @@ class SparkStreams:
         return topics
 
     def _admit(self, owner: Ownership) -> None:
-        """Refuse to continue from a state that does not match the group's mark."""
+        """Raise CheckpointError if the state does not match the group's mark."""
         from .handover.engine_mark import require_spark, source_partitions
 
         require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)

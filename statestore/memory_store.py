@@ -1,6 +1,6 @@
 """Rows in memory: InMemoryKeyValueStore and the LRU store.
 
-It is in no folder because programs outside of the project import it by this name.
+It is not in a folder because programs outside the project import it by this name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .rows.sorted_keys import SortedKeys
 
 
 class InMemoryStore(BytesStore):
-    """A dict and, after the first scan, a sorted index. Not on disk: a new task restores it from the start."""
+    """A dict and, after the first scan, a sorted index. Not on disk: a new task restores it from the beginning."""
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}
         self._index: SortedKeys | None = None
         self._marks: dict[str, int] = {}
         self._contexts: dict[bytes, bytes] = {}
-        self._undo: dict[bytes, bytes | None] = {}  # what the rows changed since the last commit were then
+        self._undo: dict[bytes, bytes | None] = {}  # the old values of rows changed since the last commit
 
     @override
     def get(self, key: bytes) -> bytes | None:
@@ -57,7 +57,7 @@ class InMemoryStore(BytesStore):
 
     @override
     def keep_context(self, key: bytes, context: bytes | None) -> None:
-        """Not rolled back: a context belongs to certain bytes of a row."""
+        """Not rolled back, because a context belongs to certain bytes of a row."""
         if context is None:
             self._contexts.pop(key, None)
         else:
@@ -77,7 +77,7 @@ class InMemoryStore(BytesStore):
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Forget what could be rolled back; the offset is not kept."""
+        """Make rollback impossible; the offset is not kept."""
         self._undo.clear()
         self._marks.update(marks)
 
@@ -148,7 +148,7 @@ class MemoryLRUCache(InMemoryStore):
 
     @override
     def rollback(self) -> None:
-        """Rows come back as if just used."""
+        """Restored rows count as just used."""
         changed = list(self._undo.items())
         for key, _ in changed:
             self._set(key, None, self._data.get(key))

@@ -10,24 +10,21 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilde
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError, TaskCorruptedError
 
-from .buffers.join_buffer import RocksDBTimeOrderedKeyValueBuffer
-from .buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from .buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer, RocksDBTimeOrderedKeyValueBuffer
 from .cache.caching_store import CachingKeyValueStore
 from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
 from .directory.state_directory import STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
-from .rows.rocksdb_resources import RocksDBResources
 from .rows.rocksdb_store import RocksDBStore
 from .stores.key_value_store import KeyValueStore
 from .stores.list_value_store import ListValueStore
-from .stores.session_store import SessionStore
+from .stores.segmented_stores import SessionStore, WindowStore
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
-from .stores.window_store import WindowStore
 
-#: Kinds of stores by whether there is a cache in front: the uncached class and the cached one.
+#: Kinds of stores that may have a cache: the uncached and the cached class.
 CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
     StoreKind.KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
     StoreKind.TIMESTAMPED_KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
@@ -37,7 +34,7 @@ CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateS
     StoreKind.SESSION: (SessionStore, CachingSessionStore),
 }
 
-#: Kinds of stores that never have a cache in front.
+#: Kinds of stores that never have a cache.
 UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
     StoreKind.VERSIONED_KEY_VALUE: VersionedStore,
     StoreKind.LIST_VALUE: ListValueStore,
@@ -45,8 +42,8 @@ UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
 }
 
 
-#: As build_rows: opens what is under a store.
-OpenRows = Callable[[StoreBuilder, TaskContext, Path | None, RocksDBResources | None], BytesStore]
+#: Opens the rows of a store, as build_rows does.
+OpenRows = Callable[[StoreBuilder, TaskContext, Path | None], BytesStore]
 
 
 def build_store(
@@ -54,19 +51,17 @@ def build_store(
     task: TaskContext,
     directory: Path | None,
     cache: ThreadCache | None,
-    resources: RocksDBResources | None = None,
     recycled: StateStore | None = None,
     open_rows: OpenRows | None = None,
 ) -> Any:
     """Return an open store.
 
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
-    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
-    block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
-    same builder that a standby or active task releases here: its committed rows are taken over without re-opening them.
-    open_rows: replaces build_rows, for a simulated disk.
-    Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
-    open, ProcessorStateError for a directory that cannot be used.
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes: stores without a cache. recycled: a
+    store of the same builder, released by a standby or active task; its committed rows are taken over without
+    reopening. open_rows: replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged files (wipe
+    the task and restore), LockError if another process has the store open, ProcessorStateError for a directory that
+    cannot be used.
     """
     if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
         return recycled.passed_to(task)
@@ -75,7 +70,7 @@ def build_store(
     if recycled is not None:
         rows = recycled_rows(recycled, task)
     else:
-        rows = (open_rows or build_rows)(builder, task, directory, resources)
+        rows = (open_rows or build_rows)(builder, task, directory)
     if builder.kind in UNCACHED:
         return UNCACHED[builder.kind](builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
@@ -85,17 +80,15 @@ def build_store(
 
 
 def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
-    """Return the rows of a store that is released, for a new store of this task."""
+    """Return the rows of a released store, for a new store of this task."""
     rows = recycled.detach()
     if isinstance(rows, RocksDBStore):
         rows.belongs_to(task.request_commit)
     return rows
 
 
-def build_rows(
-    builder: StoreBuilder, task: TaskContext, directory: Path | None, resources: RocksDBResources | None
-) -> BytesStore:
-    """Return where the rows of a store are kept."""
+def build_rows(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> BytesStore:
+    """Open the rows of a store."""
     if builder.backend is StoreBackend.LRU:
         if builder.max_entries is None:
             raise StreamsError(f"The LRU store {builder.name} needs max_entries")
@@ -106,6 +99,6 @@ def build_rows(
     configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
     path = directory / STORES_DIRECTORY / builder.name
     try:
-        return RocksDBStore(path, resources, task.request_commit, configure=configure)
+        return RocksDBStore(path, request_commit=task.request_commit, configure=configure)
     except TaskCorruptedError as error:
         raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

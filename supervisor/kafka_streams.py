@@ -19,8 +19,7 @@ from penstock.topology.graph.topology import Topology
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
 from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
-from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
 
 from .application_state import ApplicationState, StateListener
 from .control.administration import Administration

@@ -40,7 +40,7 @@ from .processes.memory_guard import MemoryGuard
 from .processes.restart_policy import RestartLimits, RestartPolicy
 from .processes.restore_listeners import RestoreListeners
 from .processes.slot import WITHOUT_WORK, HangGuard, Slot
-from .processes.spare_process import NO_SLOT
+from .processes.spare_process import NO_SLOT, WorkerStarter
 from .processes.stream_threads import StreamThreads
 from .processes.uncaught_exception import (
     StreamsUncaughtExceptionHandlerResponse,
@@ -51,7 +51,6 @@ from .processes.uncaught_exception import (
 )
 from .processes.worker import ThreadStatus, Worker
 from .processes.worker_process import Prepare, WorkerSpec, WorkerTarget
-from .processes.worker_starter import WorkerStarter
 from .queries.queries import Answers, Queries, Question
 from .service.signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
 from .service.systemd import SystemdNotifier
@@ -318,7 +317,7 @@ class Supervisor:
         if self._give_up_at is not None:
             self._send(slot.worker, ShutDownApplication())
 
-    # -- what processes say
+    # -- messages from processes
 
     def _read_reports(self, worker: Worker) -> bool:
         reports = worker.receive(self._now())
@@ -339,7 +338,7 @@ class Supervisor:
                 self._shut_down(ExitCode.FAILED, "a member of the group requested to shut down the application")
         return bool(reports)
 
-    # -- how processes end
+    # -- ends of processes
 
     def _on_end(self, slot: Slot, worker: Worker) -> None:
         if not worker.has_ended():
@@ -444,7 +443,7 @@ class Supervisor:
             self._log.error("%s", why)
             self._shut_down(ExitCode.FAILED, why)
 
-    # -- what others ask for
+    # -- commands
 
     def _on_signal(self, number: int, at: int) -> None:
         if number in (*STOP_SIGNALS, signal.SIGQUIT):
@@ -488,7 +487,7 @@ class Supervisor:
             slot.stopped_at = self._now()
             self._send(slot.worker, command)
 
-    # -- telling
+    # -- reports
 
     def _tell_systemd(self, now: int) -> None:
         self._notifier.watchdog(now)

@@ -23,9 +23,8 @@ import penstock
 import penstock.testing
 from penstock.cli import cli
 from penstock.statestore.stores.key_value_store import KeyValueStore
-from penstock.statestore.stores.session_store import SessionStore
+from penstock.statestore.stores.segmented_stores import SessionStore, WindowStore
 from penstock.statestore.stores.versioned_store import VersionedStore
-from penstock.statestore.stores.window_store import WindowStore
 from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
 from penstock.topology.config.config_def import DerivedDefault

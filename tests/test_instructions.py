@@ -13,7 +13,7 @@ from penstock import kernel
 LIMITS = {
     "count": 5.7,
     "count-uncached": 7.9,
-    "windowed-count": 7.2,
+    "windowed-count": 8.1,
     "map-filter": 2.9,
     "table-join": 4.4,
     "processor": 14.1,
@@ -25,15 +25,15 @@ LIMITS = {
 
 #: The same with the compiled kernel, whose own instructions do not count.
 COMPILED_LIMITS = {
-    "count": 3.2,
-    "count-uncached": 5.6,
-    "windowed-count": 4.5,
+    "count": 2.6,
+    "count-uncached": 5.3,
+    "windowed-count": 3.3,
     "map-filter": 1.9,
-    "table-join": 3.1,
+    "table-join": 3.0,
     "processor": 9.3,
-    "window-suppress": 11.6,
-    "session": 21.1,
-    "hopping": 21.4,
+    "window-suppress": 8.0,
+    "session": 16.1,
+    "hopping": 14.3,
 }
 
 

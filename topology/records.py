@@ -162,6 +162,20 @@ class Message(Protocol):
         """Return the headers, None if there are none."""
 
 
+class SentRecord(NamedTuple):
+    """A serialized record on its way to a topic: the arguments of TaskContext.send().
+
+    timestamp: ms, None where the producer sets it. partition: None where the key decides.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None
+    headers: Headers
+    partition: int | None = None
+
+
 class RawRecord:
     """A Message made by hand: by the test driver, the simulation and Spark."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ..connection.opening import Opened, authenticate, open_connection
 from ..connection.waiting import in_thread
@@ -23,7 +24,6 @@ from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
 from ..protocol.schema import Api, Request
 from .broker_connection import BrokerConnection
 from .coordinators import CoordinatorKind
-from .io_thread import IoThread
 
 T = TypeVar("T")
 
@@ -297,3 +297,74 @@ def _canonical(addresses: Collection[Address]) -> list[Address]:
             name, _ = socket.getnameinfo(address, socket.NI_NUMERICSERV)
             found.append(Address(name, port))
     return list(dict.fromkeys(found))
+
+
+class IoThread:
+    """The thread of a process for what must continue while user code runs: an event loop (Kafka: heartbeat threads).
+
+    Heartbeats and joins, questions, and the opening of connections run there as coroutines. The first client starts it
+    by acquire(), the last one ends it by release().
+    """
+
+    _lock: ClassVar = threading.Lock()
+    _running: ClassVar[IoThread | None] = None
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._users = 0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-io", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> IoThread:
+        """Return the process's thread; it is started if there is none, or if it has died."""
+        with cls._lock:
+            if cls._running is None or cls._running.failure is not None:
+                cls._running = cls()
+            cls._running._users += 1
+            return cls._running
+
+    def release(self) -> None:
+        """End the thread if no other client uses it. Coroutines of the caller must have ended."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            if IoThread._running is self:
+                IoThread._running = None
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.run_until_complete(_cancel_all())  # left by a thread that died
+        self._loop.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        except BaseException as error:  # noqa: BLE001  reported by failure: callers that wait must learn of it
+            self._failure = error
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the thread died of; None while it runs."""
+        if self._thread.is_alive():
+            return None
+        return self._failure or RuntimeError("the IO thread has ended")
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the thread; its result or exception is in the future."""
+        failure = self.failure
+        if failure is None:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        future: Future[T] = Future()
+        future.set_exception(failure)
+        return future
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

@@ -8,7 +8,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -88,28 +88,22 @@ LINK_TRANSITIONS = {
 }
 
 
+@dataclass(eq=False)
 class BrokerLink(Generic[A]):
     """Connects on request, sends requests, receives their answers. Never waits; selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
 
-    def __init__(
-        self,
-        node: int,
-        brokers: Brokers,
-        settings: NetworkSettings,
-        api: Api[A],
-        selector: selectors.BaseSelector,
-        on_done: Callable[[], None],
-        log: PrefixedLogger,
-    ) -> None:
-        self.node = node
-        self._brokers = brokers
-        self._settings = settings
-        self._api = api
-        self._selector = selector
-        self._on_done = on_done
+    node: int
+    brokers: Brokers
+    settings: NetworkSettings
+    api: Api[A]
+    selector: selectors.BaseSelector
+    on_done: Callable[[], None]
+    log: InitVar[PrefixedLogger]
+
+    def __post_init__(self, log: PrefixedLogger) -> None:
         self._states = StateMachine(_S.CLOSED, LINK_TRANSITIONS, log, level=TRACE)
         self._opening: Future[Opened] | None = None
         self._opened: Opened | None = None
@@ -123,7 +117,7 @@ class BrokerLink(Generic[A]):
         #: Requests that the lost connection leaves unanswered; the reader empties it.
         self.unanswered: list[Any] = []
         #: The highest version of requests that both sides know, since there was a connection.
-        self.version = api.versions[0]
+        self.version = self.api.versions[0]
         #: Why the connection was lost or refused, None since there is one again.
         self.failure: str | None = None
 
@@ -136,24 +130,24 @@ class BrokerLink(Generic[A]):
         """Return whether a request may be sent now. Begins to connect if it must."""
         if now_ms < self._not_before_ms:
             return False
-        if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self._settings.max_idle_ms:
+        if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self.settings.max_idle_ms:
             self._let_go()  # a firewall in between may have dropped the connection silently
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
-            self._opening = self._brokers.open(self.node, self._on_done)
+            self._opening = self.brokers.open(self.node, self.on_done)
         if now_ms >= self._renew_at:  # behind the answers that are in flight
             if self.state is _S.IDLE:
                 self._renew()
             return False
-        return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self._api.in_flight)
+        return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self.api.in_flight)
 
     def _renew(self) -> None:
         """Lend the connection until it is authenticated again."""
         assert self._opened is not None
         assert self._socket is not None
         self._states.transition_to(_S.RENEWING)
-        self._selector.unregister(self._socket)
-        self._opening = self._brokers.authenticate(self._opened, self._on_done)
+        self.selector.unregister(self._socket)
+        self._opening = self.brokers.authenticate(self._opened, self.on_done)
 
     def note_pause(self, ms: int) -> None:
         """Take in time that is not counted otherwise: the connection was idle all the same."""
@@ -175,7 +169,7 @@ class BrokerLink(Generic[A]):
         """
         assert self._socket is not None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
-        deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
+        deadline_ms = now_ms + max_wait_ms + self.settings.request_timeout_ms
         version = self.version if version is None else version
         self._pending.append(Pending(self._correlation_id, version, deadline_ms, asked))
         if self.state is _S.IDLE:
@@ -222,9 +216,9 @@ class BrokerLink(Generic[A]):
             return
         self._opened = opened = opening.result()
         self._agree(opened)
-        self._socket = BrokerSocket(opened.socket, self._settings.max_answer_bytes)
+        self._socket = BrokerSocket(opened.socket, self.settings.max_answer_bytes)
         self._events = selectors.EVENT_READ
-        self._selector.register(self._socket, self._events)
+        self.selector.register(self._socket, self._events)
         self._renew_at = math.inf
         if opened.session_ms is not None:
             self._renew_at = now_ms + opened.session_ms * random.uniform(*RENEWAL)
@@ -234,16 +228,16 @@ class BrokerLink(Generic[A]):
 
     def _agree(self, opened: Opened) -> None:
         """Choose the version of requests. Raises StreamsError if there is none."""
-        least, most = opened.versions.get(self._api.key, (0, -1))
-        self.version = min(most, self._api.versions[1])
-        if self.version < max(least, self._api.versions[0]):
+        least, most = opened.versions.get(self.api.key, (0, -1))
+        self.version = min(most, self.api.versions[1])
+        if self.version < max(least, self.api.versions[0]):
             opened.socket.close()
             self._opened = None
             self._states.transition_to(_S.CLOSED)
             raise StreamsError(
-                f"Broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
-                f"of version {self._api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
-                f"{self._api.setting}=librdkafka."
+                f"Broker {self.node} is older than Kafka {self.api.since}: it cannot be {self.api.verb} by requests "
+                f"of version {self.api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
+                f"{self.api.setting}=librdkafka."
             )
 
     def _watch(self) -> None:
@@ -252,7 +246,7 @@ class BrokerLink(Generic[A]):
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._socket.has_unsent else 0)
         if events != self._events:
             self._events = events
-            self._selector.modify(self._socket, events)
+            self.selector.modify(self._socket, events)
 
     def _receive(self, now_ms: int) -> tuple[Any, A] | None:
         assert self._socket is not None
@@ -262,11 +256,11 @@ class BrokerLink(Generic[A]):
             self._watch()
             if received is None:
                 if self._socket.has_received:  # a part of it; the caller may have come late
-                    self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
+                    self._pending[0] = replace(first, deadline_ms=now_ms + self.settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
-                    raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
+                    raise TimeoutError(f"no answer within {self.settings.request_timeout_ms} ms")
                 return None
-            answer = self._api.decode(received, first.version)
+            answer = self.api.decode(received, first.version)
             if answer.correlation_id != first.correlation_id:
                 raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
         except (OSError, ValueError) as error:
@@ -281,7 +275,7 @@ class BrokerLink(Generic[A]):
 
     def _lose(self, error: BaseException, now_ms: int) -> None:
         self.failure = str(error) or type(error).__name__
-        self._not_before_ms = now_ms + self._settings.retry_backoff_ms
+        self._not_before_ms = now_ms + self.settings.retry_backoff_ms
         self.unanswered += [pending.asked for pending in self._pending]
         self._pending.clear()
         self._let_go()
@@ -289,7 +283,7 @@ class BrokerLink(Generic[A]):
     def _close_socket(self) -> None:
         if self._socket is not None:
             if self.state is not _S.RENEWING:
-                self._selector.unregister(self._socket)
+                self.selector.unregister(self._socket)
             self._socket.close()
         self._socket = self._opened = None
         self._renew_at = math.inf

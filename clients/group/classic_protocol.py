@@ -1,7 +1,7 @@
 """The classic group protocol, on the IO thread (Kafka: AbstractCoordinator and ConsumerCoordinator).
 
 JoinGroup, SyncGroup and the heartbeats; the leader's assignment; what each refusal of the broker means. The stream
-thread calls protocol_member.py; the two share the events and the Identity, which is replaced as a whole.
+thread calls group_member.py; the two share the events and the Identity, which is replaced as a whole.
 """
 
 from __future__ import annotations

@@ -1,16 +1,187 @@
-"""A member of a classic group: its leader, one of the members, assigns the tasks."""
+"""A group member as the stream thread calls it, whichever protocol runs behind it on the IO thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+from typing import TypeVar
+from uuid import uuid4
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
+from penstock.topology.records import TaskId, TopicPartition
 
 from ..clock import Clock
 from ..cluster.cluster import Cluster
+from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
+from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .classic_protocol import ClassicProtocol
-from .membership import Assign
-from .protocol_member import ProtocolMember
+from .group_coordinator import GroupCoordinator
+from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
+from .membership import Assign, Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
+from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
+from .standstill import Standstill
+from .streams_protocol import StreamsProtocol, ThreadBytes
+from .streams_values import StreamsTopology, TaskOffsets
+
+T = TypeVar("T")
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+class ProtocolMember:
+    """Implements GroupMembership; see there for what each call does.
+
+    network: how to reach the brokers; make_protocol: what runs on the IO thread; connect: makes the connections, a
+    simulation's are not real. Nothing is sent before the first join, commit or fetch.
+    """
+
+    def __init__(
+        self,
+        config: GroupMemberConfig,
+        network: NetworkSettings,
+        clock: Clock,
+        make_protocol: Callable[[ProtocolParts], GroupProtocol],
+        connect: Callable[[NetworkSettings], Cluster] = Cluster,
+    ) -> None:
+        self._config = config
+        self._network = network
+        self._clock = clock
+        self._log = PrefixedLogger(__name__, f"group-member [{config.group_id}/{config.instance_id or 'dynamic'}] ")
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._last_poll_ms = clock.monotonic_ms()
+        self._losses_seen = 0
+        self.join_pending = False
+        self._dead = False
+        self._closed = False
+        self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
+        self._standstill = Standstill(clock, config.session_timeout_ms, self._log)
+        self._connection = connect(network)
+        coordinator = GroupCoordinator(config, network, self._connection, clock, self._log)
+        parts = ProtocolParts(
+            config,
+            self._connection,
+            coordinator,
+            GroupOffsets(config, coordinator, clock),
+            clock,
+            self._events.put,
+            lambda: clock.monotonic_ms() - self._last_poll_ms,
+            self._standstill,
+            self._log,
+        )
+        self._protocol = make_protocol(parts)
+        self._connection.submit(self._protocol.heartbeat_loop)
+        self._connection.submit(self._standstill.watch, self._connection.sleep)
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call; the sign of life for max.poll.interval.ms."""
+        self._last_poll_ms = self._clock.monotonic_ms()
+        events: list[Event] = []
+        while not self._events.empty():
+            event = self._events.get()
+            if not (self.join_pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
+                events.append(event)
+            if isinstance(event, Assigned | Lost | Fatal):
+                self.join_pending = False
+                self._questions.clear()  # others may have committed since: what comes now is old
+            self._losses_seen += isinstance(event, Lost)
+            self._dead |= isinstance(event, Fatal)
+        return events or self._io_thread_death()
+
+    def _io_thread_death(self) -> list[Event]:
+        failure = self._connection.failure
+        if failure is None or self._dead:
+            return []
+        self._dead = True
+        return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} died of {failure!r}."))]
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether others may own the tasks of this member by now."""
+        return self._standstill.in_doubt
+
+    @property
+    def member_id(self) -> str:
+        """The broker's name of this member, empty before it has one."""
+        return self._protocol.identity.member_id
+
+    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
+        """Join, or make the group rebalance."""
+        if self._dead:
+            raise StreamsError(f"The membership in group {self._config.group_id} has failed for good; make a new one.")
+        if self.join_pending:
+            raise StreamsError(f"A join of group {self._config.group_id} is pending already; wait for its event.")
+        self.join_pending = True
+        self._connection.submit(self._protocol.join, subscription, reason, self._losses_seen)
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
+        """Commit and wait."""
+        self.wait_for_commit(self.commit_async(offsets), meanwhile)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
+        """Commit without waiting."""
+        return self._connection.submit(self._protocol.commit, dict(offsets))
+
+    def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
+        """Wait for a commit."""
+        if meanwhile is not None and not asked.done():
+            meanwhile(asked)
+        self._wait(asked)
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Committed:
+        """Return the committed offsets. While an earlier question waits for its answer, no other one is waited for."""
+        wanted = frozenset(partitions)
+        busy = any(not question.done() for question in self._questions.values())
+        if wanted not in self._questions:
+            self._questions[wanted] = self._connection.submit(self._protocol.committed, list(wanted))
+        try:
+            found = self._questions[wanted].result(0 if busy else self._config.committed_wait_ms / 1000)
+        except FutureTimeoutError:
+            if self._connection.failure is None:
+                raise BrokerUnavailableError(
+                    f"The committed offsets of group {self._config.group_id} are not known yet. Either its "
+                    "coordinator does not answer, or a transaction that holds such offsets is still open."
+                ) from None
+            found = self._wait(self._questions[wanted])
+        except StreamsError:
+            del self._questions[wanted]
+            raise
+        del self._questions[wanted]
+        return found
+
+    def _wait(self, future: Future[T]) -> T:
+        # Every operation has its own deadline on the IO thread; this one is for an IO thread that hangs or died.
+        seconds = (self._config.api_timeout_ms + self._network.request_timeout_ms) / 1000
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError as error:
+            failure = self._connection.failure
+            raise StreamsError(
+                f"The IO thread of group {self._config.group_id} has not answered for {seconds:.0f} s"
+                + (f"; it died of {failure!r}." if failure else ".")
+            ) from error
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the member's identity for a producer's transaction."""
+        identity = self._protocol.identity
+        if identity.generation < 0:
+            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+        return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
+
+    def close(self, leave: bool) -> None:
+        """End the membership and the connections; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection.failure is None:
+            ended = self._connection.submit(self._protocol.end, leave)
+            try:
+                ended.result(2 * LEAVE_TIMEOUT_MS / 1000)
+            except FutureTimeoutError:
+                self._log.warning("Leaving the group took too long; others wait for the session timeout")
+        self._connection.close()
 
 
 class GroupMember(ProtocolMember):
@@ -28,3 +199,36 @@ class GroupMember(ProtocolMember):
         connect: Callable[[NetworkSettings], Cluster] = Cluster,
     ) -> None:
         super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign), connect)
+
+
+class StreamsGroupMember(ProtocolMember):
+    """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
+
+    To the stream thread it is as a classic group: thread translates its bytes to and from a streams group's.
+    Session timeout, heartbeat interval and number of standby tasks are not set here but on the broker, for the group
+    (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
+
+    network: how to reach the brokers; rack_id: client.rack.
+    """
+
+    def __init__(
+        self,
+        config: GroupMemberConfig,
+        network: NetworkSettings,
+        topology: StreamsTopology,
+        thread: ThreadBytes,
+        clock: Clock,
+        rack_id: str | None = None,
+    ) -> None:
+        def make_protocol(parts: ProtocolParts) -> StreamsProtocol:
+            self._streams = StreamsProtocol(parts, topology, thread, str(uuid4()), rack_id)
+            return self._streams
+
+        super().__init__(config, network, clock, make_protocol)
+
+    def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
+        """Report the positions of standby and warm-up tasks: sums over their changelogs, and over the changelogs' ends.
+
+        The coordinator hears of it at its own interval, and as soon as a warm-up task has caught up. Never blocks.
+        """
+        self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))

@@ -1,7 +1,7 @@
 """What a stream thread sees of its group: the interface, its events and its errors.
 
-group_member.py implements it with the classic protocol (JoinGroup/SyncGroup), streams_group_member.py with that of
-streams groups (KIP-1071).
+group_member.py implements it with the classic protocol (JoinGroup/SyncGroup) and with that of streams groups
+(KIP-1071).
 
 A thread's use of it, all from one thread, nothing of it blocks unless it says so:
 

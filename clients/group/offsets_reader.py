@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from typing import TypeVar
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -29,22 +29,19 @@ from .requests import GroupMemberConfig
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class GroupOffsetsReader:
     """Asks a group's coordinator over its own connection, which the first request opens.
 
     network: how to reach the brokers. timeout_ms: for one question, tries included. Only one thread may use it.
     """
 
-    def __init__(
-        self,
-        group_id: str,
-        network: NetworkSettings,
-        timeout_ms: int = 10_000,
-        clock: Clock | None = None,
-    ) -> None:
-        self._group_id = group_id
-        self._network = network
-        self._timeout_ms = timeout_ms
+    group_id: str
+    network: NetworkSettings
+    timeout_ms: int = 10_000
+    clock: InitVar[Clock | None] = None
+
+    def __post_init__(self, clock: Clock | None) -> None:
         self._clock = clock or SystemClock()
         self._opened: tuple[Cluster, GroupOffsets, GroupCoordinator] | None = None
 
@@ -62,31 +59,29 @@ class GroupOffsetsReader:
     def describe(self) -> GroupDescription:
         """Return the group's state, its members and what they run; raises as ``committed`` does."""
         connection, offsets, coordinator = self._open()
-        return self._result(
-            connection.submit(describe_group, self._group_id, offsets, coordinator.check), "The members"
-        )
+        return self._result(connection.submit(describe_group, self.group_id, offsets, coordinator.check), "The members")
 
     def _result(self, asked: Future[T], what: str) -> T:
         try:
-            return asked.result(2 * self._timeout_ms / 1000)
+            return asked.result(2 * self.timeout_ms / 1000)
         except (RetriableError, FutureTimeoutError) as error:
             raise BrokerUnavailableError(
-                f"{what} of group {self._group_id} could not be read within {self._timeout_ms} ms: "
+                f"{what} of group {self.group_id} could not be read within {self.timeout_ms} ms: "
                 f"{error!r}. Check the brokers."
             ) from error
         except BrokerError as error:
-            raise StreamsError(f"{what} of group {self._group_id} were refused: {error!r}.") from error
+            raise StreamsError(f"{what} of group {self.group_id} were refused: {error!r}.") from error
 
     def _open(self) -> tuple[Cluster, GroupOffsets, GroupCoordinator]:
         if self._opened is None or self._opened[0].failure is not None:
             config = GroupMemberConfig(
-                self._group_id,
-                api_timeout_ms=self._timeout_ms,
-                unavailable_timeout_ms=self._timeout_ms,
+                self.group_id,
+                api_timeout_ms=self.timeout_ms,
+                unavailable_timeout_ms=self.timeout_ms,
             )
-            network = replace(self._network, request_timeout_ms=self._timeout_ms)
+            network = replace(self.network, request_timeout_ms=self.timeout_ms)
             connection = Cluster(network)
-            log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
+            log = PrefixedLogger(__name__, f"offsets-reader [{self.group_id}] ")
             coordinator = GroupCoordinator(config, network, connection, self._clock, log)
             self._opened = connection, GroupOffsets(config, coordinator, self._clock), coordinator
         return self._opened

@@ -11,9 +11,12 @@ Kafka: StreamsMembershipManager and StreamsGroupHeartbeatRequestManager.Heartbea
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.records import TaskId
 
 from ..errors import BrokerError
 from ..log_context import PrefixedLogger
@@ -21,9 +24,18 @@ from .member_state import MemberState, member_states
 from .membership import Event, Fatal, Lost, Rebalance
 from .requests import GroupMemberConfig, Identity
 from .streams_refusals import ends_membership, patience_ms, refusal_error
-from .streams_statuses import GroupStatuses
-from .streams_task_offsets import TaskOffsetReports
-from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Report, Tasks, TasksAssigned
+from .streams_values import (
+    JOIN_GROUP_MEMBER_EPOCH,
+    NOT_READY,
+    Answer,
+    Heartbeat,
+    HostPartitions,
+    Report,
+    Status,
+    TaskOffsets,
+    Tasks,
+    TasksAssigned,
+)
 
 #: Between two tries of what the coordinator refused, in ms.
 REFUSAL_RETRY_MS = 250
@@ -32,6 +44,14 @@ REFUSAL_RETRY_MS = 250
 HEARTBEATING = frozenset({MemberState.JOINING, MemberState.STABLE, MemberState.REBALANCE})
 
 StreamsEvent = Event | TasksAssigned
+
+
+#: These pass by themselves, in the ordinary course of a start or a rebalance.
+_PASSING = frozenset({Status.ASSIGNMENT_DELAYED, Status.MISSING_INTERNAL_TOPICS})
+#: Missing source topics are an error when they are still missing after this many heartbeat intervals; but not sooner
+#: than this many ms, since a broker learns of a topic that was just made with a delay.
+MISSING_TOPICS_HEARTBEATS = 2
+MISSING_TOPICS_GRACE_MS = 3_000
 
 
 class StreamsMembership:
@@ -244,3 +264,121 @@ class StreamsMembership:
         self._forget()
         self._machine.transition_to(MemberState.FATAL)
         return [Fatal(error)]
+
+
+class GroupStatuses:
+    """What the coordinator says of a streams group as a whole, and when that is the end.
+
+    ready: the broker can assign tasks. shutdown_application: a member wants the whole application to end. Kafka:
+    StreamThread.handleStreamsRebalanceData, StreamsGroupHeartbeatRequestManager.maybeLogStatuses.
+    """
+
+    def __init__(self, group_id: str, log: PrefixedLogger) -> None:
+        self.ready = True
+        self.shutdown_application = False
+        self._group_id = group_id
+        self._log = log
+        self._last: Mapping[int, str] = {}
+        self._missing_since_ms: int | None = None
+
+    def update(self, statuses: Mapping[int, str], now_ms: int, heartbeat_interval_ms: int) -> StreamsError | None:
+        """Take the statuses of an answer; returns the error by which the member must end, or None."""
+        self._log_changes(statuses)
+        self.ready = NOT_READY.isdisjoint(statuses)
+        self.shutdown_application = Status.SHUTDOWN_APPLICATION in statuses
+        if Status.INCORRECTLY_PARTITIONED_TOPICS in statuses:
+            return StreamsError(
+                f"The topics of group {self._group_id} do not fit together: "
+                f"{statuses[Status.INCORRECTLY_PARTITIONED_TOPICS]} Joined topics need the same number of partitions: "
+                "recreate one of them, or call repartition() on one of the streams before the join. An internal topic "
+                "of an earlier topology has to be deleted."
+            )
+        timeout_ms = max(MISSING_TOPICS_HEARTBEATS * heartbeat_interval_ms, MISSING_TOPICS_GRACE_MS)
+        return self._missing_source_topics(statuses, now_ms, timeout_ms)
+
+    def _missing_source_topics(
+        self, statuses: Mapping[int, str], now_ms: int, timeout_ms: int
+    ) -> MissingSourceTopicError | None:
+        if Status.MISSING_SOURCE_TOPICS not in statuses:
+            self._missing_since_ms = None
+            return None
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        missing_ms = now_ms - self._missing_since_ms
+        if missing_ms < timeout_ms:
+            return None
+        return MissingSourceTopicError(
+            f"{statuses[Status.MISSING_SOURCE_TOPICS]} Group {self._group_id} has waited {missing_ms} ms for them. "
+            "Create the source topics before the application starts."
+        )
+
+    def _log_changes(self, statuses: Mapping[int, str]) -> None:
+        for code, detail in statuses.items():
+            if self._last.get(code) != detail:
+                level = logging.INFO if code in _PASSING else logging.WARNING
+                self._log.log(level, "The group is in status %s: %s", _name(code), detail)
+        self._last = statuses
+
+
+def _name(code: int) -> str:
+    return Status(code).name if code in Status._value2member_map_ else str(code)
+
+
+class NextOffsets(NamedTuple):
+    """What a heartbeat says: None for unchanged."""
+
+    offsets: Mapping[TaskId, int] | None
+    end_offsets: Mapping[TaskId, int] | None
+
+
+_UNCHANGED = NextOffsets(None, None)
+
+
+class TaskOffsetReports:
+    """When a member reports the positions of its tasks' state to the broker.
+
+    The broker compares members by it: standby tasks go where most of the state is, a warm-up task becomes active when
+    it has caught up. Kept: the sums as the stream thread last gave them, and those that the coordinator has received.
+    """
+
+    def __init__(self) -> None:
+        self._sums = TaskOffsets({}, {})
+        self._sent: Mapping[TaskId, int] | None = None
+        self._sent_ends: Mapping[TaskId, int] | None = None
+        self._sent_ms = 0
+        self._interval_ms = 0
+        self._acceptable_lag = -1
+
+    def configure(self, interval_ms: int, acceptable_recovery_lag: int) -> None:
+        """Take the broker's settings."""
+        self._interval_ms = interval_ms
+        self._acceptable_lag = acceptable_recovery_lag
+
+    def update(self, sums: TaskOffsets) -> None:
+        """Take sums of offsets and end offsets."""
+        self._sums = sums
+
+    def update_sums(self, sums: Mapping[TaskId, int]) -> None:
+        """Take offset sums alone."""
+        self._sums = TaskOffsets(sums, self._sums.end_offsets)
+
+    def resend(self) -> None:
+        """Forget what was sent: it may not have arrived."""
+        self._sent = self._sent_ends = None
+        self._sent_ms = -self._interval_ms
+
+    def next(self, now_ms: int, news: bool, warmups: Collection[TaskId]) -> NextOffsets:
+        """Return what the next heartbeat says. news: the member's tasks change, which is when offsets count."""
+        if not (news or now_ms - self._sent_ms >= self._interval_ms or self._caught_up(warmups)):
+            return _UNCHANGED
+        offsets, ends = self._sums.offsets, self._sums.end_offsets
+        changes = NextOffsets(offsets if offsets != self._sent else None, ends if ends != self._sent_ends else None)
+        if changes != _UNCHANGED:
+            self._sent, self._sent_ends, self._sent_ms = offsets, ends, now_ms
+        return changes
+
+    def _caught_up(self, warmups: Collection[TaskId]) -> bool:
+        offsets, ends = self._sums.offsets, self._sums.end_offsets
+        return any(
+            task in offsets and task in ends and ends[task] - offsets[task] <= self._acceptable_lag for task in warmups
+        )

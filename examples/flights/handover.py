@@ -29,7 +29,7 @@ from examples.flights.progress import REQUEST_TIMEOUT_SECONDS, ProgressReader
 from examples.flights.verify import verify
 from penstock import KafkaStreams, StreamsConfig
 from penstock.dev.dev_broker import DevBroker
-from penstock.supervisor.offline.listed_offsets import listed_offset
+from penstock.supervisor.offline.application_reset import listed_offset
 from penstock.supervisor.source.config_loader import load_config
 
 TOPOLOGY = "examples.flights.topology:build_for_both"

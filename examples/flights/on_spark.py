@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock import StreamsConfig
-from penstock.cli.spark_status import ShownProgress
+from penstock.cli.on_spark import ShownProgress
 from penstock.pipeline import SparkStreams
 
 TOPOLOGY = "examples.flights.topology:build_for_both"

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
-from penstock.supervisor.offline.listed_offsets import listed_offset
+from penstock.supervisor.offline.application_reset import listed_offset
 from penstock.topology import records
 
 REQUEST_TIMEOUT_SECONDS = 10.0

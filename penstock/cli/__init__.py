@@ -12,11 +12,11 @@ import sys
 import traceback
 from collections.abc import Mapping
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.cli.terminal import print_text
 from penstock.supervisor.exit_codes import ExitCode
@@ -144,15 +144,9 @@ def cli() -> None:
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="The engine that runs the topology.",
+    help="The engine that runs the topology; --master, --checkpoint and --packages are for spark.",
 )
-@click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
-@click.option(
-    "--packages",
-    metavar="COORDINATES",
-    help="Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars.",
-)
+@spark_options
 @click.option(
     "--json",
     "json_output",
@@ -167,11 +161,9 @@ def run(
     settings: Settings,
     threads: int | None,
     engine: str,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None,
     json_output: bool,
     accept_changes: bool,
+    **spark: Unpack[SparkOptions],
 ) -> None:
     """Run a topology until a signal ends it.
 
@@ -185,7 +177,7 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a status description to the log
     """
-    if engine == "local" and (master or checkpoint or packages):
+    if engine == "local" and any(spark.values()):
         raise ConfigError("--master, --checkpoint and --packages require --engine spark.")
     if engine == "spark" and threads is not None:
         raise ConfigError("--threads requires --engine local. On Spark the master sets the parallelism, e.g. local[4].")
@@ -201,7 +193,7 @@ def run(
     if engine == "spark":
         from penstock.cli.on_spark import run_on_spark
 
-        run_on_spark(topology, config, master, checkpoint, packages, json_output)
+        run_on_spark(topology, config, json_output, **spark)
         return
     streams = KafkaStreams(topology, config)
     code = streams.run()

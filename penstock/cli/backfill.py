@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import click
 from typing_extensions import override
 
 from penstock.cli.handover import as_plain, progress_bar, show_result
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.reset import Moment
 from penstock.pipeline.handover.backfill import Backfill
 
@@ -48,34 +48,24 @@ class Start(click.ParamType["int | str"]):
     help="Where to start: earliest, a time, or Parquet files with the history (parquet:PATH).",
 )
 @click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: the current end.")
-@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
-@click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
-@click.option(
-    "--packages",
-    metavar="COORDINATES",
-    help="Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars.",
-)
+@spark_options
 def backfill(
     topology: str,
     settings: Settings,
     json_output: bool,
     since: int | str,
     until: int | None,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None,
+    **spark: Unpack[SparkOptions],
 ) -> None:
     """Build an application's state from the history in its topics, on Spark.
 
-    The application must not have state yet. Afterwards `penstock run` continues where Spark stopped. If the command is
-    interrupted, run it again: it resumes.
+    The application must not have state yet, and Spark's checkpoint directory must be empty. Afterwards `penstock run`
+    continues where Spark stopped. If the command is interrupted, run it again: it resumes.
     """
     config = settings.load()
     with (
         progress_bar(not json_output) as progress,
-        Backfill(
-            topology, config, master=master, checkpoint=checkpoint, packages=packages, progress=progress
-        ) as filling,
+        Backfill(topology, config, progress=progress, **spark) as filling,
     ):
         if isinstance(since, str):
             done = filling.run(None, until, since.removeprefix(PARQUET))

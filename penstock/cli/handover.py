@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from penstock.cli.options import Settings, as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.status_view import counted, show, table
 from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
 
@@ -23,13 +23,7 @@ from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
 @configuration
 @as_json
 @click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The engine to move to.")
-@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
-@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
-@click.option(
-    "--packages",
-    metavar="COORDINATES",
-    help="Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars.",
-)
+@spark_options
 @click.option(
     "--keep-checkpoint",
     is_flag=True,
@@ -41,11 +35,9 @@ def handover(
     settings: Settings,
     json_output: bool,
     engine: str,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None,
     keep_checkpoint: bool,
     wait: float,
+    **spark: Unpack[SparkOptions],
 ) -> None:
     """Move an application's state and offsets from the local engine to Spark, or back.
 
@@ -57,15 +49,7 @@ def handover(
     config = settings.load()
     with (
         progress_bar(not json_output) as progress,
-        Handover(
-            topology,
-            config,
-            master=master,
-            checkpoint=checkpoint,
-            packages=packages,
-            wait_seconds=wait,
-            progress=progress,
-        ) as handing,
+        Handover(topology, config, wait_seconds=wait, progress=progress, **spark) as handing,
     ):
         if keep_checkpoint:
             done = handing.keep_checkpoint()

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import click
 from typing_extensions import override
@@ -69,6 +69,22 @@ def configuration(command: Callable[..., None]) -> Callable[..., None]:
 def as_json(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option --json, which becomes json_output."""
     return click.option("--json", "json_output", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+class SparkOptions(TypedDict):
+    """What spark_options adds: arguments of SparkStreams."""
+
+    master: str | None
+    checkpoint: str | None
+    packages: str | None
+
+
+def spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for Spark; they become SparkOptions."""
+    master = click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
+    checkpoint = click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
+    help_text = "Maven coordinates of Spark's Kafka connector, fetched in place of the locked jars."
+    return master(checkpoint(click.option("--packages", metavar="COORDINATES", help=help_text)(command)))
 
 
 def print_json(value: Any) -> None:

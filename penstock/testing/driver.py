@@ -16,12 +16,12 @@ from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.graph.processor_topology import SinkNode, SourceNode
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.graph.topology import Topology
-from penstock.topology.records import Headers, RawRecord
+from penstock.topology.records import Headers, RawRecord, SentRecord
 from penstock.topology.run.compiled import CompiledSource
 from penstock.topology.serdes.serdes import SerdeLike, Serdes, resolve_serde
 from penstock.workers.metrics.sensors import Metric
 
-from .driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
+from .driver_task import Clock, DriverTask, RecordQueues
 from .driver_topics import TestInputTopic, TestOutputTopic
 from .store_facades import KeyValueStoreFacade, WindowStoreFacade
 
@@ -57,7 +57,7 @@ class TopologyTestDriver:
         self._config = StreamsConfig({**_DEFAULTS, **given})
         self._clock = Clock(initial_wall_clock_ms)
         self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
-        self._outputs: dict[str, deque[ProducedRecord]] = {}
+        self._outputs: dict[str, deque[SentRecord]] = {}
         self._queues = RecordQueues()
         self._global_offsets: dict[str, int] = {}
         self._closed = False
@@ -213,14 +213,14 @@ class TopologyTestDriver:
         global_source = self._global_source(topic)
         if source is None and global_source is None:
             raise TopologyError(f"Unknown topic: {topic}. Source topics are {', '.join(self._source_topics())}")
-        record = ProducedRecord(topic, key, value, timestamp, headers)
+        record = SentRecord(topic, key, value, timestamp, headers)
         if source is not None:
             self._enqueue(source, record)
             self._complete_all_processable_work()
         if global_source is not None:
             self._process_global(global_source, record)
 
-    def _enqueue(self, source: CompiledSource, record: ProducedRecord) -> None:
+    def _enqueue(self, source: CompiledSource, record: SentRecord) -> None:
         offset = self._queues.next_offset(source)
         self._queues.add(source, _message(record, offset))
 
@@ -248,7 +248,7 @@ class TopologyTestDriver:
     def _global_source(self, topic: str) -> CompiledSource | None:
         return None if self._global_task is None else self._global_task.compiled.source_of(topic)
 
-    def _process_global(self, source: CompiledSource, record: ProducedRecord) -> None:
+    def _process_global(self, source: CompiledSource, record: SentRecord) -> None:
         offset = self._global_offsets.get(record.topic, 0)
         self._global_offsets[record.topic] = offset + 1
         source.process(_message(record, offset))
@@ -283,7 +283,7 @@ class TopologyTestDriver:
         return [*self.task.compiled.sources, *patterns, *global_topics]
 
 
-def _message(record: ProducedRecord, offset: int) -> RawRecord:
+def _message(record: SentRecord, offset: int) -> RawRecord:
     timestamp = -1 if record.timestamp is None else record.timestamp
     headers = list(record.headers) if record.headers else None
     return RawRecord(record.topic, 0, offset, timestamp, record.key, record.value, headers)

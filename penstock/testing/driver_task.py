@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import selectors
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import override
 
@@ -18,26 +21,14 @@ from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
-from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.records import Headers, Message, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Sensor
 
-from .driver_loop import VirtualTimeLoop
-
 #: The driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
-
-
-class ProducedRecord(NamedTuple):
-    """A serialized record that the task has sent; timestamp (ms) is None where the producer would set it."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    timestamp: int | None
-    headers: Headers
 
 
 class Clock:
@@ -64,7 +55,7 @@ class DriverTask(TaskContext):
     ) -> None:
         super().__init__(TASK_ID, config)
         self.topology = topology
-        self.produced: list[ProducedRecord] = []
+        self.produced: list[SentRecord] = []
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
         self._streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
@@ -107,16 +98,8 @@ class DriverTask(TaskContext):
         raise UnknownStateStoreError(f"There is no state store {name} in this topology")
 
     @override
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        self.produced.append(ProducedRecord(topic, key, value, timestamp, headers))
+    def send(self, topic: str, *rest: Any) -> None:
+        self.produced.append(SentRecord(topic, *rest))
 
     @override
     def log_change(
@@ -162,22 +145,11 @@ class DriverTask(TaskContext):
         Kafka Streams' driver flushes twice, before the offsets and for the checkpoint: the second time sends what
         flushing a later store has put into an earlier one. Async functions and batches are waited for.
         """
-        waiting, flushes = self.compiled.waiting, 0
-        while flushes < 2 or waiting:
-            waiting.drain_all()
-            for name, store in self.stores.items():
-                self._flush(name, store)
-            flushes += 1
+        self.compiled.flush(self.stores)
         for name, store in self.stores.items():
             store.commit(self._changelog_ends[name])
 
-    def _flush(self, name: str, store: Any) -> None:
-        try:
-            store.flush()
-        except BaseException as error:  # noqa: BLE001 - raised with the operator's name
-            self.compiled.errors.raise_flush_failure(name, error)
-
-    def take_produced(self) -> list[ProducedRecord]:
+    def take_produced(self) -> list[SentRecord]:
         """Return what was sent since the last call."""
         produced, self.produced = self.produced, []
         return produced
@@ -258,3 +230,46 @@ class RecordQueues:
 def _time(queue: _RecordQueue) -> int:
     assert queue.head is not None
     return queue.head.timestamp
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Does not wait while only a deadline is waited for. own: how many of the loop's own sockets it has."""
+
+    skipped = 0.0
+    busy = 0
+    own = 0
+
+    @override
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is not None and timeout > 0 and not self.busy and len(self.get_map()) <= self.own:
+            self.skipped += timeout
+            timeout = 0
+        return super().select(timeout)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """The driver's event loop: turned by the driver itself, with a clock that need not be waited for.
+
+    A call that only sleeps costs no time: when nothing else is left to do, the clock goes to the next deadline. While a
+    call waits for a socket or for another thread, time passes as it does.
+    """
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        self._jumping.own = len(self._jumping.get_map())
+
+    @override
+    def time(self) -> float:
+        return time.monotonic() + self._jumping.skipped
+
+    @override
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.busy += 1
+
+        def done(_: Any) -> None:
+            self._jumping.busy -= 1
+
+        future.add_done_callback(done)
+        return future

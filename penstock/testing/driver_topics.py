@@ -11,10 +11,8 @@ from typing import Any
 from penstock.topology.common.durations import Duration, to_millis
 from penstock.topology.context.timestamp_extractors import as_timestamp
 from penstock.topology.errors import PenstockError
-from penstock.topology.records import Headers, HeadersLike, Record, as_headers
+from penstock.topology.records import Headers, HeadersLike, Record, SentRecord, as_headers
 from penstock.topology.serdes.serdes import Serde
-
-from .driver_task import ProducedRecord
 
 #: pipe(topic, key, value, timestamp in ms, headers)
 Pipe = Callable[[str, bytes | None, bytes | None, int, Headers], None]
@@ -155,7 +153,7 @@ class TestOutputTopic:
 
     __test__ = False  # not a test class for pytest
 
-    outputs: Mapping[str, deque[ProducedRecord]]
+    outputs: Mapping[str, deque[SentRecord]]
     topic: str
     key_serde: Serde[Any]
     value_serde: Serde[Any]

@@ -1,6 +1,6 @@
 """The identity of a checkpoint directory: a file in it names the topology, and another topology is refused.
 
-Spark itself would run another query over old state and offsets until something does not fit, or never notice.
+Spark itself would run another query over old state and offsets until an error, or without ever noticing.
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ def _differences(key: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         if key == TOPIC_IDS:
             again = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
-            return [f"the topic {name} was deleted and created again, so the offsets are another's" for name in again]
+            return [
+                f"the topic {name} was deleted and created again, so its offsets belong to the deleted topic"
+                for name in again
+            ]
         names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         return [f"{key} of {name}: there {old.get(name, 'none')}, here {new.get(name, 'none')}" for name in names]
     if key == "topology" and isinstance(old, str):

@@ -1,7 +1,7 @@
 """Keeps a second driver out of a checkpoint, on all hosts.
 
-The lock in state.dir guards one host only. Spark itself notices two drivers when both write the log of one query: by
-then the second has processed a micro-batch and written stale results.
+The lock in state.dir guards one host only. Spark notices two drivers only when both write the log of one query; by then
+the second has processed a micro-batch and written stale results.
 """
 
 from __future__ import annotations

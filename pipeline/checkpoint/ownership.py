@@ -1,4 +1,4 @@
-"""The engine that owns a checkpoint's state, and the start of its queries, from a file in it.
+"""The owner of a checkpoint's state, and the start of its queries, stored in a file in the checkpoint.
 
 Without the file the checkpoint is Spark's own from the first record. A handover to Spark begins a new *generation*:
 queries and state in a separate folder. So the previous one is unchanged until the file is replaced, which is atomic.
@@ -25,10 +25,10 @@ Offsets = Mapping[str, Mapping[int, int]]
 class Ownership:
     """engine: the owner of the application, LOCAL, SPARK or BACKFILL.
 
-    offsets: where the queries of this generation begin. seeded: the numbers of the sub-topologies that begin with a
-    state. ends: where a backfill ends; topics without one are read as far as they go. mark: the number of the handover,
-    which the group has committed as long as the state is not the local engine's; 0: there was none.
-    files: where the history of in_files is, which a backfill reads instead of these topics; "": nowhere.
+    offsets: the start offsets of this generation's queries. seeded: the numbers of the sub-topologies that start with
+    state. ends: the end offsets of a backfill; topics without one are read to their end. mark: the number of the
+    handover, committed by the group while Spark owns the state; 0: there was none. files: the path of Parquet files
+    that a backfill reads instead of the topics in in_files; "": none.
     """
 
     engine: str = SPARK
@@ -49,18 +49,18 @@ class Ownership:
         return f"{self.directory(checkpoint)}/subtopology-{subtopology}"
 
     def seed_directory(self, checkpoint: str, subtopology: int) -> str:
-        """Return where the rows are that a query's state begins with."""
+        """Return the path of the rows of a query's initial state."""
         return f"{self.directory(checkpoint)}/seed-{subtopology}"
 
     def starting_offsets(self, text: str) -> str:
-        """Return startingOffsets of Spark's source, with the offsets that were handed over put in."""
+        """Return startingOffsets of Spark's source, including the offsets that were handed over."""
         starts = orjson.loads(text)
         for topic, partitions in starts.items():
             partitions.update({str(number): at for number, at in self.offsets.get(topic, {}).items()})
         return orjson.dumps(starts).decode()
 
     def from_files(self, topics: Iterable[str]) -> list[str]:
-        """Return those of the topics that are read from files."""
+        """Return the topics that are read from files."""
         return [topic for topic in topics if topic in self.in_files]
 
     def wanted(self) -> str:

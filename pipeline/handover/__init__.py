@@ -1,1 +1,1 @@
-"""State moved from one engine to the other."""
+"""Moves state from one engine to the other."""

@@ -1,4 +1,4 @@
-"""The engine of an application, for all hosts: a mark beside the committed offsets of its group.
+"""The engine of an application, for all hosts: a mark in the committed offsets of its group.
 
 A handover commits it with one request, so the application changes its engine atomically.
 """
@@ -88,8 +88,8 @@ def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], o
     group_id = config["application.id"]
     if marks_of(committed):
         raise CheckpointError(
-            f"The application was handed over to Spark with another checkpoint, says the group {group_id}: give that "
-            "one as --checkpoint. If it is lost, `penstock reset` starts the application over."
+            f"The application was handed over to Spark with another checkpoint, according to the group "
+            f"{group_id}: give that one as --checkpoint. If it is lost, `penstock reset` starts the application over."
         )
     raise CheckpointError(
         f"The application is the local engine's: the group {group_id} has committed offsets without a handover to this "

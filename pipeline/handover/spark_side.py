@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
+from penstock.topology.records import SentRecord
 
 from ..checkpoint.checkpoint import IDENTITY_FILE, CheckpointError, Topics, check, full_source_topics, identity
 from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import LOCAL, OWNERSHIP_FILE, SPARK, Offsets, Ownership, unpack_ownership
 from ..queries.capabilities import is_stateless
 from ..queries.streaming_queries import ROCKSDB_PROVIDER
-from ..tasks.changelog_reader import SEED_DDL, SeedPlan, make_seeds
-from ..tasks.paged_rows import DIRECTORY
+from ..session.kafka_settings import producer_settings
+from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
+from ..tasks.kafka_sink import KafkaSink
+from ..tasks.paged_rows import DIRECTORY, unpack_rows
+from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
 from ..tasks.spark_task import OWN_STORE
-from .changelog_writer import MOVED_DDL, WritePlan, write_changelogs
-from .state_reader import blobs
-from .store_changelogs import changelogs_of
+from ..tasks.task_processor import STATE_VARIABLE
+from .store_changelogs import StoreChangelog, changelog_records, changelogs_of, tombstones
 
 _BLOB_DDL = "task int, store string, number bigint, data binary"
 #: A key in the offset of a source that reads files.
 FILES_OFFSET = "logOffset"
 #: Called with the number of each finished sub-topology.
 Progress = Callable[[int], None]
+
+
+#: The written records of one store of one task.
+MOVED_DDL = "store string, rows bigint, deleted bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +50,23 @@ class Moved:
     deleted: int = 0
 
 
+@dataclass(eq=False)
 class SparkSide:
     """A topology's checkpoint. topics: those of its tasks. Nothing may run while it is used."""
 
-    def __init__(
-        self,
-        built: Sequence[ProcessorTopology],
-        config: StreamsConfig,
-        spark: SparkSession,
-        checkpoint: str,
-        topics: Topics,
-    ) -> None:
-        self._built = built
-        self._config = config
-        self._spark = spark
-        self.checkpoint = checkpoint.rstrip("/")
-        self._topics = topics
-        self._counts = counts = topics.counts
-        self._application_id: str = config["application.id"]
-        self._files = HadoopFiles(spark)
-        spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB_PROVIDER)
-        spark.conf.set("spark.sql.shuffle.partitions", str(max(counts.values())))
+    built: Sequence[ProcessorTopology]
+    config: StreamsConfig
+    spark: SparkSession
+    checkpoint: str
+    topics: Topics
+
+    def __post_init__(self) -> None:
+        self.checkpoint = self.checkpoint.rstrip("/")
+        self._counts = counts = self.topics.counts
+        self._application_id: str = self.config["application.id"]
+        self._files = HadoopFiles(self.spark)
+        self.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB_PROVIDER)
+        self.spark.conf.set("spark.sql.shuffle.partitions", str(max(counts.values())))
         self._file = f"{self.checkpoint}/{OWNERSHIP_FILE}"
         found = self._files.read(self._file)
         #: The owner of the state; None if the checkpoint is empty.
@@ -79,7 +85,7 @@ class SparkSide:
     @property
     def stateful(self) -> list[ProcessorTopology]:
         """The sub-topologies whose tasks have state."""
-        return [topology for topology in self._built if not is_stateless(topology, self._config)]
+        return [topology for topology in self.built if not is_stateless(topology, self.config)]
 
     # -- from the local engine
 
@@ -88,7 +94,7 @@ class SparkSide:
     ) -> dict[str, Moved]:
         """Create a new generation from the changelogs' rows and these offsets; return the rows by store.
 
-        own: the tasks' state beside their stores, by sub-topology and task. mark: see Ownership; until the group has
+        own: the tasks' state outside their stores, by sub-topology and task. mark: see Ownership; until the group has
         it, Spark does not run with this generation.
         """
         number = 1 if self.owner is None else self.owner.generation + 1
@@ -108,12 +114,12 @@ class SparkSide:
 
     def _seed(self, topology: ProcessorTopology, owner: Ownership, own: Mapping[int, bytes]) -> dict[str, Moved]:
         changelogs = changelogs_of(topology, self._application_id)
-        plan = SeedPlan(topology.subtopology, self._config, changelogs, owner.offsets, own)
+        plan = SeedPlan(topology.subtopology, self.config, changelogs, owner.offsets, own)
         tasks = self.tasks(topology)
         directory = owner.seed_directory(self.checkpoint, topology.subtopology)
-        numbers = self._spark.range(0, tasks, numPartitions=tasks).selectExpr("int(id) AS task")
+        numbers = self.spark.range(0, tasks, numPartitions=tasks).selectExpr("int(id) AS task")
         numbers.mapInArrow(make_seeds(plan), SEED_DDL).write.parquet(directory)
-        seeds = self._spark.read.schema(SEED_DDL).parquet(directory).where(f"store != '{OWN_STORE}'")
+        seeds = self.spark.read.schema(SEED_DDL).parquet(directory).where(f"store != '{OWN_STORE}'")
         rows = {
             row.store: Moved(row.rows) for row in seeds.groupBy("store").sum("rows").toDF("store", "rows").collect()
         }
@@ -124,7 +130,7 @@ class SparkSide:
         if generation.generation:
             self._files.delete(generation.directory(self.checkpoint))
         else:
-            for topology in self._built:
+            for topology in self.built:
                 self._files.delete(generation.query_directory(self.checkpoint, topology.subtopology))
 
     def keep(self, owner: Ownership) -> None:
@@ -138,11 +144,11 @@ class SparkSide:
         """Raise CheckpointError if the checkpoint belongs to another topology."""
         found = self._files.read(f"{self.checkpoint}/{IDENTITY_FILE}")
         if found is not None:
-            check(found, identity(topology, self._built, self._config, self._topics), self.checkpoint)
+            check(found, identity(topology, self.built, self.config, self.topics), self.checkpoint)
 
     def last_batches(self) -> dict[int, int | None]:
         """Return the last finished micro-batch of each sub-topology's query, None where there is none."""
-        return {topology.subtopology: self._last_batch(topology.subtopology) for topology in self._built}
+        return {topology.subtopology: self._last_batch(topology.subtopology) for topology in self.built}
 
     def _last_batch(self, number: int) -> int | None:
         commits = self._files.names(f"{self._query(number)}/commits")
@@ -177,15 +183,15 @@ class SparkSide:
     def _state(self, number: int) -> DataFrame | None:
         assert self.owner is not None
         if self._last_batch(number) is not None:
-            state: DataFrame = blobs(self._spark, self._query(number))
+            state: DataFrame = blobs(self.spark, self._query(number))
             return state
         if number in self.owner.seeded:
-            seeds = self._spark.read.schema(SEED_DDL).parquet(self.owner.seed_directory(self.checkpoint, number))
+            seeds = self.spark.read.schema(SEED_DDL).parquet(self.owner.seed_directory(self.checkpoint, number))
             return seeds.select("task", "store", "number", "data")
         return None
 
     def own(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """Return the tasks' state beside their stores, by sub-topology and task."""
+        """Return the tasks' state outside their stores, by sub-topology and task."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for topology in self.stateful:
             state = self._state(topology.subtopology)
@@ -212,11 +218,11 @@ class SparkSide:
         all_of_them = [(task, store, DIRECTORY, b"") for task in range(tasks) for store in changelogs]
         if not all_of_them:
             return {}
-        frame = self._spark.createDataFrame(all_of_them, _BLOB_DDL)
+        frame = self.spark.createDataFrame(all_of_them, _BLOB_DDL)
         state = self._state(topology.subtopology)
         if state is not None:
             frame = frame.unionByName(state.where(f"store != '{OWN_STORE}'"))
-        plan = WritePlan(self._config, changelogs, stream_times)
+        plan = WritePlan(self.config, changelogs, stream_times)
         ordered = frame.repartition(tasks, "task").sortWithinPartitions("task", "store", "number")
         written = (
             ordered.mapInArrow(write_changelogs(plan), MOVED_DDL).groupBy("store").sum("rows", "deleted").collect()
@@ -227,3 +233,70 @@ class SparkSide:
         """Assign the checkpoint's state to the local engine; Spark refuses to continue from it."""
         assert self.owner is not None
         self.keep(replace(self.owner, engine=LOCAL))
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """The input for writing one sub-topology's changelogs. stream_times: of its tasks, in ms."""
+
+    config: StreamsConfig
+    changelogs: Mapping[str, StoreChangelog]
+    stream_times: Mapping[int, int]
+
+
+def write_changelogs(plan: WritePlan) -> MapInArrow:
+    """Return a function for mapInArrow: from blobs, sorted by task and store, to rows of MOVED_DDL.
+
+    A changelog then represents exactly these rows: other keys are deleted.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        moved = [
+            (store, *_write(plan, plan.changelogs[store], task, (blob[3] for blob in group if blob[2] != DIRECTORY)))
+            for (task, store), group in groupby(_blobs(batches), key=itemgetter(0, 1))
+            if store in plan.changelogs and not plan.changelogs[store].is_source
+        ]
+        yield to_batch(moved, MOVED_DDL)
+
+    return run
+
+
+def _blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, int, bytes]]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("task", "store", "number", "data"))
+        yield from zip(*columns, strict=True)
+
+
+def _write(plan: WritePlan, changelog: StoreChangelog, task: int, pages: Iterable[bytes]) -> tuple[int, int]:
+    """Write one store of one task; return how many records with a value, and how many that delete."""
+    stale = live_keys(plan.config, changelog.topic, task)
+    sink = KafkaSink(producer_settings(plan.config))
+    rows = (row for data in pages for row in unpack_rows(data))
+    written = 0
+    for batch in _batches(changelog_records(changelog, task, rows, plan.stream_times.get(task, -1))):
+        stale.difference_update(record.key for record in batch)
+        written += sink.write(sent_batch(batch))
+    for batch in _batches(tombstones(changelog, task, stale)):
+        sink.write(sent_batch(batch))
+    sink.finish()
+    return written, len(stale)
+
+
+def _batches(records: Iterable[SentRecord]) -> Iterator[list[Any]]:
+    waiting = iter(records)
+    while batch := list(islice(waiting, PACK_RECORDS_MAX)):
+        yield batch
+
+
+def blobs(spark: SparkSession, query_checkpoint: str) -> Any:
+    """Return a frame of task, store, number and data: the state after the last finished micro-batch of a query."""
+    # Reading a snapshot reports to the coordinator of state stores, which Spark makes with its manager of queries. A
+    # session that has started no query has none: "Cannot find endpoint".
+    _ = spark.streams
+    state = spark.read.format("statestore").option("path", query_checkpoint).option("stateVarName", STATE_VARIABLE)
+    return state.load().selectExpr(
+        "key.task AS task",
+        "user_map_key.store AS store",
+        "user_map_key.number AS number",
+        "user_map_value.data AS data",
+    )

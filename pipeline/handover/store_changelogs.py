@@ -6,20 +6,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.statestore.buffers.join_buffer import changelog_value
-from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.buffers.time_ordered_buffers import HEADERS, changelog_value
+from penstock.statestore.stores.segmented_stores import TIME_FIRST, WINDOW_KEY_SCHEMA
 from penstock.statestore.stores.segments import INDEX_PREFIX
-from penstock.statestore.stores.session_store import TIME_FIRST
 from penstock.statestore.stores.state_store import LONG
 from penstock.statestore.stores.values import TIMESTAMPED
-from penstock.statestore.stores.window_store import WINDOW_KEY_SCHEMA
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import TopologyError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import SentRecord
 
 from ..queries.capabilities import buckets_of
-from ..tasks.record_batches import SentRecord
 
 #: Kinds whose rows have the segment's number, 8 bytes, before the changelog's key.
 _SEGMENTED = {
@@ -78,7 +76,7 @@ def _refused(topology: ProcessorTopology, config: StreamsConfig) -> Iterator[str
 def changelog_records(
     changelog: StoreChangelog, task: int, rows: Iterable[tuple[bytes, bytes]], stream_time_ms: int
 ) -> Iterator[SentRecord]:
-    """Yield what a store's changelog would hold of these rows, to be written to the task's partition.
+    """Yield the changelog records of these rows, to be written to the task's partition.
 
     Timestamps are those of the local engine: of the value where the row has it, of the window, else stream_time_ms
     (of the record that wrote the row, which nothing remembers).
@@ -100,11 +98,11 @@ def changelog_records(
             value, timestamp = data[8:], LONG.unpack_from(data)[0]
         elif kind is StoreKind.JOIN_BUFFER:
             value = changelog_value(data)
-        yield SentRecord(topic, task, key, value, None if timestamp is None or timestamp < 0 else timestamp, headers)
+        yield SentRecord(topic, key, value, None if timestamp is None or timestamp < 0 else timestamp, headers, task)
 
 
 def tombstones(changelog: StoreChangelog, task: int, keys: Iterable[bytes]) -> Iterator[SentRecord]:
     """Yield the records that delete keys from a changelog."""
     headers: Any = None
     for key in keys:
-        yield SentRecord(changelog.topic, task, key, None, None, headers)
+        yield SentRecord(changelog.topic, key, None, None, headers, task)

@@ -61,9 +61,9 @@ _SIDE_EFFECT = (
 )
 _USER_OBJECT = (
     Capability.COARSER,
-    "attributes of your object live for one micro-batch: keep in a store what has to last; what init() schedules goes "
-    "on, what is scheduled later ends with the micro-batch; the wall clock fires at most once a second, and not "
-    "before a task's first record",
+    "attributes of your object live for one micro-batch: keep lasting data in a store; schedules made in init() "
+    "continue, later ones end with the micro-batch; wall-clock punctuations run at most once a second, and not before "
+    "a task's first record",
 )
 _GLOBAL = (
     Capability.REFUSED,
@@ -73,7 +73,7 @@ _GLOBAL = (
 _WAITS = (
     Capability.COARSER,
     "your function runs on Spark's executors, and again for records of a micro-batch that Spark repeats; a micro-batch "
-    "ends when all its calls have, what a lifespan opens lives for one, and calls and batches end with it",
+    "waits for all its calls and batches, and a lifespan lasts for one micro-batch",
 )
 
 #: Operators with stores whose results for a key depend only on the records of that key, in their order.
@@ -141,30 +141,30 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
     ),
     "ResponseJoinProcessor": (
         Capability.COARSER,
-        "of several updates of a left row in one micro-batch only the last is answered, as locally while answers are "
-        "behind: the final rows are the same, fewer results lie between them",
+        "of several updates of a left row in one micro-batch only the last is joined, as locally while responses are "
+        "late: the final rows are the same, with fewer intermediate results",
     ),
 }
 
 #: Stores in which nothing expires.
 _UNTIMED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.FOREIGN_KEY_SUBSCRIPTION)
 _BUCKET = (
-    "stream time, and with it what is late and when windows close, is that of the keys in a bucket "
+    "stream time, which decides lateness and when windows close, is that of the keys in a bucket "
     "(penstock.spark.buckets)"
 )
 _SENT_ON = (
-    "records of keys in different buckets may be sent on in another order (penstock.spark.buckets): what follows sees "
-    "them as those of different partitions"
+    "records of keys in different buckets may be forwarded in another order (penstock.spark.buckets): later operators "
+    "see them like records of different partitions"
 )
 _MERGED = (
-    "which of several topics' records comes next, that with the lowest timestamp, is decided among those of a bucket "
-    "(penstock.spark.buckets): joins of records whose timestamps go back may find other partners"
+    "records of several topics are ordered by timestamp within a bucket only (penstock.spark.buckets): joins of "
+    "records whose timestamps go back may find other matches"
 )
 _MERGING = (Capability.COARSER, _MERGED)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
 _THROTTLED = (
-    "results of closed windows are looked for when a record comes, at most once a second by the wall clock, on both "
-    "engines: the same results, in other places among the others"
+    "results of closed windows are emitted when a record arrives, at most once a second by the wall clock, on both "
+    "engines: the same results, at other positions among the rest"
 )
 
 
@@ -242,7 +242,7 @@ def report_capabilities(topology: Topology, config: StreamsConfig) -> Capability
 
 
 def is_stateless(topology: ProcessorTopology, config: StreamsConfig) -> bool:
-    """Return whether records of a sub-topology need neither stores, nor an order, nor their task's stream time."""
+    """Return whether a sub-topology needs neither stores, nor an order of records, nor their task's stream time."""
     operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
     return (
         not topology.stores
@@ -279,7 +279,7 @@ def _general(topology: Topology, config: StreamsConfig) -> Iterator[Finding]:
         yield Finding(
             f"processing.guarantee={config['processing.guarantee']}",
             Capability.REFUSED,
-            "what Spark writes to Kafka is at-least-once: set processing.guarantee=at_least_once",
+            "Spark's writes to Kafka are at-least-once: set processing.guarantee=at_least_once",
         )
 
 
@@ -317,7 +317,7 @@ def _capability(
 
 
 def _waits_for_the_clock(operator: Operator, config: StreamsConfig) -> bool:
-    """Return whether results of closed windows wait until an interval of the wall clock is over, on both engines."""
+    """Return whether results of closed windows wait for a wall-clock interval, on both engines."""
     if isinstance(operator, KStreamKStreamJoin):
         return operator.outer_join_window_name is not None and config.get(stream_join.EMIT_INTERVAL_KEY, 1) > 0
     on_close = isinstance(operator, WindowedAggregator) and operator.on_close
@@ -325,7 +325,7 @@ def _waits_for_the_clock(operator: Operator, config: StreamsConfig) -> bool:
 
 
 def _merges(topology: ProcessorTopology, config: StreamsConfig) -> bool:
-    """Return whether each bucket of a sub-topology brings several topics' records into one order."""
+    """Return whether each bucket of a sub-topology merges several topics' records into one order."""
     topics = [topic for node in topology.nodes.values() if isinstance(node, SourceNode) for topic in node.topics]
     return len(topics) > 1 and buckets_of(topology, config) > 1
 

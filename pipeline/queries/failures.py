@@ -28,13 +28,13 @@ PYTHON_WAS_LATE = "this machine is too busy to start a Python in the 10 s that S
 _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     (
         re.compile(r"ModuleNotFoundError|ImportError"),
-        "The Python of Spark's executors, $PYSPARK_PYTHON, has to find your module and Penstock's dependencies: "
+        "The Python of Spark's executors, $PYSPARK_PYTHON, must find your module and Penstock's dependencies: "
         "install them there, or send them with --py-files.",
     ),
     (
         re.compile(r"DATA_LOSS|data may have been lost|UnknownTopicOrPartition|partitions? .* (?:gone|deleted)", re.I),
-        "A topic was deleted, or has lost records that were not read yet. If these may be skipped, start with "
-        "another --checkpoint: its state begins empty.",
+        "A topic was deleted, or has lost unread records. If these may be skipped, start with another "
+        "--checkpoint, which has no state.",
     ),
     (
         re.compile(r"TimeoutException|Timed out waiting for a node|DisconnectException"),

@@ -1,4 +1,4 @@
-"""History in Parquet files: Kafka's records as Spark's Kafka source, or foreach_batch, gives them."""
+"""History in Parquet files: Kafka's records in the columns of Spark's Kafka source, or of foreach_batch."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from pyspark.sql.streaming import StreamingQuery
 class QueryProgress:
     """One sub-topology's query. The numbers are of its last micro-batch; batch is -1 before the first.
 
-    records: how many it read. records_per_second: as long as it took. behind: records that were on the brokers and
-    not in it. batch_ms: how long it took. running: False once the query has ended.
+    records: number of its records. records_per_second: during the micro-batch. behind: records on the brokers that it
+    did not include. batch_ms: its duration. running: False once the query has ended.
     """
 
     subtopology: int
@@ -49,7 +49,7 @@ def progress_of(query: StreamingQuery) -> QueryProgress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One partition that a query reads. read: the offset up to which it has; behind: see QueryProgress."""
+    """One partition that a query reads. read: the next offset; behind: see QueryProgress."""
 
     topic: str
     partition: int
@@ -64,7 +64,7 @@ def partitions_of(query: StreamingQuery) -> list[PartitionProgress]:
 
 
 def _behind(source: Any) -> int:
-    """Return how many records of a source the micro-batch has left: Kafka's ends less its own."""
+    """Return how many records of a source the micro-batch has left: Kafka's end offsets minus its own."""
     return sum(found.behind for found in _partitions(source))
 
 

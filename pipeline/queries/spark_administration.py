@@ -1,7 +1,6 @@
-"""What `penstock status`, `lag` and `top`, Prometheus and the other endpoints show of an application on Spark.
+"""The status of an application on Spark, for `penstock status`, `lag` and `top`, Prometheus and the other endpoints.
 
-The same places and the same words as the local engine's: each query is shown as a stream thread, each partition that it
-reads as a task.
+It has the form of the local engine's status: each query appears as a stream thread, each of its partitions as a task.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Measure, QueryResult, TaskStatus
 from penstock.workers.metrics.sensors import MetricGroup
-from penstock.workers.thread.measurement import FETCH_GROUP, THREAD_GROUP
+from penstock.workers.thread.thread_status import FETCH_GROUP, THREAD_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
     from ..spark_streams import SparkStreams
     from .query_progress import PartitionProgress, QueryProgress
 
-#: What the control socket answers here: the rest is about processes and stores of the local engine.
+#: The commands of the control socket on Spark; the others concern processes and stores of the local engine.
 COMMANDS = ("status", "lag", "metrics")
 
 
 class SparkSupervisor:
-    """What Administration and HttpView ask of a supervisor, answered from Spark's queries; any thread may.
+    """The part of a supervisor that Administration and HttpView use, implemented by Spark's queries. Thread-safe.
 
-    Totals count from the first look on, and the status line looks each second. client_id: as metrics have it.
+    Totals count from the first read of the progress; the status line reads it every second. client_id: as in metrics.
     """
 
     paused = False
@@ -54,9 +53,10 @@ class SparkSupervisor:
         self.client_id = client_id
         self.errors = RecentErrors()
         self._started = time.monotonic()
-        #: By query, before the micro-batch of the first look: the sum of its offsets, and the micro-batch before it.
+        #: By query, before the micro-batch of the first read: the sum of its offsets, and the id of the previous
+        #: micro-batch.
         self._first: dict[int, tuple[int, int]] = {}
-        #: The progress of all queries at the last look.
+        #: The progress of all queries as of the last read.
         self._last: list[tuple[QueryProgress, list[PartitionProgress]]] = []
 
     @property
@@ -95,7 +95,7 @@ class SparkSupervisor:
         ]
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of each query under the names that stream threads have."""
+        """Return the metrics of each query under the names for stream threads."""
         return {
             progress.name: {
                 "process-rate": progress.records_per_second,
@@ -108,7 +108,7 @@ class SparkSupervisor:
         }
 
     def ask(self, question: Any, answers: Answers, _timeout: float) -> list[QueryResult]:
-        """Answer what all stream threads are asked: their metrics; TimeoutError for the rest."""
+        """Answer queries to all stream threads: metrics; raises TimeoutError for others."""
         if question is not Measure:
             raise TimeoutError
         threads = (MetricGroup(THREAD_GROUP, {"thread-id": name}, found) for name, found in self.metrics().items())
@@ -116,11 +116,11 @@ class SparkSupervisor:
         return answers.results
 
     def call(self, function: Callable[[], Any], _timeout: float) -> Any:
-        """Call a function: there is no loop that it has to wait for."""
+        """Call a function directly, because there is no loop."""
         return function()
 
     def query(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: state is in Spark's executors, and processes are Spark's."""
+        """Raise: state is in Spark's executors, and Spark manages the processes."""
         raise StreamsError(
             "The application runs on Spark: its stores cannot be queried from here, and Spark starts and stops its "
             "processes. `penstock handover --to local` brings it back."
@@ -146,7 +146,7 @@ class SparkSupervisor:
         return self._last
 
     def _since(self, progress: QueryProgress, partitions: Sequence[PartitionProgress]) -> tuple[int, int]:
-        """Return how many records and micro-batches a query has done since the one before the first look."""
+        """Return how many records and micro-batches a query has processed since the one before the first read."""
         if progress.batch < 0:
             return 0, 0
         read = sum(each.read for each in partitions)
@@ -168,7 +168,7 @@ def _tasks(progress: QueryProgress, partitions: Sequence[PartitionProgress]) -> 
 
 @contextmanager
 def administered(streams: SparkStreams) -> Iterator[SparkSupervisor]:
-    """Have an application that was started found by `penstock status` on this host, and by HTTP if that is set.
+    """Make a started application available to `penstock status` on this host, and over HTTP if configured.
 
     Raises ConfigError if HTTP cannot be served.
     """

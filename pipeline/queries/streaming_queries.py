@@ -45,7 +45,6 @@ from ..tasks.task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
 from .history_files import stream_of
-from .query_order import processing_order
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ POLL_SECONDS = 1
 ADMIT_SECONDS = 600.0
 #: Maximum consecutive restarts of a query whose Python was late.
 LATE_STARTS_MAX = 10
-#: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
+#: How often Spark checks its timers if the user's processors may punctuate by the wall clock: each check is a
 #: micro-batch, with or without records.
 ALARM_INTERVAL = "1 second"
 
@@ -73,9 +72,9 @@ class StreamingQueries:
 
     spark: the session to run in. lease: of the checkpoint, a directory that driver and executors reach, which keeps
     state and offsets; the caller acquires it before start. make_ready: see MakeReady. foreach_batch: gets the records
-    for topics of the user's instead of Kafka; internal topics are written to Kafka all the same. backfill: the
-    checkpoint is one of `penstock backfill`. admit: see Admit.
-    Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
+    for the user's topics instead of Kafka; internal topics are still written to Kafka. backfill: the checkpoint is one
+    of `penstock backfill`. admit: see Admit. Raises TopologyError for operators that the capability report refuses,
+    CheckpointError for a checkpoint of another topology.
     """
 
     topology: Topology
@@ -250,7 +249,7 @@ class StreamingQueries:
         query = self._start(topology, available_now=True)
         self._queries.append(query)
         ended = False
-        while not ended:  # looks now and then: Spark keeps the last hundred micro-batches
+        while not ended:  # checks periodically: Spark keeps the last hundred micro-batches
             following = self._wait(query, topology, available_now=True)
             ended = following is query and not query.isActive
             read |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
@@ -278,7 +277,7 @@ class StreamingQueries:
         plan = TaskPlan(topology, config, dict(self._topics.counts))
         # Records of files can only be ordered with all records of a partition.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
-        # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
+        # If checking the timers alone made a micro-batch, the available records would never count as processed.
         self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
         settings = producer_settings(config)
         if stateless:
@@ -333,7 +332,8 @@ class StreamingQueries:
         return self.spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
 
     def _divide(self, number: int) -> Callable[[DataFrame, int], None]:
-        """Return what writes a micro-batch's records for internal topics, and hands the others to foreach_batch.
+        """Return a function that writes a micro-batch's records for internal topics, and passes the others to
+        foreach_batch.
 
         It runs in the driver, and again if a micro-batch is repeated.
         """
@@ -351,3 +351,29 @@ class StreamingQueries:
                 records.unpersist()
 
         return divide
+
+
+def processing_order(built: Sequence[ProcessorTopology]) -> tuple[list[ProcessorTopology], bool]:
+    """Return the sub-topologies, writers of topics before their readers; and whether one round may be insufficient.
+
+    It may be if sub-topologies write to each other in a cycle, or one to itself, as in a foreign-key join.
+    """
+    left = {each.subtopology: each for each in built}
+    written_by = {each.subtopology: {sink.topic for sink in each.sinks} for each in built}
+    circular = any(written_by[number].intersection(each.source_topics) for number, each in left.items())
+    ordered: list[ProcessorTopology] = []
+    while left:
+        ready = [each for each in left.values() if not _waits(each, left, written_by)]
+        circular = circular or not ready
+        following = ready or [next(iter(left.values()))]
+        ordered += following
+        for each in following:
+            del left[each.subtopology]
+    return ordered, circular
+
+
+def _waits(
+    topology: ProcessorTopology, left: Mapping[int, ProcessorTopology], written_by: Mapping[int, set[Any]]
+) -> bool:
+    others = (number for number in left if number != topology.subtopology)
+    return any(topic in written_by[number] for number in others for topic in topology.source_topics)

@@ -15,7 +15,7 @@ from penstock.topology.graph.processor_topology import AutoOffsetReset, Processo
 
 #: Spark's words for the first and the next record of a partition.
 EARLIEST, LATEST = -2, -1
-#: Of a sub-topology's input in one micro-batch: a task holds its share in memory.
+#: Maximum records of a sub-topology per micro-batch; a task holds its share in memory.
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 
 _LOGIN_MODULES = {
@@ -23,7 +23,8 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-#: librdkafka's setting -> Java's name and how to make its value. Files are read here: executors need not have them.
+#: librdkafka's setting -> Java's name, and the conversion of its value. Files are read here: executors need not have
+#: them.
 _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "ssl.ca.location": ("ssl.truststore.certificates", lambda path: _read(path, "ssl.ca.location")),
     "ssl.ca.pem": ("ssl.truststore.certificates", str),
@@ -42,7 +43,7 @@ _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
     ),
 }
 _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
-#: Of the common client settings, those that only librdkafka or the group's member knows.
+#: Common client settings that only librdkafka or the group's member knows.
 _NOT_FOR_SPARK = ("enable.metrics.push", "client.id")
 RENAMED_FOR_LIBRDKAFKA = {
     "request.timeout.ms": "socket.timeout.ms",

@@ -42,9 +42,9 @@ def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology],
 
 
 def topic_ids(admin: Admin, topics: Collection[str]) -> dict[str, str]:
-    """Return the ids of topics by name, as far as the brokers have them, in base64. Raises BrokerUnavailableError.
+    """Return the ids of topics by name, in base64, without unknown ones. Raises BrokerUnavailableError.
 
-    Brokers before 2.8 have none, and one may not know a new topic yet: a later start finds its id.
+    Brokers before 2.8 have no ids, and a broker may not know a new topic yet; a later start gets its id.
     """
     with answered("The topics' ids are not known"):
         found = admin.describe(topics, TIMEOUT_MS).topics

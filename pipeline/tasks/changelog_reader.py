@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.topology.records import Message, TaskId
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import for_librdkafka, security_of
 from .paged_rows import DIRECTORY, unpack_rows
-from .record_batches import to_batch
+from .record_batches import MapInArrow, to_batch
 from .spark_stores import SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 
@@ -78,7 +78,7 @@ class RestoringTask(TaskContext):
         """Restored rows are already in the changelog."""
 
 
-def make_seeds(plan: SeedPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def make_seeds(plan: SeedPlan) -> MapInArrow:
     """Return a function for mapInArrow: from rows with the number of a task to the rows of its seed."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -134,7 +134,7 @@ def live_keys(config: StreamsConfig, topic: str, partition: int) -> set[bytes]:
 
 
 def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int | None) -> Iterator[list[Message]]:
-    """Yield the records of a partition in batches, from the first up to end (None: the current end).
+    """Yield the records of a partition in batches, from the first to end (None: the current end).
 
     Raises BrokerUnavailableError if the brokers return nothing for PATIENCE_SECONDS, StreamsError if they refuse.
     """
@@ -150,7 +150,8 @@ def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int |
                 silent_since, at = time.monotonic(), at_now
             elif time.monotonic() - silent_since > PATIENCE_SECONDS:
                 raise BrokerUnavailableError(
-                    f"{topic}-{partition} gave nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is {last}. "
+                    f"{topic}-{partition} returned nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is "
+                    f"{last}. "
                     "A transaction that is still open ends by itself; then repeat the command"
                 )
             wanted = [message for message in messages if message.offset() < last]
@@ -164,7 +165,7 @@ def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list
     """Return the next records, and the offset after them."""
     messages = []
     first = consumer.poll(POLL_SECONDS)
-    # With a time, consume() would wait for a full batch, which most changelogs' last records are not.
+    # With a timeout, consume() would wait for a full batch, but the last records rarely fill one.
     for message in [first, *consumer.consume(BATCH_RECORDS, 0)] if first is not None else ():
         error = message.error()
         offset = message.offset()
@@ -189,7 +190,7 @@ def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
-        # Without more records, what lies before the end is a transaction's markers: nothing to wait 500 ms for.
+        # Without more records, only transaction markers precede the end, so do not wait 500 ms.
         "fetch.wait.max.ms": 10,
         # A local engine with exactly-once has left aborted records.
         "isolation.level": "read_committed",

@@ -1,8 +1,7 @@
 """Writes records to Kafka from Spark's executors, as the local engine does: same partitioner, timestamps and headers.
 
-Spark's own Kafka sink has no column for timestamps: every record would have the time of its write, and event time would
-be lost at the first repartition topic. This sink is at-least-once, like Spark's: a micro-batch that fails half-way is
-written again.
+Spark's own Kafka sink has no column for timestamps: every record would get its write time, and event time would be lost
+at the first repartition topic. This sink is at-least-once, like Spark's: a failed micro-batch is written again.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Headers
 
-from .record_batches import columns, unpack_all
+from .record_batches import MapInArrow, columns, unpack_all
 
-#: librdkafka takes timestamp 0 for "now": 1 ms after 1970 is closest.
+#: librdkafka interprets timestamp 0 as "now"; 1 ms is the closest alternative.
 EARLIEST_TIMESTAMP = 1
 NOW = 0
-#: librdkafka's "the partitioner decides".
+#: librdkafka's value for "chosen by the partitioner".
 UNASSIGNED = -1
-#: How long one wait for room in the local queue lasts, in seconds; the record is then retried. The wait ends: a record
-#: that cannot be written leaves the queue after delivery.timeout.ms.
+#: How long to wait for room in the local queue before the record is retried, in seconds. The retries end, because
+#: undeliverable records leave the queue after delivery.timeout.ms.
 QUEUE_FULL_POLL_SECONDS = 0.05
 #: The schema of a writing query's rows: there are none.
 WRITTEN_DDL = "written bigint"
@@ -33,12 +32,12 @@ WRITTEN_DDL = "written bigint"
 class KafkaSink:
     """One producer of one Spark task. settings: see producer_settings.
 
-    send(topic, key, value, timestamp, headers, partition=None): see TaskContext.send. It never raises: a record that is
-    refused fails finish().
+    send(topic, key, value, timestamp, headers, partition=None): see TaskContext.send. It never raises; a refused record
+    makes finish() fail.
     """
 
     def __init__(self, settings: Mapping[str, Any], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
-        # Reports of success would cost more than the record itself; flush() reports the same for all at once.
+        # Reports of success would cost more than the record itself; flush() covers all records at once.
         reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
         self._producer = make({**settings, **reports})
         self._failed = 0
@@ -46,7 +45,7 @@ class KafkaSink:
         self.send = self._make_send()
 
     def _make_send(self) -> Callable[..., None]:
-        """Return send: a closure over the client's own produce, since it runs for each record."""
+        """Return send: a closure over the client's produce, because it runs for every record."""
         produce, poll, refused = self._producer.produce, self._producer.poll, self._refused
 
         def send(
@@ -90,7 +89,7 @@ class KafkaSink:
     def finish(self) -> None:
         """Wait until the brokers have everything; raises StreamsError with the topic of the first record they refused.
 
-        As long as delivery.timeout.ms lets the producer try.
+        Waits up to delivery.timeout.ms.
         """
         self._producer.flush()
         if self._failed:
@@ -99,10 +98,8 @@ class KafkaSink:
             )
 
 
-def write_to_kafka(
-    settings: Mapping[str, Any], packed: bool = False
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that writes records and yields nothing. packed: they come as unpack_all's."""
+def write_to_kafka(settings: Mapping[str, Any], packed: bool = False) -> MapInArrow:
+    """Return a function for mapInArrow that writes records and yields nothing. packed: see unpack_all."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sink: KafkaSink | None = None

@@ -1,10 +1,9 @@
 """The rows of one store behind Spark's state: sorted pages, each one value of Spark's (a B-tree of one level).
 
-A call to Spark's state from Python is a round trip over a socket, some 15,000 a second, and its maps cannot be scanned
-in the order of keys. So rows that lie beside each other make a *page*, a sorted run of rows in one blob, and a
-*directory* says with which key each page begins. Within a micro-batch a page is read once, when its first key is
-touched, and written once, at the commit, if it has changed. Scans go from page to page in the order of keys' bytes, as
-on RocksDB.
+A call to Spark's state from Python is a round trip over a socket, about 15,000 per second, and its maps cannot be
+scanned in key order. So adjacent rows form a *page*, a sorted run of rows in one blob, and a *directory* has the first
+key of each page. Within a micro-batch a page is read once, when one of its keys is first accessed, and written once, at
+the commit, if it has changed. Scans visit the pages in the order of keys' bytes, as in RocksDB.
 
     directory   number, first key of each page, in order; then the marks
     page        key length, key, value length, value of each row, in order
@@ -23,10 +22,10 @@ from typing_extensions import override
 from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 
-#: A page that has grown beyond this many bytes is split at its commit. One page is one round trip and is rewritten as a
-#: whole, so larger ones help batches that touch many keys, and smaller ones those that touch few.
+#: A page larger than this many bytes is split at its commit. One page is one round trip and is rewritten as a whole, so
+#: larger pages help batches with many keys, and smaller ones batches with few.
 PAGE_BYTES_MAX = 64 << 10
-#: Split pages are filled to this part, so that they can take in new rows before they split again.
+#: Split pages are filled to this share, to leave room for new rows before they split again.
 FILL = 0.6
 #: The number under which the directory is kept; pages count from 1.
 DIRECTORY = 0
@@ -45,7 +44,7 @@ class Blobs(Protocol):
         """Keep a blob."""
 
     def remove(self, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove a blob, which must exist."""
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ def _in_memory(rows: Iterable[Row]) -> InMemoryStore:
 class PagedRows(BytesStore):
     """An ordered map in pages. Updates wait in their pages until commit() writes the changed ones.
 
-    It has no offset and persists nothing: Spark's checkpoint does, with all else of the micro-batch.
+    It has no offset and persists nothing: Spark's checkpoint does, together with the rest of the micro-batch.
     """
 
     persistent = True
@@ -101,7 +100,7 @@ class PagedRows(BytesStore):
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """A scan holds them in memory too: pages cannot be read again as they were."""
+        """A scan, too, holds them in memory: earlier versions of pages cannot be read again."""
         found: list[Row] = []
         first = 0 if start is None else bisect_right(self._firsts, start) - 1
         for page in self._pages[first:]:
@@ -114,7 +113,7 @@ class PagedRows(BytesStore):
 
     @override
     def approximate_num_entries(self) -> int:
-        """Pages that were not read count as the average of those that were."""
+        """Pages that are not loaded count as the average of the loaded ones."""
         read = [page.rows.approximate_num_entries() for page in self._pages if page.rows is not None]
         return sum(read) * len(self._pages) // len(read) if read else 0
 
@@ -124,7 +123,7 @@ class PagedRows(BytesStore):
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Write the changed pages. Spark makes it one step with all else of the task."""
+        """Write the changed pages. Spark makes this atomic with the rest of the task's state."""
         before = list(self._firsts), dict(self._marks)
         self._marks.update(marks)
         for page, rows in self._changed():

@@ -1,23 +1,24 @@
 """The format of records in Spark: many of one task packed into one Arrow stream, which is one value of one row.
 
-A shuffle of single records costs Python a row each, there and back; a packed one costs a row for thousands.
+A shuffle of single records costs Python one row per record in both directions; a packed one costs one row for
+thousands.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.topology.records import Headers, RawRecord
+from penstock.topology.records import RawRecord, SentRecord
 
-#: Kafka's record, as Spark's source gives it (with timestamps in ms) and as tasks send it. offset: -1 for what is sent;
-#: partition: -1 where the producer shall choose; timestamp: null where the producer shall set it.
+#: Kafka's record, as read by Spark's source (with timestamps in ms) and as sent by tasks. For sent records, offset is
+#: -1; partition is -1 and timestamp is null if the producer sets them.
 RECORD_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -29,32 +30,24 @@ RECORD_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-#: The same in Spark's words.
+#: The same in Spark's DDL.
 RECORD_DDL = (
     "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
-#: The columns, in Spark's words, that take records to Python: headers as a text. To see how large a batch has become
-#: Spark asks each column after each record, and a list takes as long to answer as the batch has records by then, with
-#: headers or without: measured, two thirds of all that Java did.
+#: The columns, in Spark's SQL, that pass records to Python, with headers as text. Spark computes the size of each
+#: column after each record, and for a list column that takes time proportional to the records so far, with or without
+#: headers: it took two thirds of Java's time.
 TO_PYTHON = (*RECORD_SCHEMA.names[:-1], "to_json(headers) AS headers")
 
-#: Rows of packed records: the task (see pack_by_task), where the records come from, the first one's offset.
+#: Rows of packed records: the task (see pack_by_task), the source topic, the first record's offset.
 PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
+#: A function for DataFrame.mapInArrow.
+MapInArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _ARROW_TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-#: What packs_of and send_all put into one value: enough to make rows few, little enough to hold several in memory.
+#: Records that packs_of and send_all pack into one value: enough for few rows, but small enough to hold several in
+#: memory.
 PACK_RECORDS_MAX = 20_000
-
-
-class SentRecord(NamedTuple):
-    """A serialized record on its way to a topic; timestamp in ms, None where the producer sets it."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    timestamp: int | None
-    headers: Headers
 
 
 def pack(records: pa.RecordBatch) -> bytes:
@@ -111,7 +104,7 @@ def _by_bucket(batch: pa.RecordBatch, buckets: int) -> Iterator[tuple[int, pa.Re
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Split a batch by topic and partition, in the order of records; Spark hardly ever mixes them in one."""
+    """Split a batch by topic and partition, in the order of records; Spark rarely mixes them in one batch."""
     topics, partitions = batch.column("topic"), batch.column("partition")
     pairs = list(dict.fromkeys(zip(topics.to_pylist(), partitions.to_pylist(), strict=True)))
     for topic, partition in pairs:
@@ -123,7 +116,7 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBat
 
 
 def messages(batch: pa.RecordBatch) -> list[RawRecord]:
-    """Return the records of a batch as what a source consumes."""
+    """Return the records of a batch as messages for a source."""
     return list(map(RawRecord, *columns(batch)))
 
 

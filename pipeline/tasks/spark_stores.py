@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.buffers.time_ordered_buffers import HEADERS
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.memory_store import MemoryLRUCache
 from penstock.statestore.rows.bytes_store import NO_MARKS, Marks
@@ -30,7 +30,7 @@ class TaskState(Protocol):
         """Keep a blob."""
 
     def remove(self, store: str, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove a blob, which must exist."""
 
 
 class StoreBlobs:
@@ -49,7 +49,7 @@ class StoreBlobs:
         self._state.write(self._store, number, data)
 
     def remove(self, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove a blob, which must exist."""
         self._state.remove(self._store, number)
 
 
@@ -66,7 +66,7 @@ class PersistentLRUCache(MemoryLRUCache):
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Reads change the order too, so the blob is always written."""
+        """Reads, too, change the order, so the blob is always written."""
         super().commit(changelog_offset, marks)
         self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
 
@@ -99,7 +99,8 @@ class SparkStores:
         return build_store(builder, self._task, None, cache, open_rows=open_rows)
 
     def _suppress_buffer(self, builder: StoreBuilder, blobs: StoreBlobs) -> Any:
-        # Also one without a changelog: the local engine keeps it in memory, Spark's task is gone after a micro-batch.
+        # Also one without a changelog: the local engine keeps it in memory, but on Spark the task ends with the
+        # micro-batch.
         store = build_store(replace(builder, logging=True), self._task, None, None)
         image = self._images[builder.name] = PagedRows(blobs)
         rows = image.rows(None, None)

@@ -25,16 +25,15 @@ from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
-from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.records import Headers, Message, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, StampedRecord, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 
-from .record_batches import SentRecord
 from .spark_stores import SparkStores, TaskState
 
 log = logging.getLogger(__name__)
 
-#: Where a task keeps its own blob: no store has this name.
+#: The name for a task's own blob; no store has it.
 OWN_STORE, OWN_BLOB = "", 0
 
 
@@ -51,9 +50,9 @@ class TaskPlan:
 
 
 class SparkTask(TaskContext):
-    """It runs on an executor. wall_clock_ms: the clock; state: what the task remembers.
+    """Runs on an executor. wall_clock_ms: the clock; state: the task's saved state.
 
-    send: see TaskContext; without it, what is sent waits for take_sent().
+    send: see TaskContext; without it, sent records wait for take_sent().
     """
 
     def __init__(
@@ -65,7 +64,8 @@ class SparkTask(TaskContext):
         send: Callable[..., None] | None = None,
     ) -> None:
         super().__init__(TaskId(plan.topology.subtopology, partition), plan.config)
-        self.send = send or self._keep  # type: ignore[method-assign]
+        if send is not None:
+            self.send = send  # type: ignore[method-assign]
         self.async_calls = TurnedCalls(asyncio.new_event_loop)
         self._sent: list[SentRecord] = []
         self._plan = plan
@@ -91,7 +91,7 @@ class SparkTask(TaskContext):
         self.compiled.init()
         self._made_by_init = len(self._schedules[Punctuation.WALL_CLOCK_TIME])
         if own:
-            if "memories" in own:  # not with what was handed over from the local engine, which keeps none
+            if "memories" in own:  # not after a handover from the local engine, which saves none
                 self.compiled.recall(own["memories"])
             for topic, time_ms in own["partition_times"].items():
                 self.compiled.sources[topic].partition_time_ms = time_ms
@@ -136,7 +136,7 @@ class SparkTask(TaskContext):
             self._punctuate_stream_time()
 
     def _process_merged(self, batches: Mapping[str, Sequence[Message]]) -> None:
-        """Process several topics' records, that with the lowest timestamp next (Kafka Streams: PartitionGroup)."""
+        """Process several topics' records in timestamp order (Kafka Streams: PartitionGroup)."""
         sources = {topic: self.compiled.sources[topic] for topic in batches}
         waiting = {topic: _stamped(sources[topic], messages) for topic, messages in batches.items()}
         order = count()
@@ -158,13 +158,13 @@ class SparkTask(TaskContext):
 
     def _punctuate_stream_time(self) -> None:
         if self.stream_time_ms >= 0 and self._schedules[Punctuation.STREAM_TIME]:
-            self.compiled.waiting.drain_all()  # not before the record that it comes behind
+            self.compiled.waiting.drain_all()  # not before the waiting records that it must follow
             self._queues[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
 
     def next_wall_clock_punctuation_ms(self) -> int | None:
         """Return when the next punctuation by the wall clock is due (ms since the epoch), None if none is scheduled.
 
-        Of those that init() has scheduled: the others end with the micro-batch.
+        Only those scheduled by init() count; others end with the micro-batch.
         """
         made = self._schedules[Punctuation.WALL_CLOCK_TIME][: self._made_by_init]
         return min((schedule.due_ms for schedule in made if not schedule.cancelled), default=None)
@@ -173,15 +173,7 @@ class SparkTask(TaskContext):
         """Flush the caches downstream and save everything in Spark's state."""
         if self._stores is None or self._state is None:
             return
-        waiting, flushes = self.compiled.waiting, 0
-        while flushes < 2 or waiting:  # the second time sends what flushing a later store has put into an earlier one
-            waiting.drain_all()
-            flushes += 1
-            for name, store in self._stores.by_name.items():
-                try:
-                    store.flush()
-                except BaseException as error:  # noqa: BLE001 - raised with the operator's name
-                    self.compiled.errors.raise_flush_failure(name, error)
+        self.compiled.flush(self._stores.by_name)
         self._stores.commit()
         self._state.write(OWN_STORE, OWN_BLOB, orjson.dumps(self._own()))
 
@@ -211,7 +203,7 @@ class SparkTask(TaskContext):
     @property
     @override
     def state_dir(self) -> Path:
-        """Refuse: files on an executor's disk do not exist in the next micro-batch."""
+        """Raise: files on an executor's disk do not exist in the next micro-batch."""
         raise StreamsError(
             "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
         )
@@ -219,7 +211,7 @@ class SparkTask(TaskContext):
     @property
     @override
     def streams_metrics(self) -> StreamsMetrics:
-        """Refuse: they would not be visible."""
+        """Raise: they would not be visible."""
         raise StreamsError(
             "A processor cannot add metrics on Spark, where tasks live for one micro-batch. Use Spark's own metrics, "
             "or run it with --engine local"
@@ -235,19 +227,12 @@ class SparkTask(TaskContext):
             raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
         return self._stores.by_name[name]
 
-    def _keep(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        self._sent.append(SentRecord(topic, partition, key, value, timestamp, headers))
+    @override
+    def send(self, topic: str, *rest: Any) -> None:
+        self._sent.append(SentRecord(topic, *rest))
 
     def take_sent(self) -> list[SentRecord]:
-        """Return what was sent since the last call."""
+        """Return the records sent since the last call."""
         sent, self._sent = self._sent, []
         return sent
 
@@ -255,7 +240,7 @@ class SparkTask(TaskContext):
     def log_change(
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
-        """Write to Spark's state: it is the log."""
+        """Write to Spark's state, which replaces the changelog."""
         if self._stores is not None:
             self._stores.log_change(store_name, key, value)
 
@@ -271,7 +256,7 @@ class SparkTask(TaskContext):
 
     @override
     def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Stream time punctuates with the first record, the wall clock after the first interval."""
+        """By stream time, first with the first record; by wall clock, after one interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms() + interval_ms
         schedule = self._queues[punctuation].schedule(due_ms, interval_ms, callback)
         self._schedules[punctuation].append(schedule)
@@ -289,7 +274,7 @@ class SparkTask(TaskContext):
 
 
 def _stamped(source: CompiledSource, messages: Sequence[Message]) -> Iterator[StampedRecord]:
-    """Yield the records of one topic with their timestamps, each deserialized when it is its turn to wait."""
+    """Yield the records of one topic with their timestamps, deserialized one by one."""
     for message in messages:
         record = source.stamp(message)
         if record is not None:

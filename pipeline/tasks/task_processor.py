@@ -18,7 +18,7 @@ from typing_extensions import override
 from penstock.topology.records import Message
 
 from .kafka_sink import open_sink
-from .record_batches import by_partition, messages, pack, sent_batches, unpack
+from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
 from .spark_task import SparkTask, TaskPlan
 
 #: The only state variable: a task's whole state, in blobs by store and number.
@@ -27,7 +27,8 @@ KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number
 VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
 OUTPUT_DDL = "records binary"
 #: Net new objects between two collections of the youngest generation, and between those of the older ones. Python's
-#: own, 700 and 10, cost a sixth of the time of a Python on Spark. Cycles of users' functions wait: some 50 MB at most.
+#: defaults, 700 and 10, cost a sixth of a Python process's time on Spark. Cycles of users' functions wait: about 50 MB
+#: at most.
 COLLECTION_THRESHOLDS = (300_000, 50, 50)
 
 
@@ -70,8 +71,8 @@ class SparkState:
 class TaskProcessor(StatefulProcessor):
     """Runs the tasks of a sub-topology; the grouping key: see record_batches.pack_by_task.
 
-    buckets: how many tasks share a partition. has_alarm: wake tasks by a timer when one of their punctuations is due by
-    the wall clock, though no record comes. mixed: the source may give records of a partition out of their order.
+    buckets: how many tasks share a partition. has_alarm: wake tasks by a timer when a wall-clock punctuation is due,
+    even without records. mixed: the source may return a partition's records out of order.
     """
 
     def __init__(self, plan: TaskPlan, buckets: int = 1, has_alarm: bool = False, mixed: bool = False) -> None:
@@ -96,7 +97,7 @@ class TaskProcessor(StatefulProcessor):
         return self._run(key[0], _unpacked(rows, self._mixed))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Let a task punctuate by the wall clock, which is all that an expired timer says."""
+        """Run a task's wall-clock punctuations, the only reason for a timer."""
         return self._run(key[0], {})
 
     @few_collections()
@@ -113,7 +114,7 @@ class TaskProcessor(StatefulProcessor):
             task.close()
 
     def _set_alarm(self, due_ms: int | None) -> None:
-        """Have one timer at due_ms, or none; one that has just expired removes Spark itself."""
+        """Set one timer at due_ms, or none. Spark itself removes an expired timer."""
         timers = set(self._handle.listTimers())
         for other in timers - {due_ms}:
             self._handle.deleteTimer(other)
@@ -126,7 +127,7 @@ class TaskProcessor(StatefulProcessor):
 
 
 def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
-    """Return the records by topic, in the order of offsets, however the shuffle has brought them.
+    """Return the records by topic, in the order of offsets, regardless of the shuffle's order.
 
     mixed: they were not in that order before the shuffle either.
     """
@@ -141,8 +142,8 @@ def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
     return found
 
 
-def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields what it sends."""
+def run_stateless(plan: TaskPlan) -> MapInArrow:
+    """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields the sent records."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for task in _processed(plan, batches):
@@ -151,12 +152,10 @@ def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterat
     return run
 
 
-def run_stateless_to_kafka(
-    plan: TaskPlan, settings: Mapping[str, Any]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that runs a stateless sub-topology, writes what it sends, and yields nothing.
+def run_stateless_to_kafka(plan: TaskPlan, settings: Mapping[str, Any]) -> MapInArrow:
+    """Return a function for mapInArrow that runs a stateless sub-topology, writes the sent records, and yields nothing.
 
-    Where it is processed: the way through Spark to a sink costs more than all else.
+    It writes where it processes: the path through Spark to a sink costs more than everything else.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

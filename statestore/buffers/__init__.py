@@ -1,1 +1,1 @@
-"""Buffers of records that wait for a time: suppress, and joins with a grace period."""
+"""Buffers of records until a time: suppress, and joins with a grace period."""

@@ -1,4 +1,4 @@
-"""The bytes in which buffered records stand in changelogs (Kafka Streams: BufferValue, ProcessorRecordContext).
+"""The changelog format of buffered records (Kafka Streams: BufferValue, ProcessorRecordContext).
 
 All numbers are big-endian:
 
@@ -7,7 +7,8 @@ All numbers are big-endian:
     value       context, prior value (sized), old value (sized, -2: same as prior), new value (sized)
     sized       length (4), bytes; -1 for null
 
-In a changelog, 8 bytes with the buffer time follow; in the rows of a join buffer, which are our own, the source:
+In a changelog, 8 bytes with the buffer time follow. In the rows of a join buffer, Penstock's own format, the source
+follows:
 
     source      key of the input record (sized), its value (sized)
 """
@@ -28,13 +29,10 @@ _context = struct.Struct(">qq")
 _null = _int.pack(NULL)
 _same_as_prior = _int.pack(SAME_AS_PRIOR)
 _no_headers = _int.pack(0)
-#: How many more bytes a value without headers has than Kafka Streams counts for it: the sizes of its parts, the number
-#: of headers.
-UNCOUNTED_BYTES = 20
 
 
 class BufferValue(NamedTuple):
-    """What is buffered of a record; prior is the value that was there before the key was buffered."""
+    """A buffered record; prior is the key's value before it was buffered."""
 
     prior: bytes | None
     old: bytes | None
@@ -43,13 +41,11 @@ class BufferValue(NamedTuple):
 
     def serialize(self) -> bytes:
         """Return the bytes, without a buffer time."""
-        prior, old, new, context = self
-        headers = serialize_headers(context[4]) if context[4] else _no_headers
-        return join_parts(context[0], context[1], (context[3] or "").encode(), context[2], headers, prior, old, new)
+        return serialize_value(*self)
 
     @classmethod
     def deserialize(cls, data: bytes) -> tuple[BufferValue, int]:
-        """Return the value and where in data it ends."""
+        """Return the value and its end in data."""
         context, at = deserialize_context(data)
         prior, at = _read_sized(data, at)
         if _int.unpack_from(data, at)[0] == SAME_AS_PRIOR:
@@ -60,12 +56,18 @@ class BufferValue(NamedTuple):
         return cls(prior, old, new, context), at
 
     def size(self) -> int:
-        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate).
-
-        Without headers: that of its bytes less UNCOUNTED_BYTES.
-        """
+        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate)."""
         old = b"" if self.old is None or self.old == self.prior else self.old
         return len(self.prior or b"") + len(old) + len(self.new or b"") + context_size(self.context)
+
+
+def serialize_value(
+    prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext
+) -> bytes:
+    """Return the bytes of a BufferValue with these fields."""
+    timestamp, offset, partition, topic, headers, _, _ = context
+    with_headers = serialize_headers(headers) if headers else _no_headers
+    return join_parts(timestamp, offset, (topic or "").encode(), partition, with_headers, prior, old, new)
 
 
 def _join_parts(
@@ -92,7 +94,7 @@ def serialize_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def deserialize_context(data: bytes) -> tuple[ProcessorRecordContext, int]:
-    """Return the record context at the beginning of data and where it ends."""
+    """Return the record context at the start of data, and its end."""
     timestamp, offset = _context.unpack_from(data)
     topic, at = _read_sized(data, _context.size)
     partition, count = struct.unpack_from(">ii", data, at)
@@ -112,7 +114,7 @@ def serialize_source(context: ProcessorRecordContext) -> bytes:
 
 
 def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> ProcessorRecordContext:
-    """Return the context with the input record's key and value that are in data at a place, if there are any."""
+    """Return the context with the input record's key and value, which are at an offset of data, if it has them."""
     if at == len(data):  # restored from a changelog
         return context
     key, at = _read_sized(data, at)
@@ -122,8 +124,9 @@ def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> Proces
 
 def context_size(context: ProcessorRecordContext) -> int:
     """Return the size in bytes that Kafka Streams counts for a record context."""
-    headers = sum(len(name) + len(value or b"") for name, value in context.headers or ())
-    return 8 + 8 + len(context.topic or "") + 4 + headers
+    size = 8 + 8 + 4 + len(context[3] or "")
+    headers = context[4]
+    return size + sum(len(name) + len(value or b"") for name, value in headers) if headers else size
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -1,4 +1,4 @@
-"""What a cache of window or session rows knows of one record key.
+"""The index by record key of a cache of window or session rows.
 
 Cache keys are tuples of the record key and the row's times, so that the keys of one record key sort by time.
 """
@@ -13,52 +13,55 @@ from penstock.topology.context.store_interfaces import STAMP
 
 from .thread_cache import NamedCache
 
-#: A record key and the times of a row: (key, window start) or (key, session end, session start).
+#: The cache key of a row: (key, window start) or (key, session end, session start).
 CacheKey = tuple[Any, ...]
-#: read(cache key from which on) -> (cache key, value) of all later rows of the record key in the store below.
+#: read(cache key) -> (cache key, value) of this and all later rows of the record key in the store below.
 ReadRows = Callable[[CacheKey], Iterable[tuple[CacheKey, Any]]]
 
 
 class CachedRows:
-    """Finds the cached rows of a record key, and takes those of the store below into the cache.
+    """Finds the cached rows of a record key, and loads those of the store below into the cache.
 
-    Once the rows of a key have been taken in, a fetch need not ask the store below any more: from then on all changes
-    of the key go through the cache, until something is evicted. Rows taken in (and not put since) are hidden when they
-    expire, as they are below; what was put through the cache is not, as in Kafka Streams.
+    Once the rows of a key are loaded, a fetch need not read the store below: all later changes of the key go through
+    the cache, until something is evicted. Loaded rows (not put since) are hidden when they expire, as in the store
+    below; rows put through the cache are not, as in Kafka Streams.
     """
 
     def __init__(self, cache: NamedCache, deleting: Set[Any]) -> None:
         self._cache = cache
         self._deleting = deleting
-        self._by_key: dict[Any, list[CacheKey]] | None = None
+        #: The cache keys by record key, in order; None until a fetch needs them.
+        self.by_key: dict[Any, list[CacheKey]] | None = None
         self._added = 0
-        self._complete: dict[Any, CacheKey] = {}  # from where on the cache has all rows of a record key
+        self._complete: dict[
+            Any, CacheKey
+        ] = {}  # the start of the range of which the cache has all rows, by record key
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
 
-    @property
-    def rests(self) -> bool:
-        """Whether put has nothing to note."""
-        return self._by_key is None and not self.taken_in
-
     def hidden(self, cache_key: CacheKey) -> bool:
-        """Return whether a row that has expired must not be seen: it was taken in, and not changed since."""
+        """Return whether an expired row must be hidden: it was loaded, and not changed since."""
         if cache_key not in self.taken_in:
             return False
         cell = self._cache.entries.get(cache_key)
         return cell is None or not cell[STAMP]
 
     def sent(self, changes: Iterable[Sequence[Any]]) -> None:
-        """Note that changed rows go to the store below: from now on they are rows that were put, and are seen."""
+        """Note that changed rows are written below: from now on they count as put, and are visible."""
         if self.taken_in:
             self.taken_in.difference_update([change[0] for change in changes])
 
     def put(self, cache_key: CacheKey) -> None:
-        """Note a cache key that is about to be put into the cache."""
+        """Index a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if self._by_key is not None and cache_key not in self._cache.entries:
-            self._add(self._by_key, cache_key)
+        if cache_key not in self._cache.entries:
+            self.added(cache_key)
+
+    def added(self, cache_key: CacheKey) -> None:
+        """Note a cache key that is new in the cache."""
+        if self.by_key is not None:
+            self._add(self.by_key, cache_key)
 
     def _add(self, by_key: dict[Any, list[CacheKey]], cache_key: CacheKey) -> None:
         self._added += 1
@@ -67,39 +70,39 @@ class CachedRows:
             keys.append(cache_key)
             return
         at = bisect_left(keys, cache_key)
-        if keys[at] != cache_key:  # one that was evicted may still be listed
+        if keys[at] != cache_key:  # an evicted key may still be listed
             keys.insert(at, cache_key)
 
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
-        """Return the cache keys with low <= key < high of low's record key that are cached, by time; None is open."""
+        """Return the cached keys with low <= key < high of low's record key, by time; None is open."""
         entries = self._cache.entries
-        keys = self._index().get(low[0])
+        keys = self.index().get(low[0])
         if not keys or keys[-1] < low:
             return ()
         last = len(keys) if high is None else bisect_left(keys, high)
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
-    def _index(self) -> dict[Any, list[CacheKey]]:
-        """Return the cache keys by record key: built on first use, and rebuilt when half of them may be gone."""
+    def index(self) -> dict[Any, list[CacheKey]]:
+        """Return the cache keys by record key; built on first use, and rebuilt when half of them may be evicted."""
         cache = self._cache
-        if self._by_key is None or self._added > 1000 + len(cache.entries):
-            self._by_key = {}
+        if self.by_key is None or self._added > 1000 + len(cache.entries):
+            self.by_key = {}
             for cache_key in cache.entries:
-                self._by_key.setdefault(cache_key[0], []).append(cache_key)
-            for keys in self._by_key.values():
+                self.by_key.setdefault(cache_key[0], []).append(cache_key)
+            for keys in self.by_key.values():
                 keys.sort()
             self._added = 0
-        return self._by_key
+        return self.by_key
 
     def take_in(self, low: CacheKey, read: ReadRows) -> bool:
-        """Take the rows of low's record key from low on into the cache; return False if it has no room for them."""
+        """Load the rows of low's record key, from low on, into the cache; return False if it has no room for them."""
         cache = self._cache
         if cache.evictions != self._evictions:
             self._forget()
         complete = self._complete.get(low[0])
         if complete is not None and complete <= low:
             return True
-        by_key = self._index()
+        by_key = self.index()
         for cache_key, value in read(low):
             if cache_key not in cache.entries and cache_key not in self._deleting:
                 self._add(by_key, cache_key)
@@ -114,14 +117,14 @@ class CachedRows:
         return True
 
     def _forget(self) -> None:
-        """Something was evicted: of no key it is known any more whether all of its rows are cached."""
+        """After an eviction no record key is known to have all its rows in the cache."""
         self._evictions = self._cache.evictions
         self._complete.clear()
         entries = self._cache.entries
         self.taken_in.difference_update([key for key in self.taken_in if key not in entries or entries[key][STAMP]])
 
     def clear(self) -> None:
-        """Forget everything: the cache was cleared."""
-        self._by_key = None
+        """Clear the index: the cache was cleared."""
+        self.by_key = None
         self._complete.clear()
         self.taken_in.clear()

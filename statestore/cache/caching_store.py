@@ -1,9 +1,9 @@
-"""Stores behind the record cache: what all of them share, and the key-value one (Kafka Streams: CachingKeyValueStore).
+"""Stores behind the record cache: their common part, and the key-value store (Kafka Streams: CachingKeyValueStore).
 
-The cache keeps held values (values.py): a put makes the bytes of a value, or knows that they can be made. At a flush
-each changed key is written below and to the changelog, and only then sent downstream, with the record context of its
-last put. get and put are closures over the cache's dicts, because they are called for each record; a fused source does
-what they do in line (topology/run/fusion.py), through cells().
+The cache keeps held values (values.py): a put serializes the value, or knows that it can be serialized. A flush writes
+each changed key to the store below and to the changelog, and only then sends it downstream, with the record context of
+its last put. get and put are closures over the cache's dicts, because they are called for every record. A fused source
+has their code inline (topology/run/fusion.py), through cells().
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from penstock.kernel import rows as compiled
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,
@@ -31,17 +32,18 @@ from penstock.topology.context.store_interfaces import (
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
-from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import Inline, Serdes, inline
+from penstock.topology.records import Headers, Message, ValueAndTimestamp
+from penstock.topology.serdes.serdes import Inline, Serdes, inline, same
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
 from ..stores.key_value_store import KeyValueStore
+from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
 from ..stores.values import Values
+from .cached_rows import CachedRows
 from .thread_cache import Changed, ThreadCache
 
-#: By Serde.exact, or private, of the serdes whose objects the kernel knows: their type. Whether one can be written is
-#: then up to it.
+#: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
 NATIVE: Mapping[Any, type] = {
     Serdes.int64().exact: int,
     Serdes.string().exact: str,
@@ -49,19 +51,20 @@ NATIVE: Mapping[Any, type] = {
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
 }
-#: What caching stores have as closures over the cache's dicts.
-CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held")
+#: Methods of caching stores that are closures over the cache's dicts.
+CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
-#: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
-#: sends the first ones, and the others are sent afterwards.
+#: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
+#: downstream, the others are sent afterwards.
 Follower = Callable[[str, int, Callable[[int], None]], int]
 
 
 class CachingStore(StateStore):
-    """Puts wait in a cache. A subclass says what a cache key is and how an entry is written and read below.
+    """Keeps puts in a cache. A subclass defines the cache keys, and how entries are written to and read from the store
+    below.
 
-    Cells have held values, and so do all entries here; see Values.
+    Cells and entries contain held values; see Values.
     """
 
     caching = True
@@ -70,23 +73,56 @@ class CachingStore(StateStore):
     values: Values
 
     def __init__(self, cache: ThreadCache) -> None:
-        # StateStore.__init__ has run: the store below is there
+        # StateStore.__init__ has run: the store below exists
         self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
-        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
+        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken, but may not have written yet
         self._listener: FlushListener | None = None
         self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
-        #: See Follower; asked once for each flush.
+        #: See Follower; called once per flush.
         self.follower: Follower | None = None
         self._send_old_values = False
+        #: penstock.kernel's StoredEntries, None where rows are not its own.
+        self._stored: Any = None
+
+    def _compile(self, segments: Segments | None, cached: CachedRows | None) -> None:
+        """Let the kernel's StoredEntries read and write the rows below, if they are the kernel's own.
+
+        segments, cached: of a window or session store.
+        """
+        buffer, values = self.rows.compiled_rows, self.values
+        latest = None if segments is None else segments.latest
+        if buffer is None or self.builder.plain_values:
+            return
+        if segments is not None and (latest is None or segments.indexed):
+            return
+        native = NATIVE.get(self.serdes.exact_value)
+        self._stored = compiled.StoredEntries(
+            buffer,
+            latest,
+            segments,
+            0 if segments is None else segments.schema.suffix.size - LONG.size,
+            values.with_timestamp,
+            self.serdes.decode_value if values.exact else None,
+            None if values.bytes_of is same else values.bytes_of,
+            native is int,
+            self.name,
+            self.task.log_change,
+            self._write_each,
+        )
+        vars(self).update(_read_entry=self._stored)
+        row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None
+        read = None if values.exact else values.read
+        table: Any = self._cache.table
+        table.loads(self._stored, self._deleting, cached, read, row_type)
 
     @property
     def cache_bytes(self) -> float:
-        """Estimated size of what the cache holds of this store."""
+        """Estimated size of this store's cached entries."""
         return self._cache.size_bytes
 
     @abstractmethod
     def _write_entry(self, key: Any, held: Any) -> None:
-        """Write an entry below and to the changelog, None to delete."""
+        """Write an entry to the store below and the changelog; None deletes it."""
 
     @abstractmethod
     def _log_key(self, key: Any) -> bytes:
@@ -98,7 +134,7 @@ class CachingStore(StateStore):
 
     @abstractmethod
     def _read_entry(self, key: Any) -> Any:
-        """Return the entry below."""
+        """Return the entry of the store below."""
 
     def _entry_size(self, key: Any, held: Any) -> int:
         """Return the serialized size of an entry in bytes."""
@@ -111,7 +147,7 @@ class CachingStore(StateStore):
         return True
 
     def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function from a cache key to a value; load(cache key): the entry of what is not cached."""
+        """Return the function from a cache key to a value; load(cache key): reads an entry that is not cached."""
         get_cell, deleting, read = self._cache.entries.get, self._deleting, self.values.read
 
         def get(key: Any) -> Any:
@@ -124,19 +160,19 @@ class CachingStore(StateStore):
         return get
 
     def _forwarded_getter(self) -> Callable[[Any], Any]:
-        """Return the function from a cache key to the value that was last sent downstream."""
+        """Return the function from a cache key to the value last sent downstream."""
         get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
 
         def get_forwarded(key: Any) -> Any:
             cell = get_cell(key)
-            if cell is not None and not cell[STAMP]:  # nothing waits: it is what is below
+            if cell is not None and not cell[STAMP]:  # no pending change: it equals the store below
                 return read(cell[VALUE])
             return None if key in deleting else read(find(key))
 
         return get_forwarded
 
-    def _putter(self) -> Callable[[Any, Any], None]:
-        """Return the function that puts an entry under a cache key."""
+    def _putter(self, added: Callable[[Any], None] | None = None) -> Callable[[Any, Any], None]:
+        """Return the function that puts an entry under a cache key; added(cache key): what to do about a new one."""
         task, cache = self.task, self._cache
         entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
         make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
@@ -156,9 +192,20 @@ class CachingStore(StateStore):
                 stamp = next_stamp()
                 cell = entries[key] = new_cell(held, stamp, task.timestamp, task.headers, task.message, False, key)
                 make_dirty(cell)
+                if added is not None:
+                    added(key)
                 cache.grown()
 
-        return put
+        def put_compiled(key: Any, held: Any) -> None:
+            if put_cell(key, held, task.timestamp, task.headers, task.message):
+                if added is not None:
+                    added(key)
+                cache.grown()
+
+        if cache.table is None:
+            return put
+        put_cell = cache.table.put
+        return put_compiled
 
     def _cells(
         self, load: Callable[[Any], Cell], record_key: Callable[[Inline], Inline], timestamped: bool = True
@@ -178,14 +225,14 @@ class CachingStore(StateStore):
         )
 
     def flush(self) -> None:
-        """Send each changed key on, in the order of the last puts; see StateStore.flush."""
+        """Write and forward each changed key, in the order of the last puts; see StateStore.flush."""
         if self._cache.dirty:
             self._send(self._cache.take_dirty())
 
     def _send(self, changes: Sequence[Changed]) -> None:
-        """Send changed entries on: first all of them below and to the changelog, then all of them downstream.
+        """Send changed entries: first all of them to the store below and the changelog, then all of them downstream.
 
-        What is downstream may read this store, or change it.
+        Operators downstream may read or change this store.
         """
         task = self.task
         deleted = {change[0] for change in changes if change[1] is None}
@@ -200,42 +247,58 @@ class CachingStore(StateStore):
                 if self.follower is not None:
                     changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
                 self._send_downstream(changes, olds, self._listener)
-            task.timestamp, task.headers, task.message = context  # where it fails, the task knows the record of it
+            task.timestamp, task.headers, task.message = (
+                context  # not after an error: the task then has the failed record
+            )
         finally:
             self._deleting -= deleted
 
     def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
-        """Return the changes and the value that each replaces, which is None unless old values are sent.
+        """Return the changes and the held values that they replace, which are None unless old values are sent.
 
-        Without those keys that came and went since the last flush: they leave no trace.
+        Keys that were both added and deleted since the last flush are left out.
         """
-        find, read, send_old = self._read_entry, self.values.read, self._send_old_values
+        find, send_old = self._read_entry, self._send_old_values
         if not send_old and not deletes:
             return changes, repeat(None)
-        found = [(change, find(change[0]) if send_old or change[1] is None else None) for change in changes]
-        found = [(change, old) for change, old in found if change[1] is not None or old is not None]
-        return [change for change, _ in found], [read(old) if send_old else None for _, old in found]
+        if self._stored is not None:
+            found: tuple[list[Changed], list[Any]] = self._stored.with_old(changes, send_old)
+            return found
+        kept, olds = [], []
+        for change in changes:
+            key, held = change[:2]
+            old = find(key) if send_old or held is None else None
+            if held is not None or old is not None:
+                kept.append(change)
+                olds.append(old if send_old else None)
+        return kept, olds
 
     @override
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
         self._downstream = send
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """Write changed entries below and to the changelog."""
+        """Write changed entries to the store below and to the changelog."""
+        if self._stored is not None and (self.values.logs_value or self.values.logs_value_and_timestamp):
+            self._stored.write(changes)
+        else:
+            self._write_each(changes)
+
+    def _write_each(self, changes: Iterable[Changed]) -> None:
         task, write = self.task, self._write_entry
-        for key, value, task.timestamp, task.headers, task.message in changes:
-            write(key, value)
+        for key, held, task.timestamp, task.headers, task.message in changes:
+            write(key, held)
 
     def _send_followed(
         self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
     ) -> tuple[Sequence[Changed], Iterator[Any]]:
-        """Send the first changes on, as many as the follower wants to see; returns the others and their old values."""
+        """Send as many changes as the follower traces; return the others and their old values."""
 
         def send(count: int) -> None:
             self._send_downstream(changes[:count], olds, listener)
 
         sent = follower(self.name, len(changes), send)
-        return changes[sent:] if sent else changes, olds  # nearly always none: a flush is not copied for nothing
+        return changes[sent:] if sent else changes, olds  # nearly always none: avoid copying the flush
 
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, read = self.task, self._object_key, self.values.read
@@ -244,7 +307,7 @@ class CachingStore(StateStore):
             return
         for (key, held, timestamp, headers, message), old in zip(changes, olds, strict=False):
             task.timestamp, task.headers, task.message = timestamp, headers, message
-            listener(object_key(key), read(held), old, timestamp, headers)
+            listener(object_key(key), read(held), read(old), timestamp, headers)
 
     @override
     def rollback(self) -> None:
@@ -253,7 +316,7 @@ class CachingStore(StateStore):
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """Raises ProcessorStateError if there are changes that it would drop."""
+        """Raises ProcessorStateError if it would drop changes."""
         if self._cache.dirty:
             raise ProcessorStateError(
                 f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
@@ -271,7 +334,7 @@ class CachingStore(StateStore):
     @override
     def close(self) -> None:
         self._cache.close()
-        for name in CLOSURES:  # what is called from now on finds the closed rows
+        for name in CLOSURES:  # later calls reach the closed rows
             vars(self).pop(name, None)
         super().close()
 
@@ -282,6 +345,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
+        self._compile(None, None)
         self._evicts = builder.backend is StoreBackend.LRU
         get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
         get_sent = self._forwarded_getter()
@@ -334,23 +398,6 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def _write_entry(self, key: bytes, held: Any) -> None:
         self.rows.put(key, self.values.log_held(key, held))
 
-    @override
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """In line for the store of most tables: it runs for each changed key."""
-        if not self.values.logs_value_and_timestamp:
-            super()._write_entries(changes)
-            return
-        task, write, put, name = self.task, self._write_entry, self.rows.put, self.name
-        bytes_of, log_change, pack = self.values.bytes_of, self.task.log_change, LONG.pack
-        for key, held, timestamp, headers, message in changes:
-            if held is None:
-                task.timestamp, task.headers, task.message = timestamp, headers, message
-                write(key, None)
-            else:
-                data, newest = bytes_of(held[0]), held[1]
-                log_change(name, key, data, newest)
-                put(key, pack(newest) + data)  # type: ignore[operator]  # what is held has bytes
-
     def _object_key(self, key: bytes) -> Any:
         return self.serdes.decode_key(key)
 
@@ -367,10 +414,10 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
 
     def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
-        """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
+        """Return the dirty entries of a range as rows. It visits all dirty keys: scans of cached stores are slow."""
         to_row, cache = self.values.to_row, self._cache
         deleting = ((key, None) for key in self._deleting)
-        # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
+        # Clean entries equal the rows below, except those that a bounded store has evicted since.
         looked_at = cache.entries.values() if self._evicts else cache.dirty
         cached = ((cell[KEY], cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again

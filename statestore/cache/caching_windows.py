@@ -1,13 +1,13 @@
 """Window and session stores behind the record cache (Kafka Streams: CachingWindowStore, CachingSessionStore).
 
 Cache keys are (key's bytes, window start) and (key's bytes, session end, session start). As in Kafka Streams, the cache
-hides nothing: what the store below hides because it has expired can still be seen while it is cached.
+hides nothing: a row that the store below hides as expired is still visible while it is cached.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -19,32 +19,32 @@ from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import Inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
+from ..stores.segmented_stores import LONG_MAX, PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
-from ..stores.session_store import PAIR, SessionStore
 from ..stores.state_store import LONG
 from ..stores.store_iterator import Rows
-from ..stores.window_store import LONG_MAX, WINDOW_KEY_SCHEMA, WindowStore
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
 
 _new = tuple.__new__
 _pack_start = WINDOW_KEY_SCHEMA.suffix.pack
-#: Windows no longer than this, a thousand years, end before time does: without the check that _windowed makes.
+#: Windows up to this size, a thousand years, cannot exceed the highest timestamp, so the check of _windowed is skipped.
 SIZE_MAX_MS = 1 << 45
 
 
 class CachingSegments(CachingStore):
-    """What caching window and session stores share: cached rows laid over the rows of a scan."""
+    """The common part of caching window and session stores: cached rows merged into the rows of a scan."""
 
     segments: Segments
 
     def __init__(self, cache: ThreadCache) -> None:
         super().__init__(cache)
         self._cached = CachedRows(self._cache, self._deleting)
+        self._compile(self.segments, self._cached)
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
-        """Iterate over stored rows, in scan order, with the cached ones that are wanted(cache key) laid over them."""
+        """Iterate over stored rows, in scan order, merged with the cached ones for which wanted(cache key) holds."""
         order = self.segments.scan_order
         cached = [(order(row[0]), row if row[1] is not None else None) for row in self._cached_rows(wanted)]
         if not cached:
@@ -67,7 +67,7 @@ class CachingSegments(CachingStore):
                 yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
 
     def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
-        """Return the entries of low's record key from low on as the store below has them."""
+        """Return the entries of low's record key, from low on, in the store below."""
         return self._entries(low[0], self.segments.fetch(low[0], low[1], LONG_MAX))
 
     @abstractmethod
@@ -79,14 +79,12 @@ class CachingSegments(CachingStore):
         return None if row is None else self.values.from_row(row)
 
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
-        """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
+        """Return the function that loads an entry from the rows into the cache, for a fused source."""
         segments, deleting, read = self.segments, self._deleting, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
-        if self._cache.table is not None:
-            self._cache.table.is_of_segments(segments, deleting, self._cached)
 
         def load(key: CacheKey) -> Cell:
-            # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
+            # Most rows are new when they are first read: no row that late was ever written, so the search is skipped.
             if NOTHING_OBSERVED < segments.observed_ms < key[1] or key in deleting:
                 held = None
             else:
@@ -96,8 +94,17 @@ class CachingSegments(CachingStore):
 
         return load
 
-    def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
-        """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
+    def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[Any, ...]]:
+        """Return the rows of a record key with low <= cache key < high: the times of each, and its value.
+
+        The values are the caller's own. low and high have no second number.
+        """
+        if self._stored is not None and not self._deleting and low[1] >= self.segments.visible_from:
+            last = LONG_MAX if high is None else high[1] - 1
+            table: Any = self._cache.table
+            found: list[tuple[Any, ...]] | None = table.key_values(self._cached.index(), low[0], low[1], last)
+            if found is not None:
+                return found
         visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
         latest = self.segments.fetch_latest(low[0], visible[1], LONG_MAX)
         if latest is None:
@@ -110,12 +117,12 @@ class CachingSegments(CachingStore):
         if visible is not low:
             cached = [key for key in cached if key >= visible or not self._cached.hidden(key)]
         entries, read = self._cache.entries, self.values.read
-        found = [(key, entries[key][VALUE]) for key in cached]
+        rows = [(key, entries[key][VALUE]) for key in cached]
         if below:
             known = set(cached) | self._deleting
-            found += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
-            found.sort(key=lambda row: row[0])
-        return [(key, read(held)) for key, held in found if held is not None]
+            rows += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
+            rows.sort(key=lambda row: row[0])
+        return [(*key[1:], read(held)) for key, held in rows if held is not None]
 
     def _send(self, changes: Sequence[Changed]) -> None:
         self._cached.sent(changes)
@@ -143,7 +150,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         WindowStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
-        put_held, hold = self._window_putter(self._putter()), self.values.hold
+        put_held, hold = self._window_putter(self._putter(self._cached.added)), self.values.hold
 
         def put(key: Any, value: Any, window_start: int) -> None:
             put_held(key, hold(value), window_start)
@@ -168,7 +175,8 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
         def put_held(key: Any, held: Any, window_start: int) -> None:
             cache_key = (encode_key(key), window_start)
-            cached.put(cache_key)
+            if cached.taken_in:
+                cached.taken_in.discard(cache_key)
             put(cache_key, held)
 
         return put_held
@@ -188,7 +196,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     @override
     def cells(self) -> Cells:
-        """Only for windows that are still open: it does not look whether a row has expired."""
+        """Only for windows that are still open: it does not check whether a row has expired."""
         return self._cells(self._cell_loader(), self._inline_key)
 
     def _inline_key(self, read: Inline) -> Inline:
@@ -200,42 +208,9 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {times}))", names)
 
     @override
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """In line for the store of most tables: it runs for each changed window."""
-        if not self.values.logs_value_and_timestamp:
-            super()._write_entries(changes)
-            return
-        task, write, name, segments = self.task, self._write_entry, self.name, self.segments
-        bytes_of, log_change = self.values.bytes_of, self.task.log_change
-        put, put_live, pack = segments.put, segments.put_live, LONG.pack
-        windows: dict[int, tuple[bytes | None, bytes]] = {}  # by start: the segment, None if it has expired, and times
-        for key, held, timestamp, headers, message in changes:
-            if held is None:
-                task.timestamp, task.headers, task.message = timestamp, headers, message
-                write(key, None)
-                windows.clear()  # stream time may have advanced
-                continue
-            record_key, start = key
-            window = windows.get(start)
-            if window is None:
-                if start > segments.observed_ms:
-                    windows.clear()
-                window = windows[start] = segments.segment_for(start), pack(start) + b"\0\0\0\0"
-            segment, times = window
-            data, newest = bytes_of(held[0]), held[1]
-            log_key = record_key + times
-            log_change(name, log_key, data, newest)
-            row = pack(newest) + data  # type: ignore[operator]  # what is held has bytes
-            if segment is None:
-                put(log_key, start, row)
-            else:
-                put_live(segment, log_key, row)
-
-    @override
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         record_key = self.serdes.encode_key(key)
-        rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
-        return Rows((cache_key[1], value) for cache_key, value in rows)
+        return Rows(self._key_values((record_key, time_from), (record_key, time_to + 1)))
 
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         stored = super()._scan(time_from, time_to, reverse)
@@ -249,13 +224,14 @@ class CachingSessionStore(CachingSegments, SessionStore):
         SessionStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
         self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
-        put_cached, cached = self._putter(), self._cached
+        put_cached, cached = self._putter(self._cached.added), self._cached
         encode_key = self.serdes.encode_key
 
         def put_held(session: Windowed, held: Any) -> None:
             key, start, end = session
             cache_key = (encode_key(key), end, start)
-            cached.put(cache_key)
+            if cached.taken_in:
+                cached.taken_in.discard(cache_key)
             put_cached(cache_key, held)
 
         vars(self).update(put_held=put_held)
@@ -297,24 +273,10 @@ class CachingSessionStore(CachingSegments, SessionStore):
         return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {{0}}[2], {{0}}[1]))", names)
 
     @override
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
-        """In line for the store of most tables: it runs for each changed session."""
-        if not self.values.logs_value:
-            super()._write_entries(changes)
-            return
-        name, put, log_change = self.name, self.segments.put, self.task.log_change
-        bytes_of, pack = self.values.bytes_of, PAIR.pack
-        for (record_key, end, start), held, timestamp, _headers, _message in changes:
-            log_key = record_key + pack(end, start)
-            data = None if held is None else bytes_of(held)
-            log_change(name, log_key, data, timestamp)
-            put(log_key, end, data)
-
-    @override
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         record_key = self.serdes.encode_key(key)
         rows = self._key_values((record_key, earliest_end), None)
-        return Rows([(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start])
+        return Rows([(_new(Windowed, (key, start, end)), value) for end, start, value in rows if start <= latest_start])
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)

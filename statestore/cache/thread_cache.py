@@ -1,13 +1,13 @@
 """The record cache of one stream thread: ``statestore.cache.max.bytes`` over all its cached stores.
 
-Kafka Streams' ThreadCache and NamedCache. An entry has the bytes of a value, or an object that stands for them (see
-values.py). It is a *cell*, a list that is changed in place, because that is the hottest path there is: an update of a
-cached key costs one look-up and a few assignments. Stores and fused sources read and write the cells directly.
+Kafka Streams' ThreadCache and NamedCache. An entry has the bytes of a value, or an equivalent object (see values.py).
+It is a *cell*, a list that is changed in place, because this is the hottest path: an update of a cached key costs one
+look-up and a few assignments. Stores and fused sources read and write the cells directly.
 
-What an entry costs is what Kafka Streams counts, the serialized key and value and a fixed overhead, so that a
-configured size holds as many entries as it does there; the Python objects take three to five times as much. Serialized
-sizes are sampled, since measuring each entry would cost more than caching it. What was flushed costs what an entry
-read from the store costs there: its record context is dropped.
+The size of an entry is counted as in Kafka Streams: the serialized key and value plus a fixed overhead, so that a
+configured size holds as many entries as there. The Python objects take three to five times as much memory. Serialized
+sizes are sampled, because measuring each entry would cost more than caching it. A flushed entry counts like one read
+from the store: its record context is dropped.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from penstock.kernel import cells as compiled
 from penstock.topology.context.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 from penstock.topology.records import Headers, Message
 
-#: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
+#: Kafka Streams' overhead per entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
 ENTRY_OVERHEAD_BYTES = 45
-#: And for the context of a record that changed it: the topic's name, here taken as 25 characters.
+#: The size of the context of a record that changed it: the topic's name, here assumed to have 25 characters.
 CONTEXT_BYTES = 25
-#: How many entries are serialized to estimate the size of all.
+#: Number of entries serialized to estimate the size of all.
 SAMPLE = 16
-#: A full cache is emptied down to this share, so that evicting and measuring happen once in many puts.
+#: A full cache is emptied down to this share, so that it is evicted and measured only once in many puts.
 EVICT_TO = 0.95
-#: When only dirty entries are left to evict, the longest unchanged of them are sent on: at least this share of all.
+#: If only dirty entries are left to evict, the longest unchanged ones are flushed: at least this share of all.
 FLUSH_SHARE = 8
 
-#: A changed entry as a flush sees it: key, value, timestamp (ms), headers, message.
+#: A changed entry in a flush: key, value, timestamp (ms), headers, message.
 Changed = tuple[Any, Any, int, Headers, Message | None]
 _stamp_of = itemgetter(STAMP)
 _change_of = itemgetter(KEY, VALUE, TIMESTAMP, HEADERS, MESSAGE)
@@ -41,16 +41,16 @@ _change_of = itemgetter(KEY, VALUE, TIMESTAMP, HEADERS, MESSAGE)
 class NamedCache:
     """The part of a ThreadCache that one store uses.
 
-    entries: cell by cache key, the first to come first; dirty: those of them that the store below does not have yet;
-    next_stamp(): the stamp of the next put. table: the kernel's CellTable, None without it. flush(changes): sends
-    changed entries on. size_of(key, value): serialized size in bytes of an entry.
+    entries: cells by cache key, oldest first; dirty: those that the store below does not have yet; next_stamp(): the
+    stamp of the next put. table: the kernel's CellTable, None without it. flush(changes): writes and forwards changed
+    entries. size_of(key, value): serialized size in bytes of an entry.
     """
 
     __slots__ = (
+        "_check_at",
         "_flush",
         "_owner",
         "_size_of",
-        "check_at",
         "dirty",
         "entries",
         "entry_bytes",
@@ -74,8 +74,8 @@ class NamedCache:
         self.table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
         self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
         self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
-        self.check_at = 1
-        self.evictions = 0  # how often entries were dropped
+        self._check_at = 1
+        self.evictions = 0  # number of evictions
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
         self._flush = flush
@@ -87,18 +87,24 @@ class NamedCache:
         return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
 
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
-        """Return what a fused source uses of this cache; of_the_store: the fields of Cells that the store knows."""
+        """Return this cache's interface for a fused source; of_the_store: the fields of Cells given by the store."""
         dirty = self.dirty.append
         return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self.table, **of_the_store)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
-        """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""
+        """Add an entry of the store below (None: no entry), and return its cell; call grown() when it is in use."""
         cell = self.entries[key] = self.new_cell(value, 0, 0, None, None, False, key)
         return cell
 
+    def check_at(self, count: int) -> None:
+        """Set the number of entries from which on a new one may require an eviction."""
+        self._check_at = count
+        if self.table is not None:
+            self.table.check_at = count
+
     def grown(self) -> None:
-        """Make room if this new entry was one too many. Call it after each entry that was not there before."""
-        if len(self.entries) >= self.check_at:
+        """Evict if the cache is full. Call it after each new entry."""
+        if len(self.entries) >= self._check_at:
             self._measure()
             self._owner.make_room(self)
 
@@ -109,9 +115,11 @@ class NamedCache:
             self.entry_bytes = total / len(sample) + ENTRY_OVERHEAD_BYTES
 
     def take_dirty(self, most: int | None = None) -> list[Changed]:
-        """Return what has changed, in the order of the last puts, and count it as clean; most: not more, the oldest.
+        """Return the changed entries, in the order of the last puts, and mark them as clean; most: only so many, the
+        oldest.
 
-        The entries of deleted keys go.
+        The entries of deleted keys are removed. With most, which makes room, the others count as not recently used:
+        they changed before all that stay dirty.
         """
         if self.table is not None:
             changes: list[Changed] = self.table.take_dirty(most)
@@ -123,16 +131,18 @@ class NamedCache:
         changes = list(map(_change_of, taken))
         for cell in taken:
             cell[STAMP] = 0
-            cell[MESSAGE] = None  # lets go of the record
+            cell[MESSAGE] = None  # releases the record
+            if most is not None:
+                cell[USED] = False
             if cell[VALUE] is None:
                 del entries[cell[KEY]]
         return changes
 
     def evict(self, wanted: int) -> None:
-        """Drop entries that were not used for long. If clean ones do not suffice, dirty ones are sent on first.
+        """Drop the least recently used entries. If clean ones do not suffice, dirty ones are flushed first.
 
-        Kafka Streams sends all dirty ones then. To send only the longest unchanged gives the others time to change
-        again, which halves what is written when a cache is somewhat too small.
+        Kafka Streams then flushes all dirty entries. Flushing only the longest unchanged ones gives the others time to
+        change again, which halves the writes of a cache that is slightly too small.
         """
         self.evictions += 1
         left = self.evict_clean(wanted)
@@ -141,9 +151,9 @@ class NamedCache:
             left = self.evict_clean(left)
 
     def evict_clean(self, wanted: int) -> int:
-        """Drop up to wanted clean entries, the first to come first; those used since only when it is their turn again.
+        """Drop up to wanted clean entries, oldest first; entries used since are moved to the end of the queue.
 
-        Returns how many are still wanted.
+        Returns how many are left to drop.
         """
         if self.table is not None:
             left: int = self.table.evict_clean(wanted)
@@ -173,13 +183,13 @@ class NamedCache:
         return wanted
 
     def clear(self) -> None:
-        """Forget everything, dirty entries too."""
+        """Drop all entries, including dirty ones."""
         self.entries.clear()
         self.dirty.clear()
-        self.check_at = 1
+        self.check_at(1)
 
     def close(self) -> None:
-        """Forget everything and give the room back."""
+        """Drop all entries and release their memory."""
         self.clear()
         self._owner.forget(self)
 
@@ -189,7 +199,7 @@ def _list_of(*fields: Any) -> Cell:
 
 
 class ThreadCache:
-    """The caches of all stores of one thread. max_bytes 0: nothing is cached, build_store makes stores without."""
+    """The caches of all stores of one thread. max_bytes 0: no caching; build_store then makes uncached stores."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -204,7 +214,7 @@ class ThreadCache:
         return cache
 
     def forget(self, cache: NamedCache) -> None:
-        """Take a closed cache out of the account."""
+        """Unregister a closed cache."""
         self._caches = [other for other in self._caches if other is not cache]
 
     def size_bytes(self) -> int:
@@ -212,11 +222,11 @@ class ThreadCache:
         return int(sum(cache.size_bytes for cache in self._caches))
 
     def make_room(self, cache: NamedCache) -> None:
-        """Evict from this cache if all caches together are too large, and say when it should be measured again."""
+        """Evict from this cache if all caches together are too large; set when to measure again."""
         excess = self.size_bytes() - self.max_bytes
         if excess > 0:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)
-            cache.evict(int(wanted / cache.entry_bytes) + 1)  # what goes is clean, and what comes has changed
+            cache.evict(int(wanted / cache.entry_bytes) + 1)  # evicted entries are clean, and new ones are dirty
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
-        cache.check_at = entries + max(1, min(entries, room // 2))
+        cache.check_at(entries + max(1, min(entries, room // 2)))

@@ -1,8 +1,7 @@
 """Offsets in a text file, for stores that cannot keep their own (Kafka Streams: OffsetCheckpoint, ``.checkpoint``).
 
 The format is Kafka Streams' version 0: the version, the number of entries, and for each a line ``topic partition
-offset``.
-Our own stores keep their offset beside their rows; a store that a user brings along may not.
+offset``. Penstock's own stores keep their offset with their rows; a user's custom store may not.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from penstock.topology.records import TopicPartition
 
 CHECKPOINT_FILE_NAME = ".checkpoint"
 VERSION = 0
-#: Stands for "there is state, but its offset is not known" (Kafka: OFFSET_UNKNOWN).
+#: Means that there is state with an unknown offset (Kafka: OFFSET_UNKNOWN).
 OFFSET_UNKNOWN = -4
 
 
 class OffsetCheckpoint:
-    """One checkpoint file. The file is replaced as a whole: a crash leaves the old one or the new one."""
+    """One checkpoint file. It is replaced atomically: a crash leaves the old or the new file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file's offsets; without any the file is removed.
+        """Replace the file's offsets; without offsets, remove the file.
 
         Raises ValueError for a negative offset other than OFFSET_UNKNOWN, ProcessorStateError if the disk is full or
         fails; the old file then stays.
@@ -47,7 +46,7 @@ class OffsetCheckpoint:
             return _parse(self.path.read_text(encoding="utf-8").splitlines())
         except FileNotFoundError:
             return {}
-        except (ValueError, IndexError) as error:  # bytes that are no text are a ValueError too
+        except (ValueError, IndexError) as error:  # bytes that are not text raise ValueError, too
             raise ProcessorStateError(f"The checkpoint file {self.path} is damaged: {error}") from error
 
     def delete(self) -> None:
@@ -68,7 +67,7 @@ def _parse(lines: list[str]) -> dict[TopicPartition, int]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text, so that a crash leaves the old text or the new one.
+    """Replace a file's text atomically: a crash leaves the old or the new text.
 
     Raises ProcessorStateError if the disk is full or the directory is not writable.
     """

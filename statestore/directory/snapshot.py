@@ -1,12 +1,12 @@
 """Snapshots of an application's stores on this host: a directory from which another machine can start.
 
     <directory>/<name>/
-        snapshot.json              what is in it, written last
+        snapshot.json              the manifest, written last
         topology.json              the description of the topology that the stores are from
         <task id>/.checkpoint      the changelog offsets, as in a task's directory
         <task id>/stores/<store>   a checkpoint of the store's RocksDB: its files, hard links where that is possible
 
-Each store has its changelog offset inside, so a task that opens it replays the records after it.
+Each store contains its changelog offset, so a task that opens it replays only later records.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .state_directory import STORES_DIRECTORY, StateDirectory
 MANIFEST_NAME = "snapshot.json"
 MANIFEST_VERSION = 1
 TOPOLOGY_NAME = "topology.json"
-#: Behind the name of a snapshot that is not complete.
+#: Suffix of the name of an incomplete snapshot.
 PARTIAL = ".partial"
 
-#: What file systems take.
+#: Limit of file systems.
 NAME_BYTES_MAX = 255
 
 #: Changelog offsets by store, None for a store without one, by task.
@@ -42,7 +42,7 @@ Offsets = Mapping[str, Mapping[str, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a complete snapshot says of itself. time_ms: when it was begun, since 1970; tasks: see Offsets."""
+    """The manifest of a complete snapshot. time_ms: start time, since 1970; tasks: see Offsets."""
 
     application_id: str
     time_ms: int
@@ -51,15 +51,15 @@ class Snapshot:
 
     @property
     def stores(self) -> int:
-        """How many stores it has, over all tasks."""
+        """The number of its stores, over all tasks."""
         return sum(len(stores) for stores in self.tasks.values())
 
 
 def checkpoint_stores(stores: Mapping[str, Any], directory: Path) -> dict[str, int | None]:
-    """Put checkpoints of a task's open stores into a snapshot's directory of the task; return their offsets.
+    """Write checkpoints of a task's open stores into a snapshot; return their offsets.
 
-    All of them are as of the task's last commit. Stores in memory are left out. Raises ProcessorStateError if the disk
-    is full, or one is there already.
+    All are as of the task's last commit. In-memory stores are left out. Raises ProcessorStateError if the disk is full,
+    or a checkpoint already exists.
     """
     offsets = {}
     for name, store in stores.items():
@@ -71,16 +71,16 @@ def checkpoint_stores(stores: Mapping[str, Any], directory: Path) -> dict[str, i
 
 @contextmanager
 def new_snapshot(directory: Path, name: str) -> Iterator[Path]:
-    """Yield the directory to fill, which gets its name when the block ends, or is deleted if it fails.
+    """Yield the directory to fill. At the end of the block it gets its final name; after an error it is deleted.
 
-    Raises ConfigError for a name that is taken or is none of a folder, and if the directory cannot be made.
+    Raises ConfigError if the name is taken or invalid, or if the directory cannot be created.
     """
     _check_name(directory, name)
     final, partial = directory / name, directory / (name + PARTIAL)
     try:
         if final.exists():
             raise ConfigError(f"The snapshot {final} exists already: choose another name, or delete it.")
-        shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
         partial.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"The snapshot {final} cannot be made: {error.strerror}.") from error
@@ -94,7 +94,7 @@ def new_snapshot(directory: Path, name: str) -> Iterator[Path]:
 
 def _check_name(directory: Path, name: str) -> None:
     if name != Path(name).name or name in (".", "..") or not name.isprintable():
-        raise ConfigError(f"{name!r} cannot name a snapshot: it names a folder in {directory}.")
+        raise ConfigError(f"{name!r} cannot name a snapshot: it must be the name of a folder in {directory}.")
     if name.endswith(PARTIAL):
         raise ConfigError(f"{name!r} cannot name a snapshot: {PARTIAL} stands for one that is not complete.")
     if len(os.fsencode(name + PARTIAL)) > NAME_BYTES_MAX:
@@ -102,7 +102,7 @@ def _check_name(directory: Path, name: str) -> None:
 
 
 def complete(path: Path, snapshot: Snapshot, topology: Path) -> None:
-    """Write what a snapshot says of itself. topology: the description in the state directory, copied if it is there."""
+    """Write the manifest. topology: the description in the state directory, copied if it exists."""
     if topology.exists():
         shutil.copyfile(topology, path / TOPOLOGY_NAME)
     write_atomically(
@@ -111,20 +111,20 @@ def complete(path: Path, snapshot: Snapshot, topology: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Return what a snapshot says of itself; raises ConfigError if it is none, is damaged, or of a newer Penstock."""
+    """Return a snapshot's manifest; raises ConfigError if it is missing, damaged, or of a newer version of Penstock."""
     try:
         values = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
         return _checked(values)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
-            f"{path} is no snapshot: it has no {MANIFEST_NAME}. `penstock snapshot list` shows all."
+            f"{path} is not a snapshot: it has no {MANIFEST_NAME}. `penstock snapshot list` shows all."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The snapshot {path} cannot be read: {error}.") from error
 
 
 def _checked(values: Any) -> Snapshot:
-    """Return what a manifest says; raises ValueError."""
+    """Return the checked manifest; raises ValueError."""
     match values:
         case {
             "version": version,
@@ -141,14 +141,14 @@ def _checked(values: Any) -> Snapshot:
         if str(TaskId.parse(task)) != task or not isinstance(stores, dict):
             raise ValueError(f"its {MANIFEST_NAME} is damaged at task {task}")
         if not all(isinstance(offset, int | None) for offset in stores.values()):
-            raise ValueError(f"its {MANIFEST_NAME} has offsets of task {task} that are none")
+            raise ValueError(f"its {MANIFEST_NAME} has invalid offsets for task {task}")
     return Snapshot(application_id, time_ms, penstock_version, tasks)
 
 
 def snapshots_in(directory: Path, report: Callable[[str], None]) -> list[tuple[Path, Snapshot]]:
     """Return the complete snapshots in a directory, the oldest first.
 
-    report: called with what is wrong with each one that cannot be read; the others remain usable.
+    report: called with the error of each unreadable one; the others remain usable.
     """
     found = []
     for path in sorted(each.parent for each in directory.glob(f"*/{MANIFEST_NAME}")):
@@ -166,11 +166,11 @@ def size_bytes(path: Path) -> int:
 
 
 def checkpoint_closed(state: StateDirectory, path: Path) -> dict[str, dict[str, int | None]]:
-    """Put checkpoints of all stores of an application that does not run into a snapshot; return their offsets.
+    """Write checkpoints of all stores of a stopped application into a snapshot; return their offsets.
 
     The caller holds the application's lock. Raises what opening a store raises.
     """
-    from ..rows.rocksdb_store import RocksDBStore  # 34 MB, which others that use this module must not load
+    from ..rows.rocksdb_store import RocksDBStore  # 34 MB, which other users of this module must not load
 
     offsets: dict[str, dict[str, int | None]] = {}
     for task in state.tasks_on_disk():
@@ -189,11 +189,11 @@ def checkpoint_closed(state: StateDirectory, path: Path) -> dict[str, dict[str, 
 
 
 def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str], None]) -> list[str]:
-    """Copy the tasks of a snapshot into a state directory, whose application the caller has locked; return them.
+    """Copy the tasks of a snapshot into a state directory, whose application the caller has locked; return the tasks.
 
-    Files that RocksDB never changes are linked where that is possible. force: replace the state of tasks that is there.
-    say: is told of each task. Raises ConfigError for state that is there and for a snapshot that is not whole, before
-    anything is changed; ProcessorStateError if the disk is full.
+    Files that RocksDB never changes are hard-linked if possible. force: replace existing state of tasks. say: called
+    with each task. Raises ConfigError for existing state and for an incomplete snapshot, before anything is changed;
+    ProcessorStateError if the disk is full.
     """
     snapshot = read_snapshot(path)
     _check_files(path, snapshot)
@@ -217,22 +217,22 @@ def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str],
 
 
 def _check_files(path: Path, snapshot: Snapshot) -> None:
-    """Raise ConfigError unless a snapshot has all its tasks, and only folders and files that belong to it."""
+    """Raise ConfigError unless a snapshot has all its tasks, and no foreign folders and files."""
     for task in snapshot.tasks:
         if not (path / task).is_dir():
-            raise ConfigError(f"The snapshot {path} is not whole: it has no folder of task {task}. Copy it again.")
+            raise ConfigError(f"The snapshot {path} is incomplete: it has no folder of task {task}. Copy it again.")
     for file in path.rglob("*"):
         mode = file.lstat().st_mode
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             kind = "a symbolic link" if stat.S_ISLNK(mode) else "no file"
             raise ConfigError(
-                f"The snapshot {path} is not one that Penstock has made: {file.relative_to(path)} is {kind}. Copy it "
+                f"The snapshot {path} was not made by Penstock: {file.relative_to(path)} is {kind}. Copy it "
                 "again, with its files in place of links."
             )
 
 
 def _link_or_copy(source: str, target: str) -> str:
-    """Link a table file, which is written once, and copy anything else; another file system takes copies only."""
+    """Hard-link a table file, which never changes; copy other files, and all files to another file system."""
     if source.endswith(".sst"):
         try:
             os.link(source, target)

@@ -1,15 +1,15 @@
-"""Where the tasks of an application keep their stores on this machine (Kafka Streams: StateDirectory).
+"""The directory of an application's state on this machine (Kafka Streams: StateDirectory).
 
     <state.dir>/<application.id>/
-        kafka-streams-process-metadata    the process id: a restart is recognised by it
-        .lock                             held by the one supervisor of the application
-        .locks/<task id>                  held by the process that has the task
+        kafka-streams-process-metadata    the process id: it identifies the application after a restart
+        .lock                             held by the application's supervisor
+        .locks/<task id>                  held by the process that owns the task
         <task id>/stores/<store>          a RocksDB
         global/stores/<store>             stores of global tables
 
-All stream threads of an application share these directories, and each is a separate process: so a task's lock is a
-file lock (flock). The kernel gives it back when its holder dies; the files themselves stay, and mean nothing unlocked.
-They lie outside of the task's directory, because a lock on a deleted file no longer excludes other processes.
+All stream threads of an application share these directories, and each is a separate process, so a task's lock is a file
+lock (flock). The kernel releases it when its holder dies; the lock files stay, and have no meaning while unlocked. They
+are outside the task's directory, because a lock on a deleted file no longer excludes other processes.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ PROCESS_FILE_NAME = "kafka-streams-process-metadata"
 LOCK_FILE_NAME = ".lock"
 LOCKS_DIRECTORY = ".locks"
 GLOBAL_DIRECTORY = "global"
-#: Where a task directory has its stores. Not Kafka Streams' ``rocksdb``, whose databases have another layout. Here, not
-#: with the stores: the supervisor needs it too, and must not load RocksDB (34 MB) for that.
+#: The folder of the stores in a task directory. Not Kafka Streams' ``rocksdb``, whose databases have another layout.
+#: Defined here because the supervisor needs it, too, and must not load RocksDB (34 MB) for that.
 STORES_DIRECTORY = "stores"
 
 
 class StateDirectory:
-    """The state directory of one application, as one process sees it.
+    """The state directory of one application, for one process.
 
-    state_dir: the configuration's ``state.dir``. wall_clock_ms: what ages of directories are measured with.
-    allow_group_write: ``allow.os.group.write.access``. Directories are made if missing, readable by the group.
-    Raises ProcessorStateError if they cannot be made or written.
+    state_dir: the configuration's ``state.dir``. wall_clock_ms: the clock for the ages of directories.
+    allow_group_write: ``allow.os.group.write.access``. Missing directories are created, readable by the group. Raises
+    ProcessorStateError if they cannot be created or written.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class StateDirectory:
         return path
 
     def lock_application(self) -> None:
-        """Keep other instances of the application out of this directory, until close or the end of this process.
+        """Exclude other instances of the application from this directory, until close or the end of this process.
 
-        Raises LockError if another process has it: two instances on one machine need different ``state.dir``.
+        Raises LockError if another process has locked it: two instances on one machine need different ``state.dir``.
         """
         if self._application_lock is None:
             if self.path.is_relative_to(tempfile.gettempdir()):
@@ -96,7 +96,7 @@ class StateDirectory:
             )
 
     def initialize_process_id(self) -> UUID:
-        """Return the id of this application on this machine: the same after a restart. Made and kept if missing."""
+        """Return the id of this application on this machine, the same after a restart; created if missing."""
         file = self.path / PROCESS_FILE_NAME
         with FileLock(self.path / LOCKS_DIRECTORY / "process-id", f"{file} is being written", wait=True):
             found = _read_process_id(file)
@@ -107,9 +107,9 @@ class StateDirectory:
             return found
 
     def lock(self, task_id: TaskId) -> None:
-        """Take the lock of a task; having it already is fine.
+        """Acquire the lock of a task, unless this process already has it.
 
-        Raises LockError, with the holder's process id, if another process has it: try again in the next loop.
+        Raises LockError, with the holder's process id, if another process has it: retry in the next iteration.
         """
         if task_id not in self._locks:
             self._locks[task_id] = FileLock(
@@ -117,29 +117,29 @@ class StateDirectory:
             )
 
     def unlock(self, task_id: TaskId) -> None:
-        """Give back the lock of a task; not having it is fine."""
+        """Release the lock of a task, if this process has it."""
         lock = self._locks.pop(task_id, None)
         if lock is not None:
             lock.release()
             log.debug("Released state dir lock for task %s", task_id)
 
     def locked_tasks(self) -> frozenset[TaskId]:
-        """Return the tasks whose lock this process holds."""
+        """Return the tasks whose locks this process holds."""
         return frozenset(self._locks)
 
     def _lock_path(self, task_id: TaskId) -> Path:
         return self.path / LOCKS_DIRECTORY / str(task_id)
 
     def directory_for_task(self, task_id: TaskId) -> Path:
-        """Return where a task's directory is, or would be."""
+        """Return the path of a task's directory, which may not exist."""
         return self.path / str(task_id)
 
     def get_or_create_directory_for_task(self, task_id: TaskId) -> Path:
-        """Return a task's directory; raises ProcessorStateError if it cannot be made."""
+        """Return a task's directory; raises ProcessorStateError if it cannot be created."""
         return self._make(self.directory_for_task(task_id))
 
     def global_state_dir(self) -> Path:
-        """Return the directory of the global tables' stores; raises ProcessorStateError if it cannot be made."""
+        """Return the directory of the global tables' stores; raises ProcessorStateError if it cannot be created."""
         return self._make(self.path / GLOBAL_DIRECTORY)
 
     def tasks_on_disk(self) -> list[TaskId]:
@@ -153,7 +153,7 @@ class StateDirectory:
                 yield TaskId.parse(path.name), path
 
     def clean(self, older_than_ms: int) -> list[TaskId]:
-        """Delete the directories of tasks that no process has, and none has used for so long; return those tasks.
+        """Delete the directories of tasks that no process has locked or used for this long; return those tasks.
 
         Kafka Streams: cleanRemovedTasks, with ``state.cleanup.delay.ms``.
         """
@@ -180,15 +180,15 @@ class StateDirectory:
         return True
 
     def _last_used_ms(self, task_id: TaskId, path: Path) -> int:
-        """Return when a task's lock was last given back or taken; a Java application's directory has no such lock."""
+        """Return when a task's lock was last released or acquired; a Java application's directory has no such lock."""
         used = self._lock_path(task_id)
         return (used if used.exists() else path).stat().st_mtime_ns // 1_000_000
 
     def wipe(self, task_id: TaskId) -> None:
-        """Delete what a task has on disk, because it cannot be trusted: it will be restored.
+        """Delete a task's state, which cannot be trusted: it will be restored.
 
-        The task's stores must be closed. Raises LockError if another process has the task, ProcessorStateError if
-        something cannot be deleted.
+        The task's stores must be closed. Raises LockError if another process has locked the task, ProcessorStateError
+        if something cannot be deleted.
         """
         path = self.directory_for_task(task_id)
         if task_id in self._locks:
@@ -198,7 +198,7 @@ class StateDirectory:
             _delete(path)
 
     def close(self) -> None:
-        """Give back all locks."""
+        """Release all locks."""
         for task_id in list(self._locks):
             self.unlock(task_id)
         if self._application_lock is not None:
@@ -207,9 +207,10 @@ class StateDirectory:
 
 
 class FileLock:
-    """An exclusive lock that the kernel gives back when the process dies. A context manager that releases it.
+    """An exclusive lock, released by the kernel when the process dies. A context manager that releases it.
 
-    The file holds the id of the process that locked it last. refused: what a LockError says. wait: wait for it.
+    The file contains the id of the last process that locked it. refused: the text of a LockError. wait: block until it
+    is free.
     """
 
     def __init__(self, path: Path, refused: str, wait: bool = False) -> None:
@@ -233,7 +234,7 @@ class FileLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Give the lock back, and leave in the file's time when."""
+        """Release the lock, and set the file's time."""
         if not self._file.closed:
             os.utime(self._file.fileno())
             self._file.close()

@@ -1,11 +1,10 @@
-"""What lies under every state store: an ordered map from bytes to bytes with a commit.
+"""The interface under every state store: an ordered map from bytes to bytes with a commit.
 
 Updates since the last commit are *uncommitted*: reads see them, ``rollback`` drops them, and a crash loses them.
-``commit`` makes them and the changelog offset that they lead to, where it is known, one step (KIP-892, KIP-1035). So
-the offset in a store is never ahead of its data, and the data never ahead of the changelog. The price is memory between
-two commits, which is why a store that holds many uncommitted bytes asks its task to commit early (KIP-892's
-``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always the state of a commit, and
-neither guarantee needs a separate rule.
+``commit`` writes them atomically with their changelog offset, if it is known (KIP-892, KIP-1035). So the offset in a
+store is never ahead of its data, and the data never ahead of the changelog. The price is memory between two commits. A
+store with many uncommitted bytes therefore requests an early commit from its task (KIP-892's
+``statestore.uncommitted.max.bytes``) instead of writing early: the disk always has the state of a commit.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-#: Rows as they come out of a store; and as they go in, where None deletes.
+#: Rows read from a store; and rows written to it, where None deletes.
 Row = tuple[bytes, bytes]
 RawRow = tuple[bytes, bytes | None]
-#: Numbers that a store keeps beside its rows and commits with them, such as its stream time.
+#: Numbers that a store commits together with its rows, such as its stream time.
 Marks = Mapping[str, int]
 NO_MARKS: Marks = MappingProxyType({})
 
@@ -26,9 +25,9 @@ NO_MARKS: Marks = MappingProxyType({})
 class BytesStore(ABC):
     """An ordered map from bytes to bytes; None as a value deletes. Bounds are start <= key < end, None for open."""
 
-    #: Whether there is a disk behind it.
+    #: Whether the rows are on disk.
     persistent: ClassVar[bool] = False
-    #: penstock.kernel's RowBuffer, through which all reads and updates go; None if there is none.
+    #: penstock.kernel's RowBuffer, if all reads and updates go through one; otherwise None.
     compiled_rows: Any = None
 
     @abstractmethod
@@ -41,35 +40,35 @@ class BytesStore(ABC):
 
     @abstractmethod
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """Return the rows of a short range: what fetches of one key use."""
+        """Return the rows of a short range, for fetches of one key."""
 
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
+        """Iterate over a range as of now, without later updates. Close the iterator or exhaust it."""
         return iter(self.rows(start, end, reverse))
 
     def keep_context(self, key: bytes, context: bytes | None) -> None:  # noqa: B027 - most need not
-        """Keep something beside a row from the next commit on, None for nothing; see row_contexts.py."""
+        """Store a context for a row, with the next commit; None removes it. See RowContexts."""
 
     def context(self, key: bytes) -> bytes | None:
-        """Return what is kept beside a row, uncommitted updates included; None where nothing can be."""
+        """Return the context of a row, uncommitted updates included; None if the store keeps none."""
         return None
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Delete a range of keys that are no longer read; may happen with the next commit."""
+        """Delete a range of keys that are no longer read, at the latest with the next commit."""
         for key, _ in self.rows(start, end):
             self.put(key, None)
 
     def latest_rows(self, second_size: int) -> Any:
-        """Return an empty penstock.kernel LatestRows for the rows of window or session keys; None if it has none.
+        """Return an empty LatestRows of penstock.kernel for rows of window or session keys; None if not supported.
 
-        second_size: of the second number behind the record key, in bytes. All puts go through it, and reads ask it
+        second_size: size of the second number after the record key, in bytes. All puts go through it, and reads try it
         first.
         """
         return None
 
     @abstractmethod
     def approximate_num_entries(self) -> int:
-        """Return about how many rows there are."""
+        """Return the approximate number of rows."""
 
     @abstractmethod
     def has_uncommitted(self) -> bool:
@@ -77,7 +76,7 @@ class BytesStore(ABC):
 
     @abstractmethod
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Write the uncommitted updates, this offset and these marks in one step; None keeps the offset it has."""
+        """Write the uncommitted updates, this offset and these marks atomically; None keeps the current offset."""
 
     @abstractmethod
     def rollback(self) -> None:
@@ -93,27 +92,27 @@ class BytesStore(ABC):
 
     @abstractmethod
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        """Write rows, the offset behind them and marks in one step; there are no uncommitted updates meanwhile."""
+        """Write rows, the offset after them, and marks atomically; there must be no uncommitted updates."""
 
     def persist(self, beside_writes: bool = False) -> None:  # noqa: B027  there is nothing to do without a disk
-        """Make what was committed survive a SIGKILL; beside_writes: on another thread than the store's own.
+        """Make committed updates survive a SIGKILL; beside_writes: called from another thread than the store's.
 
-        What is committed meanwhile may survive or not.
+        Updates committed during the call may survive or not.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give back all handles and end open scans; uncommitted updates are lost. Closing twice does nothing."""
+        """Release all handles and end open scans; uncommitted updates are lost. Closing twice does nothing."""
 
 
 def after(prefix: bytes) -> bytes | None:
-    """Return the first key behind all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
+    """Return the first key after all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
 def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
-    """Yield stored rows with the changed ones laid over them, None for deleted; both come in the same order."""
+    """Merge changed rows (None: deleted) into stored rows; both must be in the same order."""
     row = next(stored, None)
     for key, value in changed:
         while row is not None and (row[0] > key if reverse else row[0] < key):

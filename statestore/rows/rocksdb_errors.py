@@ -1,4 +1,4 @@
-"""What RocksDB's errors mean: rocksdict raises plain Exceptions with a text, or nothing at all."""
+"""Translates RocksDB's errors: rocksdict raises plain Exceptions with a text, or nothing at all."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from shutil import disk_usage
 
 from penstock.topology.errors import LockError, ProcessorStateError, StreamsError, TaskCorruptedError
 
-#: How much of the end of RocksDB's log is looked through, in bytes.
+#: How much of the end of RocksDB's log is searched, in bytes.
 LOG_TAIL_BYTES = 64 << 10
 
 
 def is_corruption(error: BaseException | None) -> bool:
-    """Return whether a damaged file of a RocksDB is what an error began with.
+    """Return whether a damaged file of a RocksDB caused an error.
 
-    Only a store that has met one says so: the text of an error proves nothing, it may be a serde's.
+    Only a store's own error counts: the text proves nothing, because it may come from a serde.
     """
     while error is not None:
         if isinstance(error, TaskCorruptedError):
@@ -24,19 +24,19 @@ def is_corruption(error: BaseException | None) -> bool:
 
 
 def failed_call(path: Path, what: str, error: Exception, advice: str = "") -> StreamsError:
-    """Return what an error of an open database means: TaskCorruptedError for damaged files, else ProcessorStateError.
+    """Translate an error of an open database: TaskCorruptedError for damaged files, otherwise ProcessorStateError.
 
-    what: was tried, e.g. "write to"; advice: what the reader can look at, unless the files were removed.
+    what: the operation, e.g. "write to"; advice: what to check, unless the files were removed.
     """
     if str(error).startswith("Corruption:"):
         return damaged(path, error)
     if not (path / "CURRENT").exists():
-        advice = "; its files were removed while it was open. What is missing is restored at the next start"
+        advice = "; its files were removed while it was open. The next start restores the missing data"
     return ProcessorStateError(f"Cannot {what} the store {path}: {error}{advice}")
 
 
 def open_error(path: Path, error: Exception) -> StreamsError:
-    """Return what the failure to open a database means for its task."""
+    """Translate the failure to open a database."""
     text = str(error).replace(str(path), "")  # a store may be called clock, or corrupted-orders
     if "hile lock file" in text or "lock hold by current process" in text:
         return LockError(f"The store {path} is open elsewhere, in this process or another: {error}; try again")
@@ -46,12 +46,12 @@ def open_error(path: Path, error: Exception) -> StreamsError:
 
 
 def damaged(path: Path, error: Exception) -> TaskCorruptedError:
-    """Return the error of a database whose files are damaged; the task's state manager adds which task it is."""
+    """Return the error of a database with damaged files; the task's state manager adds the task."""
     return TaskCorruptedError(f"The store {path} is damaged: {error}; delete the task's directory and restore it")
 
 
 def unwritten_memtables(path: Path, left: list[int | None]) -> OSError:
-    """Return the error of a flush that failed without a word. left: entries and memtables of each column family."""
+    """Return the error of a flush that failed silently. left: entries and memtables of each column family."""
     free_mb = disk_usage(path).free >> 20
     said = last_complaint(path)
     return OSError(
@@ -61,7 +61,7 @@ def unwritten_memtables(path: Path, left: list[int | None]) -> OSError:
 
 
 def last_complaint(path: Path) -> str:
-    """Return the last error or warning in a database's own log, an empty text if its end has none."""
+    """Return the last error or warning in a database's own log, "" if its end has none."""
     log = path / "LOG"
     if not log.exists():  # a rocksdb.config.setter has put it elsewhere
         return ""

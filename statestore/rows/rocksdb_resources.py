@@ -20,7 +20,7 @@ OFFSETS_WRITE_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class RocksDBConfig:
-    """How much memory the stores of one process share. Sizes in bytes.
+    """The memory shared by the stores of one process. Sizes in bytes.
 
     Kafka Streams gives each store a 50 MB block cache and three 16 MB write buffers; a process with many tasks then
     needs gigabytes. Here all stores of a process share one cache and one budget for memtables.
@@ -29,14 +29,14 @@ class RocksDBConfig:
     block_cache_bytes: int = 128 << 20
     write_buffer_total_bytes: int = 128 << 20
     write_buffer_bytes: int = 16 << 20  # one memtable: Kafka Streams' size
-    #: KIP-892: a store that holds more uncommitted bytes asks for a commit.
+    #: KIP-892: a store with more uncommitted bytes requests a commit.
     uncommitted_max_bytes: int = 64 << 20
-    #: Committed rows that are kept as Python has them, for reading: shared equally by all stores.
+    #: Committed rows kept as Python objects for reads, shared equally by all stores.
     recent_bytes: int = 32 << 20
 
 
 class RocksDBResources:
-    """What the RocksDB instances of one process share: block cache and budget for memtables."""
+    """The block cache and memtable budget shared by the RocksDB instances of one process."""
 
     def __init__(self, config: RocksDBConfig) -> None:
         self.config = config
@@ -46,11 +46,11 @@ class RocksDBResources:
 
     @property
     def recent_bytes(self) -> int:
-        """How much of what it has committed one store may keep in memory."""
+        """How many bytes of committed rows one store may keep in memory."""
         return self.config.recent_bytes // max(1, self.open_stores)
 
     def options(self) -> Options:
-        """Return the options of one database: Kafka Streams' (universal compaction, 4 KB blocks, bloom filter)."""
+        """Return the options of one database, as in Kafka Streams (universal compaction, 4 KB blocks, bloom filter)."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_block_size(4096)
@@ -85,7 +85,7 @@ class RocksDBResources:
         return options
 
     def offsets_options(self) -> Options:
-        """Return the options of the column family with the offset: small, as there is one for each store."""
+        """Return the options of the column family with the offset: small, because each store has one."""
         options = self.options()
         options.set_write_buffer_size(OFFSETS_WRITE_BUFFER_BYTES)
         return options
@@ -95,8 +95,8 @@ _process_config = RocksDBConfig()
 
 
 def set_process_config(config: RocksDBConfig) -> None:
-    """Say how much memory all stores of this process share; raises RuntimeError if one was opened before."""
-    global _process_config  # of the process, as the resources are
+    """Set the memory that all stores of this process share; raises RuntimeError if one was opened before."""
+    global _process_config  # per process, like the resources
     if process_resources.cache_info().currsize:
         raise RuntimeError("stores were opened before their share of the memory was known")
     _process_config = config
@@ -104,5 +104,5 @@ def set_process_config(config: RocksDBConfig) -> None:
 
 @cache
 def process_resources() -> RocksDBResources:
-    """Return the resources that all stores of this process share unless they are given others."""
+    """Return the resources that all stores of this process share by default."""
     return RocksDBResources(_process_config)

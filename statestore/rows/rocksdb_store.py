@@ -1,8 +1,8 @@
-"""Rows on disk: one RocksDB with its write buffer between two commits (Kafka Streams: RocksDBStore).
+"""Rows on disk: a RocksDB with a write buffer between commits (Kafka Streams: RocksDBStore).
 
 Layout: column family ``default`` has the rows, ``offsets`` the changelog offset under one key (KIP-1035). RocksDB's own
-log is off, because the changelog is the log; ``atomic_flush`` makes both column families reach the disk together, so a
-SIGKILL takes the store back to a moment at which data and offset agree.
+log is off, because the changelog is the log. ``atomic_flush`` writes both column families to disk together, so after a
+SIGKILL the store has matching data and offset of an earlier moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import dropwhile, takewhile
+from itertools import chain, dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -43,25 +43,27 @@ from .sorted_keys import SortedKeys
 log = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
-#: The column family with what is kept beside rows; made by the first one.
+#: The column family with the rows' contexts; created by the first one.
 CONTEXTS = "contexts"
 OFFSET_KEY = b"changelog-offset"
-#: Properties that say what is in memory only.
+#: Properties: entries that are only in memory.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
-#: How often flushes and compactions have failed.
+#: Property: number of failed flushes and compactions.
 BACKGROUND_ERRORS = "rocksdb.background-errors"
-#: Properties that say whether writes have to wait until there is room, and how many bytes a second may be written.
+#: Properties: whether writes must wait for room, and the allowed write rate in bytes per second.
 WRITES_STOPPED, DELAYED_WRITE_RATE = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
-#: How many flushes and compactions are making room.
+#: Properties: running flushes and compactions, which make room.
 AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 ROOM_POLL_SECONDS = 0.001
-#: A batch of so many rows is sorted first: RocksDB then finds the place of each in its memtable from that of the one
-#: before. Rows of smaller batches lie too far from each other there to pay for being sorted.
+#: Batches of at least this many rows are sorted first: RocksDB then finds the position of each row in its memtable from
+#: the previous one. Rows of smaller batches are too far apart for sorting to pay off.
 SORTED_BATCH_ROWS = 8_000
-#: What RocksDB says to a write that would have to wait, and may not.
+#: A scan reads so many rows at once, as a fetch does, and opens an iterator only if there are more.
+SHORT_SCAN_ROWS = 32
+#: RocksDB's error for a write that would have to wait, but must not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
-#: How often a flush is requested that has left something in memory.
+#: Number of attempts of a flush that leaves entries in memory.
 FLUSH_ATTEMPTS = 5
 _number = struct.Struct(">q")
 
@@ -69,11 +71,10 @@ _number = struct.Struct(">q")
 class RocksDBStore(BytesStore):
     """An ordered map on disk.
 
-    path: the database's directory, made if missing. request_commit: called when more than
-    ``resources.config.uncommitted_max_bytes`` wait for a commit. read_only: open what is there, for queries. configure:
-    changes the options before the database is opened.
-    Raises TaskCorruptedError if the files are damaged, LockError if the database is open elsewhere, ProcessorStateError
-    for anything else.
+    path: the database's directory, created if missing. request_commit: called when more than
+    ``resources.config.uncommitted_max_bytes`` are uncommitted. read_only: open an existing database, for queries.
+    configure: changes the options before the database is opened. Raises TaskCorruptedError if the files are damaged,
+    LockError if the database is open elsewhere, ProcessorStateError for anything else.
     """
 
     persistent = True
@@ -101,7 +102,7 @@ class RocksDBStore(BytesStore):
         self._latest: Any = None
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
-        # The buffer's own in place of the methods below: one call less for each record.
+        # The buffer's methods replace the ones below, which saves one call per record.
         self.get = self._buffer.get  # type: ignore[method-assign]
         self.put = self._buffer.put  # type: ignore[method-assign]
         self.compiled_rows = None if compiled is None else self._buffer
@@ -116,7 +117,7 @@ class RocksDBStore(BytesStore):
         options = self._resources.rows_options()
         if configure is not None:
             configure(options)
-            options.set_atomic_flush(True)  # whatever else it changes: data and offset depend on it
+            options.set_atomic_flush(True)  # regardless of configure: consistency of data and offset depends on it
         families = {"default": options, OFFSETS: self._resources.offsets_options()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ class RocksDBStore(BytesStore):
             raise ProcessorStateError(
                 f"Cannot make the directory of the store {self.path}: {error}; check state.dir and its permissions"
             ) from error
-        except Exception as error:  # rocksdict raises nothing more special
+        except Exception as error:  # rocksdict raises nothing more specific
             raise open_error(self.path, error) from error
 
     def _reader(self) -> Callable[[bytes], bytes | None]:
@@ -137,7 +138,7 @@ class RocksDBStore(BytesStore):
         def read_row(key: bytes) -> bytes | None:
             try:
                 return cast("bytes | None", read(key))
-            except Exception as error:  # rocksdict raises nothing more special
+            except Exception as error:  # rocksdict raises nothing more specific
                 raise failed_call(path, "read", error) from error
 
         return read_row
@@ -152,7 +153,9 @@ class RocksDBStore(BytesStore):
         self._buffer.put(key, value)
 
     def _check_size(self) -> None:
-        """Ask for a commit if the write buffer is too large, judged by its newest rows; else say when to look again."""
+        """Request a commit if the write buffer is too large, estimated from its newest rows; otherwise set when to
+        check again.
+        """
         count, row_bytes = len(self._uncommitted), bytes_of_a_row(self._uncommitted)
         limit = self._resources.config.uncommitted_max_bytes
         if count * row_bytes < limit:
@@ -174,8 +177,11 @@ class RocksDBStore(BytesStore):
             found.reverse()
         return found
 
-    def _short_range(self, start: bytes | None, end: bytes | None) -> list[Row]:
-        """Return committed rows. The cursor stays open until the next commit: making one costs more than reading."""
+    def _short_range(self, start: bytes | None, end: bytes | None, limit: int | None = None) -> list[Row]:
+        """Return committed rows, only the first ones with a limit.
+
+        The cursor stays open until the next commit: creating one costs more than reading some rows.
+        """
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._db.iter()
@@ -189,26 +195,35 @@ class RocksDBStore(BytesStore):
             if end is not None and key >= end:
                 break
             found.append((key, cursor.value()))
+            if len(found) == limit:
+                break
             cursor.next()
         else:
-            self._check(cursor)  # it may be a damaged block that ends the rows
+            self._check(cursor)  # a damaged block may have ended the rows
         return found
 
     def _check(self, cursor: RdictIter) -> None:
-        """Raise what a cursor has met."""
+        """Raise the error of a cursor, if any."""
         try:
             cursor.status()
-        except Exception as error:  # rocksdict raises nothing more special
+        except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "read", error) from error
 
     @override
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        scan = merge(self._db_rows(start, end, reverse), self._buffered(start, end, reverse), reverse)
+        buffered, first = self._buffered(start, end, reverse), []
+        if start is not None and end is not None and not reverse:
+            first = self._short_range(start, end, SHORT_SCAN_ROWS)
+            if len(first) < SHORT_SCAN_ROWS:
+                return merge(iter(first), buffered)
+            start = first[-1][0] + b"\0"
+        scan = merge(chain(first, self._db_rows(start, end, reverse)), buffered, reverse)
         self._scans.add(scan)
         return scan
 
     def _db_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
-        # Not by bounds in ReadOptions: rocksdict does not apply them to raw keys. The iterator is made here and now.
+        # Without bounds in ReadOptions, which rocksdict does not apply to raw keys. The iterator is created
+        # immediately.
         items = cast("Iterator[Row]", self._db.items(backwards=reverse, from_key=end if reverse else start))
         items = self._to_the_end(items, start, end, reverse)
         if not reverse:
@@ -220,7 +235,9 @@ class RocksDBStore(BytesStore):
     def _to_the_end(
         self, items: Iterator[Row], start: bytes | None, end: bytes | None, reverse: bool
     ) -> Generator[Row, None, None]:
-        """Yield rows, then look once more: at a damaged block rocksdict's iterator ends as if there were no more."""
+        """Yield rows, then check for errors: at a damaged block rocksdict's iterator ends as if there were no more
+        rows.
+        """
         row: Row | None = None
         for row in items:
             yield row
@@ -256,7 +273,7 @@ class RocksDBStore(BytesStore):
 
     @override
     def latest_rows(self, second_size: int) -> Any:
-        """Return them; they take the memory of the rows that were committed last."""
+        """Return them; they use the memory of the recently committed rows."""
         if compiled is not None:
             self._latest = compiled.LatestRows(self._buffer, second_size, lambda: self._resources.recent_bytes)
         return self._latest
@@ -266,7 +283,7 @@ class RocksDBStore(BytesStore):
         return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._uncommitted)
 
     def properties(self, names: Iterable[str]) -> dict[str, float]:
-        """Return numeric properties of the database, named without "rocksdb."; 0 for one that it does not have."""
+        """Return numeric properties of the database, named without "rocksdb."; 0 for a missing one."""
         return {name: float(self._db.property_int_value(f"rocksdb.{name}") or 0) for name in names}
 
     @override
@@ -287,15 +304,15 @@ class RocksDBStore(BytesStore):
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
-        self._write(dict(rows).items(), next_offset, marks)  # of several records of a key the last one counts
+        self._write(dict(rows).items(), next_offset, marks)  # the last record of a key counts
         self._recent.clear()
         self._forget_uncommitted()
 
     def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
-        """Write a batch, and wait here where RocksDB would: it has no room in its memtables, or slows writes down.
+        """Write a batch; if RocksDB would stall the write (no room in its memtables, or throttling), wait here instead.
 
-        A write that waits in RocksDB holds the GIL. Once a background flush has failed for want of space, it waits
-        forever, because there could be space again.
+        A write that waits inside RocksDB holds the GIL. After a background flush has failed for lack of space, it would
+        wait forever.
         """
         if len(rows) >= SORTED_BATCH_ROWS:
             rows = sorted(rows, key=itemgetter(0))
@@ -306,18 +323,18 @@ class RocksDBStore(BytesStore):
             try:
                 self._db.write(batch, self._write_options)
                 return
-            except Exception as error:  # rocksdict raises nothing more special
+            except Exception as error:  # rocksdict raises nothing more specific
                 if WRITE_STALL not in str(error):
                     raise failed_call(self.path, "write to", error, DISK_FULL) from error
             stopped, rate = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
             if stopped:
                 self._wait_for_room()
-            elif rate:  # a refused write counts as if it had gone: the time of two. Still too soon? Twice as long
+            elif rate:  # a refused write counts as written, so wait for two; double the pause if that is not enough
                 pause = max(2 * pause, 2 * size / rate)
                 time.sleep(pause)
 
     def _wait_for_room(self) -> None:
-        """Wait until writes need not; raises ProcessorStateError if nothing is under way that makes room, or can be."""
+        """Wait until there is room; raises ProcessorStateError if no flush or compaction runs or can be started."""
         while self._db.property_int_value(WRITES_STOPPED):
             if any(self._db.property_int_value(name) for name in AT_WORK):
                 time.sleep(ROOM_POLL_SECONDS)  # RocksDB notifies only the writers that wait inside it
@@ -362,7 +379,7 @@ class RocksDBStore(BytesStore):
             return self._uncommitted_contexts.get(key)
         try:
             return cast("bytes | None", self._contexts.get(key))
-        except Exception as error:  # rocksdict raises nothing more special
+        except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "read", error) from error
 
     def _forget_uncommitted(self) -> None:
@@ -372,7 +389,7 @@ class RocksDBStore(BytesStore):
         self._buffer.check_at = self._first_check
 
     def belongs_to(self, request_commit: Callable[[], None]) -> None:
-        """Ask another task for commits from now on: the store passes to it open."""
+        """Request commits from another task from now on, which takes over the open store."""
         self._request_commit = request_commit
 
     @override
@@ -394,41 +411,41 @@ class RocksDBStore(BytesStore):
     def persist(self, beside_writes: bool = False) -> None:
         """Write the memtables to files; raises ProcessorStateError if the disk is full or fails.
 
-        rocksdict can flush one column family only, not both at one moment. But compacting the offsets, a handful of
-        rows, begins with an atomic flush of all column families. It gives the interpreter's lock back meanwhile.
+        rocksdict can only flush a single column family, not both atomically. But compacting the offsets, a handful of
+        rows, starts with an atomic flush of all column families. It releases the GIL meanwhile.
         """
         try:
             before = self._db.property_int_value(BACKGROUND_ERRORS)
-            # Where the last commit has filled a memtable, RocksDB flushes by itself at the same moment. It may then not
-            # wait for the memtable behind that one.
+            # If the last commit has filled a memtable, RocksDB flushes it at the same time, and may then not wait for
+            # the following memtable.
             for _ in range(FLUSH_ATTEMPTS):
                 left = self._flush()
                 if beside_writes or not any(left):
                     break
-            # compact_range itself does not say that it failed. Beside writes there is always something in memory.
+            # compact_range does not report failures. During writes there are always entries in memory.
             failed = self._db.property_int_value(BACKGROUND_ERRORS) != before if beside_writes else any(left)
             if failed:
                 raise unwritten_memtables(self.path, left)
-        except Exception as error:  # rocksdict raises nothing more special
+        except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "flush", error, DISK_FULL) from error
 
     def _flush(self) -> list[int | None]:
-        """Flush, and return what is in memory only: entries and memtables of both column families."""
+        """Flush, and return what is left in memory: entries and memtables of both column families."""
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)  # do not wait for the compactions of the rows
         self._offsets.compact_range(None, None, options)
         return [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
 
     def checkpoint(self, path: Path) -> None:
-        """Make a copy of what was committed: a database at path, its files hard links if that is possible.
+        """Copy the committed state to a database at path, with hard links if possible.
 
-        Raises ProcessorStateError if the disk is full, or something is at path.
+        Raises ProcessorStateError if the disk is full, or path exists.
         """
         self.persist()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(path))
-        except Exception as error:  # rocksdict raises nothing more special
+        except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, f"copy to {path}", error) from error
 
     @override
@@ -443,18 +460,18 @@ class RocksDBStore(BytesStore):
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
         try:
-            with ExitStack() as handles:  # all are closed, whatever the others raise: one that is left locks the files
+            with ExitStack() as handles:  # close all, even after errors: an open one keeps the files locked
                 handles.callback(self._db.close)
                 handles.callback(delattr, self, "_offsets_handle")
                 handles.callback(self._offsets.close)
                 if self._contexts is not None:
                     handles.callback(self._contexts.close)
-        except Exception as error:  # rocksdict flushes first, and raises nothing more special
+        except Exception as error:  # rocksdict flushes first, and raises nothing more specific
             raise failed_call(self.path, "close", error, DISK_FULL) from error
 
 
 def write_options() -> WriteOptions:
-    """Return options that leave RocksDB's own log off, and let a write fail that would have to wait."""
+    """Return options that disable RocksDB's own log, and let a write fail instead of waiting."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, whatever rocksdict's stub says
     options.no_slowdown = True
@@ -462,5 +479,5 @@ def write_options() -> WriteOptions:
 
 
 def resources_rows(config: RocksDBConfig) -> int:
-    """Return after how many buffered rows their size is worth a look."""
+    """Return the number of buffered rows after which to check their size."""
     return config.uncommitted_max_bytes // (8 * BUFFERED_ROW_OVERHEAD_BYTES)

@@ -1,4 +1,4 @@
-"""What a store has in memory: its rows of between two commits, in front of those that it has committed last."""
+"""A store's rows in memory: uncommitted ones, and the most recently committed ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ MISSING: bytes = b"missing from memory"
 
 
 class RowBuffer:
-    """Rows by key; None for one that was deleted. penstock.kernel.rows has the same compiled.
+    """Rows by key; None for a deleted row. penstock.kernel.rows has a compiled version.
 
-    read(key): what is on disk. check(): called by each put from check_at rows on. recent: rows that are on disk, too,
-    see RecentRows; found: how often get has found one there. index: the keys of rows in order, kept while there is one.
+    read(key): reads from disk. check(): called by each put from check_at rows on. recent: rows that are also on disk,
+    see RecentRows; found: how often get has found a row there. index: the keys of rows in order, maintained once it
+    exists.
     """
 
     def __init__(self, read: Callable[[bytes], bytes | None], check: Callable[[], None], check_at: int) -> None:
@@ -46,6 +47,6 @@ class RowBuffer:
             self._check()
 
     def clear(self) -> None:
-        """Forget the rows, not those that are on disk."""
+        """Drop the uncommitted rows."""
         self.rows.clear()
         self.index = None

@@ -10,9 +10,9 @@ CHUNK = 512
 
 
 class SortedKeys:
-    """Byte strings in order, in chunks of at most 2 * CHUNK, so that adding one is no re-sort of all.
+    """Byte strings in order, in chunks of at most 2 * CHUNK, so that adding one does not re-sort all.
 
-    The ordered index over a dict: the dict knows whether a key is there, so neither add nor remove checks.
+    An ordered index of a dict: the dict knows whether a key exists, so neither add nor remove checks.
     """
 
     __slots__ = ("_chunks", "_maxes")
@@ -23,7 +23,7 @@ class SortedKeys:
         self._maxes = [chunk[-1] for chunk in self._chunks]
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not there yet."""
+        """Add a key, which must not be in the set."""
         maxes = self._maxes
         if not maxes:
             self._chunks.append([key])
@@ -44,7 +44,7 @@ class SortedKeys:
         self._maxes[at : at + 1] = [chunk[CHUNK - 1], chunk[-1]]
 
     def remove(self, key: bytes) -> None:
-        """Remove a key that is there."""
+        """Remove a key, which must be in the set."""
         at = bisect_left(self._maxes, key)
         chunk = self._chunks[at]
         del chunk[bisect_left(chunk, key)]

@@ -1,21 +1,23 @@
-"""Key-value stores that write each update through: to the rows and to the changelog."""
+"""Key-value stores that write every update through to the rows and the changelog."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 from typing_extensions import override
 
+from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes.serdes import ITSELF, inline
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
-from .row_contexts import RowContexts, keeps_contexts
 from .state_store import (
     StateStore,
     newest_by_key,
@@ -25,13 +27,91 @@ from .state_store import (
     timestamped_value,
 )
 from .store_iterator import StoreIterator
-from .values import LogChange, Values
+from .values import LogChange, LogValue, Values
 
 log = logging.getLogger(__name__)
 
 
+_CHECKSUM_BYTES = 4
+_SEPARATOR = b"\0"
+
+
+def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
+    """Return whether a store keeps trace contexts."""
+    table = builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
+    return table and builder.headers_format and task.config.get(KEY) is not None
+
+
+class RowContexts:
+    """Trace contexts of a table's rows: they link the reader of a row to the trace that wrote it.
+
+    Only with dsl.store.format=HEADERS and a processor wrapper, and only for sampled records. In the changelog, the
+    context is in the record's headers, where Kafka Streams' stores in that format have the headers of a value
+    (KIP-1271). On disk, contexts are separate from the rows, which are the same with and without them. Each has a
+    checksum of its row, so an untraced update invalidates it.
+    """
+
+    def __init__(self, task: TaskContext, rows: BytesStore) -> None:
+        self._task = task
+        self._rows = rows
+
+    def keeping(self, log: LogValue) -> LogValue:
+        """Wrap log to also store the context of the record being processed."""
+        task, keep = self._task, self._rows.keep_context
+
+        def log_and_keep(key: bytes, value: Any) -> bytes | None:
+            row = log(key, value)
+            if row is None:
+                keep(key, None)
+            elif (context := trace_context(task.headers)) is not None:
+                keep(key, _encode(row, context))
+            return row
+
+        return log_and_keep
+
+    def noting(self, get: Callable[[Any], Any], context_of: Callable[[Any], Headers]) -> Callable[[Any], Any]:
+        """Wrap get to also pass the context of the found row to the task, if requested."""
+        task = self._task
+
+        def get_and_note(key: Any) -> Any:
+            found = get(key)
+            if found is not None and task.row_contexts is not None:
+                context = context_of(key)
+                if context is not None:
+                    task.row_contexts.append(context)
+            return found
+
+        return get_and_note
+
+    def of_row(self, row_key: bytes) -> Headers:
+        """Return the context of a key's row; None without one."""
+        kept = self._rows.context(row_key)
+        row = None if kept is None else self._rows.get(row_key)
+        if kept is None or row is None or kept[:_CHECKSUM_BYTES] != _checksum(row):
+            return None
+        parent, _, state = kept[_CHECKSUM_BYTES:].partition(_SEPARATOR)
+        return [(TRACEPARENT, parent), (TRACESTATE, state)] if state else [(TRACEPARENT, parent)]
+
+    def restore(self, messages: Sequence[Message], row_of: Callable[[Message], bytes | None]) -> None:
+        """Store the contexts of changelog records."""
+        for message in messages:
+            key, row = message.key(), row_of(message)
+            if key is not None and row is not None and (context := trace_context(message.headers())) is not None:
+                self._rows.keep_context(key, _encode(row, context))
+
+
+def _encode(row: bytes, context: Headers) -> bytes:
+    found = dict(context or ())
+    state = found.get(TRACESTATE)
+    return _checksum(row) + (found[TRACEPARENT] or b"") + (_SEPARATOR + state if state else b"")
+
+
+def _checksum(row: bytes) -> bytes:
+    return crc32(row).to_bytes(_CHECKSUM_BYTES, "big")
+
+
 class KeyValueStore(StateStore):
-    """A key-value store, plain or timestamped, that writes each update through."""
+    """A key-value store, plain or timestamped, that writes every update through."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
@@ -40,7 +120,7 @@ class KeyValueStore(StateStore):
             log_change = _evictions_logged(task, rows)
         keeps = keeps_contexts(builder, task)
         self.values = Values(builder, task, self.serdes, log_change, keeps)
-        #: None if the store keeps none.
+        #: None if the store keeps no contexts.
         self.contexts = RowContexts(task, rows) if keeps else None
         if self.contexts is not None:
             self.values.log_value = self.contexts.keeping(self.values.log_value)
@@ -55,19 +135,19 @@ class KeyValueStore(StateStore):
         return self._decode(self.rows.get(self._encode_key(key)))
 
     def get_forwarded(self, key: Any) -> Any:
-        """Return what get returned when changes were last sent downstream: a cache has changes that were not."""
+        """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.get(key)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; None deletes it. The object stays the caller's own.
 
-        Raises what the serdes raise for a key or value that they cannot write; the store is then as before.
+        Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
         """
         row_key = self._encode_key(key)
         self.rows.put(row_key, self._log_value(row_key, value))
 
     def put_held(self, key: Any, held: Any) -> None:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         row_key = self._encode_key(key)
         self.rows.put(row_key, self.values.log_held(row_key, held))
 
@@ -76,14 +156,14 @@ class KeyValueStore(StateStore):
         return None if self.contexts is None else self.contexts.of_row(self._encode_key(key))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of a key that has none; return the value that it had."""
+        """Set the value of a key that has none; return the previous value."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def delete(self, key: Any) -> Any:
-        """Delete a key; return the value that it had."""
+        """Delete a key; return the previous value."""
         old = self.get(key)
         self.put(key, None)
         return old
@@ -96,7 +176,7 @@ class KeyValueStore(StateStore):
     def range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the (key, value) rows with key_from <= key <= key_to in the order of the keys' bytes.
 
-        None leaves a side open. The rows are those of this moment. Close the iterator or exhaust it.
+        None leaves a side open. The iterator shows the rows as of now. Close it or exhaust it.
         """
         return StoreIterator(self._range(key_from, key_to, False))
 
@@ -124,7 +204,7 @@ class KeyValueStore(StateStore):
         return StoreIterator(self._decoded(self._scan(prefix, after(prefix), False)))
 
     def approximate_num_entries(self) -> int:
-        """Return about how many rows the store has; what only the cache holds does not count."""
+        """Return the approximate number of rows, without those that are only in the cache."""
         return self.rows.approximate_num_entries()
 
     def _range(self, key_from: Any, key_to: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
@@ -154,7 +234,7 @@ class KeyValueStore(StateStore):
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
-        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # nothing is known about them
+        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # their handling of None is unknown
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,
@@ -177,16 +257,16 @@ class KeyValueStore(StateStore):
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        if self.rows.persistent:  # in memory the order of the records may count: see MemoryLRUCache
+        if self.rows.persistent:  # in memory the order of the records may matter: see MemoryLRUCache
             messages = newest_by_key(messages)
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)
 
 
 def _evictions_logged(task: TaskContext, rows: MemoryLRUCache) -> LogChange:
-    """Return a log_change that writes a tombstone for the row that a put evicts, before the put itself.
+    """Return a log_change that writes a tombstone for the row that a put evicts, before the put.
 
-    In that order a restore keeps the rows that were kept: the other way round the put would evict a row again, by the
-    order of the writes. Kafka Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
+    With this order a restore keeps the same rows; in the other order, the restored put would evict another row. Kafka
+    Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
     """
 
     def log_change(

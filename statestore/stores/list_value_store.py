@@ -1,4 +1,4 @@
-"""A list of values under each key: the records of an outer stream-stream join that have no partner yet (KAFKA-10847).
+"""A list of values per key: the records of an outer stream-stream join without a match so far (KAFKA-10847).
 
 Value bytes are those of Kafka's ListSerializer for byte arrays: 1 for "entries of varying size", 4-byte number of
 entries, and for each entry a 4-byte length and its bytes. Kafka Streams: ListValueStore.
@@ -27,7 +27,7 @@ class ListValueStore(StateStore):
         self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
 
     def put_if_absent(self, key: Any, value: Any) -> None:
-        """Do what put does, but only if the key IS there: Kafka Streams' ListValueStore has it so for its caller."""
+        """Put, but only if the key IS present: Kafka Streams' ListValueStore does this for its caller."""
         if self.rows.get(self.serdes.encode_key(key)) is not None:
             self.put(key, value)
 
@@ -49,7 +49,7 @@ class ListValueStore(StateStore):
         return StoreIterator(pairs)
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store has."""
+        """Return the approximate number of keys."""
         return self.rows.approximate_num_entries()
 
 

@@ -1,21 +1,21 @@
-"""Rows that expire with time: what window and session stores share (Kafka Streams: AbstractRocksDBSegmentedBytesStore).
+"""Rows that expire: the common part of window and session stores (Kafka Streams: AbstractRocksDBSegmentedBytesStore).
 
-Kafka Streams opens a RocksDB per segment of time and drops it whole. Here the segment's number is the first 8 bytes of
-a row's key: the rows of one record key lie together within a segment, a scan over segments has Kafka Streams' order, an
-old segment goes with one ``delete_range``, and all of it commits in one batch with the offset.
+Kafka Streams opens a RocksDB per time segment and drops it as a whole. Here the segment's number is the first 8 bytes
+of a row's key. The rows of one record key are adjacent within a segment, a scan over segments has Kafka Streams' order,
+one ``delete_range`` drops an old segment, and all segments commit in one batch with the offset.
 
     row     segment (8 bytes) + changelog key -> value
     index   0xff + changelog key with its times first -> nothing
 
-The index is kept only where scans must go by time first: stores of results that are emitted on window close (KIP-825),
-and in-memory stores, which Kafka Streams keeps sorted so.
+Only stores that must be scanned by time first have the index: stores of results emitted on window close (KIP-825), and
+in-memory stores, which Kafka Streams sorts by time.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from penstock.topology.records import Message
 
@@ -30,16 +30,16 @@ OBSERVED_TIME = "observed-stream-time"
 NOTHING_OBSERVED = -1
 _pack = LONG.pack
 
-#: The time by which a row expires, the second number of its key, and its value.
+#: The time of a row (for its expiry), the second number of its key, and its value.
 TimedRow = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class KeySchema:
-    """Where the numbers are in a changelog key: behind the record key.
+    """The position of the numbers in a changelog key, after the record key.
 
-    suffix: the time that the row expires by, and a second number, which is second_max at most. index_key(key) and
-    from_index(index key): the same bytes with the times first, and back.
+    suffix: the time that determines the row's expiry, and a second number, at most second_max. index_key(key),
+    from_index(index key): convert to and from a key with the times first.
     """
 
     suffix: struct.Struct
@@ -48,65 +48,60 @@ class KeySchema:
     from_index: Callable[[bytes], bytes]
 
     def time_of(self, key: bytes) -> int:
-        """Return the time that the row of a changelog key expires by."""
+        """Return the time that determines the expiry of a changelog key's row."""
         at = len(key) - self.suffix.size
         return int.from_bytes(key[at : at + LONG.size], "big")
 
 
+@dataclass(eq=False)
 class Segments:
-    """The rows of one store by time.
+    """The rows of one store, by time.
 
-    retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are not
-    even taken in, as in memory; otherwise they are until their segment has expired. on_expired: called for each put
-    that is not taken in. indexed: keep the index. visible_ms: how long rows are visible, by default the retention.
+    retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are
+    dropped, as in memory; otherwise they are dropped only once their segment has expired. on_expired: called for each
+    dropped put. indexed: maintain the index. visible_ms: how long rows are visible, by default the retention.
     """
 
-    def __init__(
-        self,
-        rows: BytesStore,
-        schema: KeySchema,
-        retention_ms: int,
-        on_expired: Callable[[], None],
-        exact: bool,
-        indexed: bool,
-        visible_ms: int | None = None,
-    ) -> None:
-        self.rows = rows
-        self.schema = schema
-        self.retention_ms = retention_ms
-        self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
-        self._visible_ms = retention_ms if visible_ms is None else visible_ms
-        self._on_expired = on_expired
-        self._exact = exact
-        self.indexed = indexed
-        self._latest = rows.latest_rows(schema.suffix.size - LONG.size)
-        if self._latest is not None and not indexed:
-            self.put_live = self._latest.put  # type: ignore[method-assign]  # one call less for each put
+    rows: BytesStore
+    schema: KeySchema
+    retention_ms: int
+    on_expired: Callable[[], None]
+    exact: bool
+    indexed: bool
+    visible_ms: InitVar[int | None] = None
+
+    def __post_init__(self, visible_ms: int | None) -> None:
+        self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
+        #: penstock.kernel's LatestRows, None where there is none.
+        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size)
+        if self.latest is not None and not self.indexed:
+            self.put_live = self.latest.put  # type: ignore[method-assign]  # one call less for each put
         self.reload()
 
     def reload(self) -> None:
-        """Take over the time of the last commit: after opening and after a rollback."""
+        """Reload the time of the last commit: after opening and after a rollback."""
         self._live_from = 0
         committed = self.rows.committed_mark(OBSERVED_TIME)
         self._set_time(NOTHING_OBSERVED if committed is None else committed)
-        if self._latest is not None:
-            self._latest.rest()
+        if self.latest is not None:
+            self.latest.rest()
 
     def marks(self) -> Marks:
         """Return what must be committed with the rows."""
         return {OBSERVED_TIME: self.observed_ms}
 
     def _set_time(self, time_ms: int) -> None:
-        """Set the highest time seen, and what follows from it."""
+        """Set the highest time seen, and the limits that follow from it."""
         self.observed_ms = time_ms
         visible, kept = time_ms - self._visible_ms + 1, time_ms - self.retention_ms
         #: Rows before this are hidden.
         self.visible_from = visible if visible > 0 else 0
         if kept - kept % self.interval_ms > self._live_from:
-            #: Rows before this are no longer there.
+            #: Rows before this have been deleted.
             self._live_from = kept - kept % self.interval_ms
-        #: Rows before this are not taken in.
-        self.taken_from = max(0, kept + 1) if self._exact else self._live_from
+        #: Rows before this are dropped.
+        self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
@@ -119,7 +114,7 @@ class Segments:
                 self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
 
     def segment_for(self, time_ms: int) -> bytes | None:
-        """Return what the keys of rows of this time begin with, None if it has expired; stream time advances to it."""
+        """Return the key prefix of rows with this time, None if it has expired; stream time advances to it."""
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         return None if time_ms < self.taken_from else _pack(time_ms // self.interval_ms)
@@ -129,16 +124,16 @@ class Segments:
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         if time_ms < self.taken_from:
-            self._on_expired()
+            self.on_expired()
         else:
             self.put_live(_pack(time_ms // self.interval_ms), key, data)
 
     def put_live(self, segment: bytes, key: bytes, data: bytes | None) -> None:
         """Set or delete the row of a changelog key; segment: segment_for its time."""
-        if self._latest is None:
+        if self.latest is None:
             self.rows.put(segment + key, data)
         else:
-            self._latest.put(segment, key, data)
+            self.latest.put(segment, key, data)
         if self.indexed:
             self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 
@@ -146,7 +141,7 @@ class Segments:
         """Return the value of a row, None if there is none or it is hidden."""
         if time_ms < self.visible_from:
             return None
-        latest = self._latest
+        latest = self.latest
         if latest is not None and not latest.resting:
             found: bytes | None = latest.get(key)
             if found is not latest.NOT_KNOWN:
@@ -174,16 +169,16 @@ class Segments:
         ]
 
     def fetch_latest(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow] | None:
-        """Return what fetch returns, for visible times, if the disk need not be asked for it; else None."""
-        if self._latest is None:
+        """Return the result of fetch for visible times if it needs no disk access; otherwise None."""
+        if self.latest is None:
             return None
-        found: list[TimedRow] | None = self._latest.fetch(key, time_from, time_to)
-        if found is None and self._latest.resting:  # it is read again: rows later than those seen are kept
-            self._latest.start(self.observed_ms + 1)
+        found: list[TimedRow] | None = self.latest.fetch(key, time_from, time_to)
+        if found is None and self.latest.resting:  # reads repeat: keep rows later than those seen
+            self.latest.start(self.observed_ms + 1)
         return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
-        """Iterate over the rows with times of this range, hidden ones included; with an index by time first."""
+        """Iterate over the rows with times in this range, including hidden ones; by time first if there is an index."""
         first = max(time_from, self._live_from)
         last = min(time_to, self.observed_ms)
         if first > last:
@@ -208,22 +203,22 @@ class Segments:
             key = from_index(index_key[1:])
             row_key = _pack(time_of(key) // interval) + key
             data = get(row_key)
-            if data is not None:  # deleted since the scan began
+            if data is not None:  # deleted since the scan started
                 yield row_key, data
 
     def scan_order(self, row_key: bytes) -> bytes:
-        """Return what sorts row keys as scan does."""
+        """Return the sort key of row keys for scan's order."""
         return self.schema.index_key(row_key[8:]) if self.indexed else row_key
 
     def restored(self, messages: Sequence[Message], value_of: Callable[[Message], bytes | None]) -> list[RawRow]:
-        """Return the rows of changelog records that have not expired by the newest of them, and drop what has."""
+        """Return the rows of changelog records not expired as of the newest one, and drop expired segments."""
         time_of, interval = self.schema.time_of, self.interval_ms
         keyed = [(key, time_of(key), message) for message in messages if (key := message.key()) is not None]
         newest = max((time for _, time, _ in keyed), default=NOTHING_OBSERVED)
         if newest > self.observed_ms:
             self.advance(newest)
-        if self._latest is not None:
-            self._latest.rest()
+        if self.latest is not None:
+            self.latest.rest()
         live = [(key, time, value_of(message)) for key, time, message in keyed if time >= self.taken_from]
         found: list[RawRow] = [(_pack(time // interval) + key, data) for key, time, data in live]
         if self.indexed:

@@ -1,4 +1,4 @@
-"""What all state stores share: their life cycle over a BytesStore, and their serdes."""
+"""The common part of all state stores: their life cycle on top of a BytesStore, and their serdes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LONG = struct.Struct(">q")
 
 
 class StateStore:
-    """The calls of a task's state manager.
+    """The interface for a task's state manager.
 
-    builder: what the store is; task: the task it belongs to; rows: where its bytes are.
+    builder: the declaration of the store; task: its task; rows: its bytes.
     """
 
     #: Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream.
@@ -35,18 +35,18 @@ class StateStore:
         self.task = task
         self.name = builder.name
         self.rows = rows
-        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
-        #: The topic that serdes get, and the destination of changes.
+        self._persistent = rows.persistent  # also read from a closed store, which has no rows
+        #: The topic passed to serdes, and the destination of changes.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
         self.serdes = StoreSerdes(builder, self.changelog_topic)
 
     @property
     def persistent(self) -> bool:
-        """Whether there is a disk behind it."""
+        """Whether the store is on disk."""
         return self._persistent
 
     def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
-        """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
+        """Make the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
 
         listener(key, new value, old value, timestamp in ms, headers); the old value is None unless send_old_values.
         Returns whether there is a cache; if not, the caller forwards each change itself.
@@ -54,68 +54,68 @@ class StateStore:
         return False
 
     def cells(self) -> Cells | None:
-        """Return the cells of the store's cache for a fused source; None if it has none of that kind."""
+        """Return the cells of the store's cache for a fused source; None if not supported."""
         return None
 
     def timestamped_rows(self) -> TimestampedRows | None:
-        """Return the store's rows for a fused source; None if there is more to do for an update than to log and put."""
+        """Return the store's rows for a fused source; None if an update needs more than a log and a put."""
         return None
 
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
-        """Have the cache send its changes on through a fused loop, which does what the flush listener does.
+        """Make the cache send its changes through a fused loop, which replaces the flush listener.
 
-        send(changes, old values); a change: (key as a listener gets it, value, timestamp, headers, message).
+        send(changes, old values), both as held in the cache; a change: (cache key, value, timestamp, headers, message).
         """
         raise StreamsError(f"The store {self.name} has no cache that sends changes")
 
     def flush(self) -> None:
-        """Send what the cache holds downstream, to the changelog and into the write buffer."""
+        """Send the cache's changes downstream, to the changelog and into the write buffer."""
 
     def commit(self, changelog_offset: int | None) -> None:
-        """Write the buffered updates and this offset, the next to be read, in one atomic step; see BytesStore."""
+        """Write the buffered updates and this offset (the next to read) atomically; see BytesStore."""
         self.rows.commit(changelog_offset, self.marks())
 
     def rollback(self) -> None:
-        """Drop all updates since the last commit, cached ones too: a transaction was aborted."""
+        """Drop all updates since the last commit, including cached ones: a transaction was aborted."""
         self.rows.rollback()
 
     def committed_offset(self) -> int | None:
-        """Return the changelog offset of the last commit, None if never committed or nothing is kept on disk."""
+        """Return the changelog offset of the last commit, None if never committed or not on disk."""
         return self.rows.committed_offset()
 
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """Apply changelog records, in one atomic step with the offset behind them."""
+        """Apply changelog records, atomically with the offset after them."""
         rows = self.restored_rows(messages)
         self.rows.restore(rows, next_offset, self.marks())
 
     def marks(self) -> Marks:
-        """Return the numbers to commit beside the rows."""
+        """Return the numbers to commit with the rows."""
         return NO_MARKS
 
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        """Return the rows that changelog records stand for."""
+        """Return the rows of changelog records."""
         return plain_rows(messages)
 
     def persist(self, beside_writes: bool = False) -> None:
-        """Make what was committed survive a SIGKILL. See BytesStore.persist."""
+        """Make committed updates survive a SIGKILL; see BytesStore.persist."""
         self.rows.persist(beside_writes)
 
     def detach(self) -> BytesStore:
-        """Drop what is not committed and release the rows, which stay open: another store is built upon them."""
+        """Drop uncommitted updates and release the rows, which stay open for another store."""
         self.rollback()
         return self.rows
 
     def close(self) -> None:
-        """Give back all handles; nothing is flushed. Reads and writes raise InvalidStateStoreError from now on."""
+        """Release all handles, without a flush. Later reads and writes raise InvalidStateStoreError."""
         self.rows.close()
         self.rows = cast("BytesStore", ClosedStore(self.name))
 
 
 class StoreSerdes:
-    """The four functions between objects and bytes of one store, and what is known about its objects.
+    """The functions of a store that convert between objects and bytes, and properties of its serdes.
 
-    encode_key raises for None, which key_to_bytes leaves as it is. key_serde: whose they are. exact_value and its type,
-    private_value: Serde.exact and Serde.private of the value serde.
+    encode_key raises for None, which key_to_bytes returns unchanged. exact_value and its type, private_value:
+    Serde.exact and Serde.private of the value serde.
     """
 
     __slots__ = (
@@ -146,13 +146,13 @@ class StoreSerdes:
 
     @property
     def inline_key(self) -> Inline:
-        """What encode_key does, for keys that are not None."""
+        """encode_key, for keys that are not None."""
         code = inline(self.key_to_bytes)
         return Inline("{encode}({})", {"encode": self.encode_key}) if code.takes_none else code
 
 
 def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:
-    """Return a function that does what to_bytes does, and raises refusal() where that returns None."""
+    """Return to_bytes, but raise refusal() if it returns None."""
     if compiled is not None:
         made: Callable[[Any], bytes] = compiled.required(to_bytes, refusal)
         return made
@@ -172,12 +172,12 @@ def null_key(name: str) -> StreamsError:
 
 
 def newest_by_key(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the last record of each key. The unbound method is called at the speed of C; all are of one class."""
+    """Return the last record of each key. Calling the unbound method is fast (in C); all records have one class."""
     return list(dict(zip(map(type(messages[0]).key, messages), messages, strict=True)).values()) if messages else ()
 
 
 def plain_rows(messages: Iterable[Message]) -> Iterator[RawRow]:
-    """Yield rows whose bytes are those of the changelog."""
+    """Yield rows with the bytes of the changelog."""
     for message in messages:
         key = message.key()
         if key is not None:

@@ -1,7 +1,7 @@
-"""What the reads of a store return: rows that can be closed, and a store that is closed itself.
+"""Results of reading a store: closable rows; and the replacement for a closed store.
 
 ``with store.all() as rows:`` closes an iterator (Kafka Streams: KeyValueIterator in a try-with-resources). Short reads,
-of one key, have their rows in memory: a list, that has the same two methods.
+of one key, return a list in memory that has the same two methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Closeable:
     __slots__ = ()
 
     def close(self) -> None:
-        """Release what is held; closing twice does nothing."""
+        """Release resources; closing twice does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,15 +28,16 @@ class _Closeable:
 
 
 class Rows(list[T], _Closeable):
-    """The rows of a short read. They stay after close(), which has nothing to release."""
+    """The rows of a short read. They remain after close(), which has nothing to release."""
 
     __slots__ = ()
 
 
 class StoreIterator(_Closeable, Iterator[T]):
-    """The rows of a scan at the moment it was made, read one by one. Exhaust or close it: RocksDB's iterator is open.
+    """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB
+    iterator.
 
-    rows: a generator, or any iterator that holds nothing. After close() there are no more rows.
+    rows: a generator, or an iterator without resources. After close() there are no more rows.
     """
 
     __slots__ = ("_rows",)
@@ -45,7 +46,7 @@ class StoreIterator(_Closeable, Iterator[T]):
         self._rows = rows
 
     def __iter__(self) -> Iterator[T]:
-        return self._rows  # a loop over it makes no extra call for each row
+        return self._rows  # so a loop makes no extra call per row
 
     def __next__(self) -> T:
         return next(self._rows)
@@ -67,7 +68,7 @@ class ClosedStore:
         self._name = name
 
     def close(self) -> None:
-        """Do nothing: closing twice is no error."""
+        """Do nothing: closing twice is not an error."""
 
     def __getattr__(self, method: str) -> NoReturn:
         raise InvalidStateStoreError(
@@ -76,5 +77,5 @@ class ClosedStore:
 
 
 def has_rows(found: Any) -> bool:
-    """Return whether a method's result is rows, and not a single value."""
+    """Return whether a method's result is rows (Rows or a StoreIterator), and not a single value."""
     return isinstance(found, Rows | StoreIterator)

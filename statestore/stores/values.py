@@ -1,4 +1,4 @@
-"""How the values of a store become bytes, and what its changelog hears of them (Kafka Streams: ChangeLogging*Store)."""
+"""Conversion of a store's values to bytes, and their change-logging (Kafka Streams: ChangeLogging*Store)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LogChange = Callable[..., None]
 TIMESTAMPED = frozenset(
     (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.FOREIGN_KEY_SUBSCRIPTION)
 )
-#: What a row without a timestamp is read with (Kafka: ConsumerRecord.NO_TIMESTAMP).
+#: The timestamp of a row that has none (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 _new = tuple.__new__
@@ -37,9 +37,9 @@ class Values:
     """The value functions of one store.
 
     A store, cached or not, holds *held* values: the bytes of a value, or the object that the serde reads back from them
-    if it is immutable and its bytes are known to be writable (Serde.exact), or a private copy
-    (Serde.private). So whatever a caller does to an object that it has put or got, and however large the cache is, a
-    read gives what a restart would give.
+    if it is immutable and its bytes are known to be writable (Serde.exact), or a private copy (Serde.private). So a
+    read returns the same as after a restart, regardless of the cache, and of what the caller does with an object after
+    a put or get.
 
     Plain values are the serialized value; timestamped ones (value, timestamp) are 8 bytes of timestamp and the value,
     or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). None stays None:
@@ -48,7 +48,7 @@ class Values:
     caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
     also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
     bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
-    log_change: what plain values are logged with, by default the task's. keeps_contexts: see row_contexts.py.
+    log_change: the function that logs plain values, by default the task's. keeps_contexts: see RowContexts.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Values:
         keeps_contexts: bool = False,
     ) -> None:
         timestamped = builder.kind in TIMESTAMPED
-        #: Whether row bytes begin with a timestamp that the changelog has as the record's.
+        #: Whether row bytes start with a timestamp, which is the record's timestamp in the changelog.
         self.with_timestamp = timestamped and not builder.plain_values
         self.exact = serdes.exact_value is not None
         encode, decode = serdes.encode_value, serdes.decode_value
@@ -120,7 +120,7 @@ class Values:
 
 
 def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that gives None for None, and else what this one gives."""
+    """Return a function that returns None for None, and otherwise the result of this one."""
     if compiled is not None:
         made: Callable[[Any], Any] = compiled.nullable(function)
         return made
@@ -140,6 +140,9 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
     """Return the decoder to ValueAndTimestamp."""
+    if compiled is not None and not plain_values:
+        made: Decode = compiled.timestamped_decoder(decode_value, ValueAndTimestamp)
+        return made
     unpack = LONG.unpack_from
 
     def decode(data: bytes | None) -> Any:
@@ -159,7 +162,7 @@ def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], Any
             return None
         plain, timestamp = value
         if type(timestamp) is not int or not LONG_MIN <= timestamp <= LONG_MAX:
-            (timestamp,) = unpack(pack(timestamp))  # raises for what is no timestamp
+            (timestamp,) = unpack(pack(timestamp))  # raises for an invalid timestamp
         held = hold_plain(plain)
         return None if held is None else (held, timestamp)
 
@@ -188,8 +191,8 @@ def _timestamped_held(held_plain: Callable[[Any], Any], plain_values: bool) -> C
 def headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
     """Return whether the changelog gets the headers of the record being processed, with values and with tombstones.
 
-    With headers_format (KIP-1271) only tombstones have them, since Kafka Streams 4.3's operators put values with empty
-    headers. The stores of stream-stream and foreign-key joins have the record's headers in any format.
+    With headers_format (KIP-1271) only tombstones have them, because Kafka Streams 4.3's operators put values with
+    empty headers. The stores of stream-stream and foreign-key joins have the record's headers in any format.
     """
     always = builder.log_headers or builder.kind is StoreKind.FOREIGN_KEY_SUBSCRIPTION
     return always, always or builder.headers_format

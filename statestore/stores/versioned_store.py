@@ -3,12 +3,12 @@
     latest    0xfe + key -> 8-byte timestamp + value
     history   segment of the end (8 bytes) + key + 8-byte start -> 8-byte end + 1 + value, or 8-byte end + 0 if deleted
 
-An old version lies in the segment of time in which it ended, so that a segment can go as a whole once all its versions
-ended before the history retention. A deletion without a later version is a history row that ends where it starts: it
-only marks the time. Kafka Streams keeps all versions of a key and segment in one row; the local layout is our own, what
-can be read is the same.
+An old version is in the time segment in which it ended, so a segment can be dropped as a whole once all its versions
+ended before the history retention. A deletion without a later version is a history row that ends where it starts, and
+only marks the time. Kafka Streams keeps all versions of a key and segment in one row; Penstock's layout differs, but
+reads return the same.
 
-The changelog has plain values with the version's timestamp, of versions too that come too late to be kept.
+The changelog has plain values with the version's timestamp, including versions that are too late to be kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .state_store import LONG, StateStore
 from .store_iterator import Rows
 from .values import Values
 
-#: What ``put`` returns: valid until further notice, and not kept because it came too late.
+#: Results of ``put``: valid without an end, and not kept because it was too late.
 VALID_TO_UNDEFINED = -1
 NOT_PUT = -(2**63)
 LATEST = b"\xfe"
@@ -64,14 +64,15 @@ class VersionedStore(StateStore):
         self._observed_ms = NOTHING_OBSERVED if mark is None else mark
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
-        """Add a version; None says that the key was deleted at that time.
+        """Add a version; None means that the key was deleted at that time.
 
-        Returns until when it is valid: a timestamp, VALID_TO_UNDEFINED for the newest; NOT_PUT if it was dropped.
+        Returns the end of its validity: a timestamp, VALID_TO_UNDEFINED for the newest version; NOT_PUT if it was
+        dropped.
         """
         return self.put_held(key, self.values.hold(value), timestamp)
 
     def put_held(self, key: Any, held: Any, timestamp: int) -> int:
-        """Put what values.hold() has made of a value."""
+        """Put a held value, made by values.hold()."""
         row_key = self.serdes.encode_key(key)
         data = self.values.to_row(held)
         if timestamp < self._observed_ms - self._retention_ms:
@@ -84,7 +85,7 @@ class VersionedStore(StateStore):
         return valid_to
 
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
-        """Add a deletion; return the version that was valid at that time until now."""
+        """Add a deletion; return the version that was valid at that time before."""
         expired = timestamp < self._observed_ms - self._retention_ms
         old = None if expired else self.get(key, timestamp)
         self.put(key, None, timestamp)
@@ -141,7 +142,7 @@ class VersionedStore(StateStore):
         return self._put_into_history(key, data, timestamp, next_start)
 
     def _put_into_history(self, key: bytes, data: bytes | None, timestamp: int, next_start: int | None) -> int:
-        """Add a version that is older than the newest one, if there is one: it starts at next_start."""
+        """Add a version that is older than the newest one, if any, which starts at next_start."""
         for version in self._history(key, timestamp):
             if version.start <= timestamp < version.end:
                 return self._split(key, version, data, timestamp)
@@ -155,7 +156,7 @@ class VersionedStore(StateStore):
         return VALID_TO_UNDEFINED if self._archive(key, Version(timestamp, timestamp, None)) else NOT_PUT
 
     def _split(self, key: bytes, version: Version, data: bytes | None, timestamp: int) -> int:
-        """Let a version that is valid at timestamp end there, and the new one continue from there."""
+        """End a version that is valid at timestamp there, and continue with the new one."""
         if version.start < timestamp:
             self.rows.put(self._history_key(key, version), None)
             self._archive(key, version._replace(end=timestamp))
@@ -174,7 +175,7 @@ class VersionedStore(StateStore):
         return _pack(version.end // self._interval_ms) + key + _pack(version.start)
 
     def _history(self, key: bytes, time: int) -> Iterator[Version]:
-        """Yield the old versions of a key that ended at time or later, and some before."""
+        """Yield the old versions of a key that ended at or after time, and some earlier ones."""
         length = 8 + len(key) + 8  # other keys may begin with the bytes of this one
         for number in range(max(0, time) // self._interval_ms, self._observed_ms // self._interval_ms + 1):
             prefix = _pack(number) + key

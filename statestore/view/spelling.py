@@ -1,7 +1,7 @@
-"""How keys and bytes are spelled where people and programs look into stores: by ``penstock state``, and over HTTP.
+"""The text form of keys and bytes, for ``penstock state`` and over HTTP.
 
-Bytes that are printable text are that text. All others are hexadecimal digits behind ``0x``, and so is text that begins
-with ``0x``: what is shown can be typed again, and means the same bytes.
+Printable bytes are shown as text. All others, and text that begins with ``0x``, are shown as hexadecimal digits after
+``0x``, so any output can be entered again and means the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEXADECIMAL = "0x"
 
 
 class BadKeyError(StreamsError):
-    """What was asked does not fit the store; the message says how it must be."""
+    """The request does not fit the store; the message describes a valid one."""
 
 
 def spell_bytes(data: bytes) -> str:
@@ -31,9 +31,9 @@ def spell_bytes(data: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which control characters and others without a glyph are spelled as JSON does: ``\u001b``.
+    r"""Return a text with control and other unprintable characters escaped as in JSON: ``\u001b``.
 
-    What records hold comes from anyone, and a terminal obeys the control characters that it is sent.
+    Records come from untrusted sources, and terminals execute control characters.
     """
     return text if text.isprintable() else "".join(map(_spell_character, text))
 
@@ -53,7 +53,7 @@ def _spell_character(character: str) -> str:
 
 
 def read_bytes(text: str) -> bytes:
-    """Return the bytes that spell_bytes has shown so; raises ValueError for digits that are not hexadecimal."""
+    """Return the bytes for a text from spell_bytes; raises ValueError for digits that are not hexadecimal."""
     return bytes.fromhex(text.removeprefix(HEXADECIMAL)) if text.startswith(HEXADECIMAL) else text.encode()
 
 
@@ -70,7 +70,7 @@ def _boolean(text: str) -> bool:
     return text == "true"
 
 
-#: What reads a key, and what it expects, by the name of the key serde.
+#: The function that reads a key, and a description of its input, by the name of the key serde.
 _READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "string": (str, "text"),
     "bytes": (read_bytes, "text, or hexadecimal digits behind 0x"),
@@ -83,10 +83,10 @@ _READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 
 
 def read_key(text: str, key_serde: Any, store: str) -> Any:
-    """Return the key of a store that a text stands for; raises BadKeyError.
+    """Return the key of a store for a text; raises BadKeyError.
 
     By the store's key serde: text, a number, bytes as in read_bytes, a UUID, true or false; with any other serde JSON,
-    and text if it is no JSON.
+    or text if it is not JSON.
     """
     serde = as_serde(key_serde)
     name = serde.name if isinstance(serde, PlainSerde) else "json"

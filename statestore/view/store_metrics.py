@@ -1,15 +1,15 @@
-"""What can be read off an open store without measuring its calls (Kafka Streams: StateStoreMetrics, RocksDBMetrics)."""
+"""Metrics of an open store that need no measurement of calls (Kafka Streams: StateStoreMetrics, RocksDBMetrics)."""
 
 from __future__ import annotations
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 
-from ..buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from ..buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
 from ..rows.rocksdb_store import RocksDBStore
 from ..stores.state_store import StateStore
 
-#: RocksDB's properties of one store, without "rocksdb.": so Kafka Streams calls the metrics (KIP-607, RocksDBMetrics).
+#: RocksDB's properties of one store, without "rocksdb.", which are Kafka Streams' names (KIP-607, RocksDBMetrics).
 PROPERTIES = (
     "num-immutable-mem-table",
     "cur-size-active-mem-table",
@@ -57,12 +57,12 @@ def scope(store: StateStore) -> str:
 
 
 def rocksdb_metrics(store: StateStore) -> dict[str, float]:
-    """Return RocksDB's properties of a store under Kafka Streams' names; nothing for a store that has no RocksDB."""
+    """Return RocksDB's properties of a store under Kafka Streams' names; empty for other stores."""
     return store.rows.properties(PROPERTIES) if isinstance(store.rows, RocksDBStore) else {}
 
 
 def store_metrics(store: StateStore) -> dict[str, float]:
-    """Return how full a store is: buffers by Kafka Streams' names, others by how many rows they have."""
+    """Return the size of a store: for buffers under Kafka Streams' names, for others the number of rows."""
     if isinstance(store, InMemoryTimeOrderedKeyValueChangeBuffer):
         return {
             "suppression-buffer-size-current": float(store.buffer_size()),

@@ -1,6 +1,6 @@
-"""State stores as people look at them: keys given as text, rows as plain values that JSON can hold.
+"""State stores for people and programs: keys as text, rows as plain values for JSON.
 
-For the control socket, HTTP and ``penstock state``; the rows are those of this moment, the record cache included.
+For the control socket, HTTP and ``penstock state``. Rows are current, including those in the record cache.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.records import VersionedRecord, Windowed
 
 from ..stores.key_value_store import KeyValueStore
-from ..stores.session_store import SessionStore
+from ..stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
 from ..stores.state_store import StateStore
 from ..stores.values import TIMESTAMPED
 from ..stores.versioned_store import VersionedStore
-from ..stores.window_store import LONG_MAX, WindowStore
 from .spelling import spell_bytes
 
 Row = dict[str, Any]
-#: Those that can be read from outside; buffers and the stores of joins are their operators' own.
+#: Kinds that can be read from outside; buffers and the stores of joins are internal.
 ReadableStore = KeyValueStore | VersionedStore | WindowStore | SessionStore
 
 
 def summary(store: StateStore) -> Row:
-    """Return what a store is, and about how many rows it has."""
+    """Return the kind of a store, and its approximate number of rows."""
     rows = getattr(store, "approximate_num_entries", None) or store.rows.approximate_num_entries
     return {
         "store": store.name,
@@ -40,9 +39,9 @@ def summary(store: StateStore) -> Row:
 def rows_of_key(
     store: ReadableStore, key: Any, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (key, value) of what a store has of a key: the one row, or one for each window, session with a Windowed.
+    """Yield (key, value) of the rows of a key: one row, or one per window or session, with a Windowed.
 
-    time_from, time_to: ms; of windows that start then, of sessions that overlap. reverse: the latest first.
+    time_from, time_to: in ms, for window starts and overlapping sessions. reverse: the latest first.
     """
     if isinstance(store, SessionStore):
         yield from (store.backward_find_sessions if reverse else store.find_sessions)(key, time_from, time_to)
@@ -54,8 +53,8 @@ def rows_of_key(
 
 
 def parts_of(kind: StoreKind, value: Any) -> Row:
-    """Return the ``value`` of a row as it is, and what its kind of store has: ``timestamp``, ``valid_to``."""
-    if kind in TIMESTAMPED:  # a cache may hold it as a plain tuple
+    """Return the ``value`` of a row, and its ``timestamp`` and ``valid_to`` if the kind of store has them."""
+    if kind in TIMESTAMPED:  # a cache may hold a plain tuple
         return {"value": value[0], "timestamp": value[1]}
     if isinstance(value, VersionedRecord):
         return {"value": value.value, "timestamp": value.timestamp, "valid_to": value.valid_to}
@@ -63,11 +62,11 @@ def parts_of(kind: StoreKind, value: Any) -> Row:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; bytes are spelled as in spelling.py."""
+    """Return a value for JSON; bytes are written as in spelling.py."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if value - value == 0 else repr(value)  # JSON has no nan and inf
+        return value if value - value == 0 else repr(value)  # JSON does not have nan and inf
     if isinstance(value, bytes):
         return spell_bytes(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -86,10 +85,10 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
     """Return the fields of a NamedTuple or a msgspec.Struct by name, None for anything else."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # type: ignore[no-any-return]
-    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nothing else here needs
+    names = getattr(type(value), "__struct_fields__", None)  # avoids importing msgspec, which nothing else here needs
     return None if names is None else {name: getattr(value, name) for name in names}
 
 
 def window_end(store: WindowStore, start: int) -> int:
-    """Return where the window that starts there ends."""
+    """Return the end of the window with this start."""
     return min(start + (store.builder.window_size_ms or 0), LONG_MAX)

@@ -48,7 +48,7 @@ class Administration:
         self._process = psutil.Process()
         self._started = time.monotonic()
 
-    # -- looking
+    # -- queries
 
     def status(self) -> dict[str, Any]:
         """Return the application, its stream threads, their tasks, and its latest logged errors.
@@ -143,7 +143,7 @@ class Administration:
             )
         return found
 
-    # -- doing
+    # -- changes
 
     def add_thread(self) -> dict[str, Any]:
         """Start one more stream thread (KIP-663); returns its name as ``thread``."""

@@ -1,4 +1,4 @@
-"""Asks the other hosts of the application, at their application.server."""
+"""Queries the application's other hosts, at their application.server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
 
 
 class HttpHosts(RemoteHosts):
-    """token: that of this host, which the others must share."""
+    """token: this host's token; the other hosts must have the same."""
 
     def __init__(self, token: str | None) -> None:
         self._headers = {FORWARDED: "1", "Accept": "application/json"}
@@ -34,7 +34,7 @@ class HttpHosts(RemoteHosts):
 
     @override
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
-        """Ask the host by HTTP. One that cannot be reached is a QueryError with 503."""
+        """Query a host by HTTP. Raises QueryError with 503 if it cannot be reached."""
         status, answer = self._get(host, path_of(request), timeout)
         if status == http.client.OK:
             rows = [Row(base64.b64decode(order), orjson.dumps(row)) for order, row in answer["ordered_rows"]]

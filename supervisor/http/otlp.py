@@ -1,6 +1,6 @@
-"""The metrics that /metrics has, sent by OTLP: with penstock.metrics.otlp.interval.ms.
+"""Sends the metrics of /metrics by OTLP, if penstock.metrics.otlp.interval.ms is set.
 
-Where to and how say OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and so on.
+OpenTelemetry's own variables set the destination: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and so on.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ KEY = "penstock.metrics.otlp.interval.ms"
 
 
 class OtlpMetrics:
-    """A thread that sends all metrics again and again; started and stopped by KafkaStreams.
+    """A thread that sends all metrics periodically; started and stopped by KafkaStreams.
 
-    metrics(): returns them. Does nothing unless the interval is set; raises ConfigError if the extra is missing.
+    metrics: returns the metrics. Does nothing unless the interval is set; raises ConfigError if the extra is missing.
     """
 
     def __init__(self, metrics: Callable[[], list[Metric]], client_id: str, config: StreamsConfig) -> None:
@@ -37,12 +37,12 @@ class OtlpMetrics:
         self._messages = _Messages(config["application.id"], client_id) if self._seconds else None
 
     def start(self) -> None:
-        """Begin to send, the first time after one interval."""
+        """Start; the first message is sent after one interval."""
         if self._messages is not None:
             threading.Thread(target=self._run, args=(self._messages,), name="penstock-otlp", daemon=True).start()
 
     def stop(self) -> None:
-        """End; a message under way is not waited for, since nothing answers for its metrics by now."""
+        """Stop, without waiting for a message that is being sent."""
         self._ended.set()
         if self._messages is not None:
             self._messages.close()
@@ -57,9 +57,9 @@ class OtlpMetrics:
 
 
 class _Messages:
-    """Makes OpenTelemetry's metrics from ours, and sends them.
+    """Converts metrics to OpenTelemetry's, and sends them.
 
-    Not by its meters: they would want each metric declared before it has a value.
+    It does not use meters, because they require each metric to be declared before it has a value.
     """
 
     def __init__(self, application_id: str, client_id: str) -> None:
@@ -72,13 +72,13 @@ class _Messages:
             raise ConfigError(f"{KEY} needs the extra: pip install 'penstock-streams[otel]' ({error})") from error
         self._export = export
         self._exporter = OTLPMetricExporter()
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
         ours = Resource.create({"service.name": application_id, "service.instance.id": client_id})
         self._resource = ours.merge(OTELResourceDetector().detect())
         self._scope = InstrumentationScope("penstock", version())
 
     def send(self, found: Iterable[Series]) -> None:
-        """Send them; a collector that does not answer is logged by the exporter, and tried again with the next ones."""
+        """Send metrics. The exporter logs a collector that does not answer; the next metrics are sent anyway."""
         export, now_ns = self._export, time.time_ns()
         metrics = [export.Metric(each.name, each.help, "", self._data(each, now_ns)) for each in found]
         scope = export.ScopeMetrics(self._scope, metrics, "")
@@ -86,7 +86,7 @@ class _Messages:
 
     def _data(self, found: Series, now_ns: int) -> Any:
         export = self._export
-        # Start 0: not known. A total begins with its process, or with its task's arrival there.
+        # Start 0: unknown. A total starts with its process, or when its task arrives there.
         points = [export.NumberDataPoint(labels, 0, now_ns, value) for labels, value in found.points]
         if found.is_counter:
             return export.Sum(points, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)

@@ -34,7 +34,7 @@ def metric_name(group: str, name: str) -> str:
 
 
 class Series(NamedTuple):
-    """All metrics of a name: what a page of Prometheus and a message of OTLP say alike.
+    """All metrics of a name, for Prometheus and OTLP.
 
     is_counter: whether values only grow. points: labels and values.
     """

@@ -95,7 +95,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request: pass it on, or refuse it.
 
-        It is passed on with its original path: endpoints decode their parts (parameters.py).
+        It is passed on with its original path: endpoints decode their parts (endpoints.py).
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TextIO
 
@@ -20,6 +21,7 @@ BATCH_CHARS = 64 << 10
 DRAIN_SECONDS = 2.0
 
 
+@dataclass(eq=False)
 class OutputStream:
     """Text for one stream, written by its own thread; any thread may write.
 
@@ -29,18 +31,13 @@ class OutputStream:
     on_error: called once with the error if the stream is closed at its other end; all further text is dropped.
     """
 
-    def __init__(
-        self,
-        stream: Callable[[], TextIO],
-        *,
-        on_full: Callable[[], object] = lambda: None,
-        on_dropped: Callable[[int], object] = lambda count: None,
-        on_error: Callable[[OSError], object] = lambda error: None,
-    ) -> None:
-        self._stream = stream
-        self._on_full = on_full
-        self._on_dropped = on_dropped
-        self._on_error = on_error
+    stream: Callable[[], TextIO]
+    _: KW_ONLY
+    on_full: Callable[[], object] = lambda: None
+    on_dropped: Callable[[int], object] = lambda count: None
+    on_error: Callable[[OSError], object] = lambda error: None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._texts: deque[str] = deque()
         #: Buffered characters, including those being written.
@@ -70,7 +67,7 @@ class OutputStream:
                 self._thread = threading.Thread(target=self._run, name="penstock-output", daemon=True)
                 self._thread.start()
         if is_first and not fits:
-            self._on_full()
+            self.on_full()
 
     def drain(self) -> bool:
         """Wait until all text is written; False if nothing was read for DRAIN_SECONDS."""
@@ -91,12 +88,12 @@ class OutputStream:
                 self._waiting -= len(text)
                 self._written += len(text)
                 self._dropped += 0 if is_written else lines
-                # Not as soon as one line fits again: a slow reader would get little else.
+                # Not as soon as one line fits again: a slow reader would mostly get such reports.
                 dropped = self._dropped if self._waiting < BUFFER_CHARS // 2 else 0
                 self._dropped -= dropped
                 self._changed.notify_all()
             if dropped and is_written:
-                self._on_dropped(dropped)
+                self.on_dropped(dropped)
 
     def _next_batch(self) -> tuple[int, str]:
         with self._changed:
@@ -110,10 +107,10 @@ class OutputStream:
 
     def _write(self, text: str) -> bool:
         try:
-            _write_now(self._stream(), text)
+            _write_now(self.stream(), text)
         except BrokenPipeError as error:  # e.g. `| head` has ended: no reason to stop processing
             self._is_closed = True
-            self._on_error(error)
+            self.on_error(error)
         except (OSError, ValueError):  # e.g. its disk is full, or a notebook has closed it: it may accept text later
             return False
         return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -21,12 +21,15 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 from ..source.topology_gate import FACTS_FILE_NAME
-from .listed_offsets import listed_offset
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 #: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
+
+
+#: The result of "the first record since …" if there is none.
+NO_RECORD = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class ApplicationReset:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- looking
+    # -- queries
 
     def wait_until_empty(self, wait_seconds: float) -> None:
         """Wait until the group has no members; raises StreamsError if it still has some after this time (s)."""
@@ -142,7 +145,7 @@ class ApplicationReset:
         found = [str(task) for task in directory.tasks_on_disk()]
         return found + ([GLOBAL_DIRECTORY] if (self.state / GLOBAL_DIRECTORY).is_dir() else [])
 
-    # -- doing
+    # -- changes
 
     def move(self, moves: Iterable[Move]) -> None:
         """Commit the new offsets; the brokers refuse it while the group has members."""
@@ -222,3 +225,17 @@ class ApplicationReset:
                 f"The brokers at {self._config['bootstrap.servers']} did not give {what}: {error.args[0].str()}. "
                 "Check bootstrap.servers, and that they run."
             ) from error
+
+
+def listed_offset(answer: Any, by_time: bool = False) -> int:
+    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was requested by time.
+
+    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker disconnects during the
+    request, librdkafka 2.16 returns offset -1001 without an error. As the end of a changelog, this offset would make an
+    empty store count as restored.
+    """
+    offset = int(answer.offset)
+    if offset < 0 and not (by_time and offset == NO_RECORD):
+        reason = f"the broker went away before it had answered (offset {offset})"
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason))
+    return offset

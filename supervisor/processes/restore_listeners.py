@@ -1,11 +1,10 @@
-"""The user's restore and standby listeners, called with what the stream threads report."""
+"""The user's restore and standby listeners, called with the stream threads' reports."""
 
 from __future__ import annotations
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control.messages import ListenerCall
-from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
 
 
 class RestoreListeners:

@@ -20,7 +20,7 @@ UP = (StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNE
 #: How long a stream thread without work may take to close, in ms. It may be importing the user's module, or waiting for
 #: a broker that does not answer, and would see the command only afterwards.
 CLOSE_WITHOUT_WORK_MS = 3_000
-#: How long a process may continue once its stream thread is DEAD, in ms: more than worker_end.py takes to end it by
+#: How long a process may continue once its stream thread is DEAD, in ms: more than worker_process.py takes to end it by
 #: force.
 END_MS = 10_000
 
@@ -106,7 +106,7 @@ class HangGuard:
         return min(closing, default=worker.last_sign + self._stall_timeout) + (KILL_MS if worker.killed else 0)
 
     def check(self, slot: Slot, now: int) -> bool:
-        """Do what is due; returns True if the process was aborted because it did not close in time."""
+        """Take due actions; returns True if the process was aborted because it did not close in time."""
         worker, due = slot.worker, self.acts_at(slot)
         if worker is None or due is None or now < due or worker.killed:
             return False

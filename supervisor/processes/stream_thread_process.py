@@ -16,9 +16,8 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
         from penstock.statestore.rows.rocksdb_resources import set_process_config
         from penstock.workers.metrics.host_memory import host_bytes
         from penstock.workers.metrics.memory_budget import stores_config
+        from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
         from penstock.workers.restore.reporting_listeners import reporting
-        from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
-        from penstock.workers.restore.state_restore_listener import StateRestoreListener
         from penstock.workers.thread.stream_thread import StreamThread
 
     topology = spec.topology.load(spec.config, adopt_libraries)

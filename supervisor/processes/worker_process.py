@@ -5,24 +5,26 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import io
+import logging
+import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from setproctitle import setproctitle
 
 from penstock.kernel import buffers as compiled
-from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
-from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
 
 from ..channels.channel import Channel
 from ..exit_codes import WorkerExitCode
@@ -31,7 +33,6 @@ from ..logs.worker_logging import set_up_logging
 from ..service.signals import HANDLED_SIGNALS
 from ..source import pickling
 from ..source.topology_source import TopologyLoadError, TopologySource
-from .worker_end import end_process
 
 #: prctl(2): the signal that a process gets when the thread that created it ends.
 PR_SET_PDEATHSIG = 1
@@ -39,19 +40,51 @@ PR_SET_PDEATHSIG = 1
 FLUSH_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """The arguments of a stream thread's process. slot: N in StreamThread-N; a replacement keeps it.
+logger = logging.getLogger(__name__)
 
-    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: their number.
-    listeners: the calls to report, "restore" and "standby". slot 0: it waits for a slot, see spare_process.
+#: How long a process may take to end once its stream thread is done, in seconds. An exiting interpreter waits for
+#: non-daemon threads and for children of multiprocessing, without a limit.
+END_SECONDS = 5.0
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process with an exit code: cleanly within END_SECONDS, otherwise by force.
+
+    Threads, processes and atexit functions of the user's code get that time. Processes that multiprocessing or
+    concurrent.futures has started are killed after it; others, e.g. of subprocess, continue.
+    """
+    threading.Thread(target=_end_by_force, args=(code,), name="penstock-end", daemon=True).start()
+    sys.exit(code)
+
+
+def _end_by_force(code: int) -> None:
+    time.sleep(END_SECONDS)
+    children = multiprocessing.active_children()
+    logger.warning(
+        "Process %d ends by force: its stream thread is done, but %s of the user's code still ran after %g s",
+        os.getpid(),
+        " and ".join(_left_running()) or "something",
+        END_SECONDS,
+    )
+    for child in children:
+        child.kill()
+    os._exit(code)
+
+
+def _left_running() -> list[str]:
+    threads = [t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    children = [str(child.pid) for child in multiprocessing.active_children()]
+    named = (("thread", threads), ("process", children))
+    return [f"{kind} {', '.join(names)}" for kind, names in named if names]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec(ThreadSpec):
+    """The arguments of a stream thread's process. slot 0: it waits for a slot, see spare_process.
+
+    listeners: the calls to report, "restore" and "standby".
     """
 
-    slot: int
-    client_id: str
-    process_id: str
-    num_threads: int
-    config: StreamsConfig
     topology: TopologySource
     listeners: tuple[str, ...] = ()
 

@@ -1,1 +1,1 @@
-"""Questions to the stream threads: metrics, stores, snapshots."""
+"""Queries of the stream threads: metrics, stores, snapshots."""

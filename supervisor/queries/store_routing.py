@@ -1,7 +1,7 @@
-"""Store reads, routed: to the stream thread that has the key's task, or to the host that has it (KIP-67, KIP-535).
+"""Routes store reads to the stream thread, or the host, that has the key's task (KIP-67, KIP-535).
 
-A read is answered from a task that runs, or refused with a reason that says whether to try again. There is nothing in
-between: only a request for this host's part alone gets rows of some tasks without the others.
+A read returns complete results, or an error that says whether to retry. Only a request for this host's part returns the
+rows of some tasks without the others.
 """
 
 from __future__ import annotations

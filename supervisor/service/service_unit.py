@@ -12,13 +12,13 @@ from penstock.topology.errors import ConfigError
 
 from ..exit_codes import ExitCode
 
-#: A restart would end the same way: an operator has to look.
+#: A restart would fail in the same way and needs an operator.
 NEEDS_A_PERSON = (ExitCode.USAGE, ExitCode.TOPOLOGY, ExitCode.LOCKED)
 #: Interval in which the supervisor must report that it is alive, in s. It reports twice per interval.
 WATCHDOG_SECONDS = 30
 #: Seconds beyond the stop timeout of its processes, for the supervisor's own end on a swapping machine.
 STOP_MARGIN_SECONDS = 25
-#: Between two starts, in s, to spare a broker that restarts.
+#: Delay between two starts, in s, to limit the load on a broker that restarts.
 RESTART_SECONDS = 10
 #: The first line of Penstock's unit; the checksum covers all following lines.
 MARK = "# Written by `penstock service install`; sha256 of what follows: "
@@ -115,7 +115,7 @@ class ServiceUnit:
         yield "OOMPolicy=continue"
         yield "Restart=on-failure"
         yield f"RestartSec={RESTART_SECONDS}"
-        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help, an operator has to look."
+        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help; they need an operator."
         yield f"RestartPreventExitStatus={' '.join(str(int(code)) for code in NEEDS_A_PERSON)}"
 
     def _hardening(self) -> Iterator[str]:

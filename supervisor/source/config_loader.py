@@ -46,8 +46,8 @@ def load_config(
     """Return the configuration with the origin of each value. Raises ConfigError.
 
     file: TOML; nested tables stand for dotted keys. environment: PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms.
-    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest. In each of
-    them ``<secret key>.file`` names a file that holds the value.
+    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), with the highest
+    precedence. In each of them ``<secret key>.file`` names a file that holds the value.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -21,7 +21,7 @@ from .topology_source import TopologyLoadError
 
 log = logging.getLogger(__name__)
 
-#: The description of the topology that created the state beside it.
+#: The file with the description of the topology that created the state.
 FACTS_FILE_NAME = "topology.json"
 #: Marks that the application belongs to Spark: `penstock handover` writes and deletes it.
 HANDED_OVER_FILE_NAME = "handed-over.json"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -21,13 +21,14 @@ from confluent_kafka.cimpl import NewTopic
 from penstock import Serdes, StreamsConfig, Topology
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import full_source_topics
-from penstock.pipeline.handover.state_reader import read_stores
+from penstock.pipeline.handover.spark_side import blobs
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
-from penstock.pipeline.queries.query_order import processing_order
-from penstock.statestore.buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from penstock.pipeline.queries.streaming_queries import processing_order
+from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
+from penstock.pipeline.tasks.spark_task import OWN_STORE
+from penstock.statestore.buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import ProducedRecord
-from penstock.topology.records import Message
+from penstock.topology.records import Message, SentRecord
 from penstock.topology.run.compiled import CompiledSource, StampedRecord
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
@@ -212,7 +213,7 @@ def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> R
             for each in batch:
                 source = task.compiled.source_of(each.topic)
                 headers: Any = each.headers
-                record = ProducedRecord(each.topic, each.key, each.value, each.timestamp, headers)
+                record = SentRecord(each.topic, each.key, each.value, each.timestamp, headers)
                 driver._enqueue(source, record)
             driver._complete_all_processable_work()
         task.commit = commit
@@ -248,7 +249,7 @@ class SparkEngine:
             for batch in batches:
                 self._produce(batch)
                 streams.process_available()
-            return Results(self._outputs(names), read_stores(self._spark, checkpoint, streams.stateful))
+            return Results(self._outputs(names), _read_stores(self._spark, checkpoint, streams.stateful))
         finally:
             prefix = config["application.id"] + "-"
             mine = [t for t in self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics if t.startswith(prefix)]
@@ -271,6 +272,20 @@ class SparkEngine:
             headers = tuple(message.headers() or ())
             found[message.topic() or ""].append((message.key(), message.value(), message.timestamp()[1], headers))
         return found
+
+
+def _read_stores(spark: Any, checkpoint: str, subtopologies: Iterable[int]) -> dict[str, dict[bytes, bytes]]:
+    """Return the rows of all stores by name, as of the last finished micro-batch of each query.
+
+    subtopologies: the numbers of those that have state. Rows of different tasks have different keys, except for windows
+    and sessions of keys that are equal in two partitions.
+    """
+    stores: dict[str, dict[bytes, bytes]] = {}
+    for number in subtopologies:
+        for blob in blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
+            if blob.store != OWN_STORE and blob.number != DIRECTORY:
+                stores.setdefault(blob.store, {}).update(unpack_rows(bytes(blob.data)))
+    return stores
 
 
 def topics_of(topology: Topology, config: StreamsConfig) -> set[str]:

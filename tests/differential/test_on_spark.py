@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
-from penstock.pipeline.handover.state_reader import blobs
+from penstock.pipeline.handover.spark_side import blobs
 from penstock.pipeline.queries import streaming_queries
 from tests.differential.engines import SparkEngine, compare, depends_on_buckets
 from tests.goldens.case import read

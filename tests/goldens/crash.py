@@ -16,17 +16,17 @@ from typing import Any
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing import TopologyTestDriver
 from penstock.testing.driver import _message
-from penstock.testing.driver_task import DriverTask, ProducedRecord
+from penstock.testing.driver_task import DriverTask
 from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.graph.topology import Topology
-from penstock.topology.records import RawRecord
+from penstock.topology.records import RawRecord, SentRecord
 from penstock.topology.run.compiled import CompiledSource
 
 #: Stores whose changelog topics are compacted: of each key, only the last record need be there.
 COMPACTED = frozenset(StoreKind) - {StoreKind.VERSIONED_KEY_VALUE}
 
-Log = list[ProducedRecord]
+Log = list[SentRecord]
 
 
 @dataclass(slots=True)
@@ -138,11 +138,11 @@ class CrashingDriver(TopologyTestDriver):
             self._committed, self._compacts, built, self._config, self._clock, self._state, cache, global_stores
         )
 
-    def _enqueue(self, source: CompiledSource, record: ProducedRecord) -> None:
+    def _enqueue(self, source: CompiledSource, record: SentRecord) -> None:
         self._consumed.setdefault(record.topic, []).append(record)
         super()._enqueue(source, record)
 
-    def _process_global(self, source: CompiledSource, record: ProducedRecord) -> None:
+    def _process_global(self, source: CompiledSource, record: SentRecord) -> None:
         self._consumed.setdefault(record.topic, []).append(record)
         super()._process_global(source, record)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import SerializationError, kernel
+from penstock import SerializationError, ValueAndTimestamp, kernel
+from penstock.topology.common.murmur3 import hash128, hash128_in_python
 from penstock.topology.serdes import codecs
 
 pytestmark = pytest.mark.skipif(kernel.codecs is None, reason="the compiled kernel is not built here")
@@ -21,6 +22,11 @@ def test_a_uuid_is_written_and_read_as_python_does(value: uuid.UUID) -> None:
     assert (type(read), read, read.int, read.is_safe, hash(read)) == (
         uuid.UUID, value, value.int, uuid.SafeUUID.unknown, hash(value)
     )  # fmt: skip
+
+
+@given(st.binary(max_size=100))
+def test_murmur3_is_that_of_python(data: bytes) -> None:
+    assert hash128(data) == hash128_in_python(data)
 
 
 @pytest.mark.parametrize(
@@ -44,3 +50,14 @@ def test_a_text_is_a_uuid_exactly_where_python_says_so(text: str) -> None:
 def test_what_is_no_uuid_is_refused() -> None:
     with pytest.raises(SerializationError, match="a UUID"):
         codecs.encode_uuid("12345678-1234-5678-1234-567812345678")
+
+
+@given(st.binary(max_size=30), st.integers(-(2**63), 2**63 - 1))
+def test_a_row_with_a_timestamp_is_read_as_python_does(data: bytes, timestamp: int) -> None:
+    assert kernel.codecs is not None
+    decode = kernel.codecs.timestamped_decoder(bytes.hex, ValueAndTimestamp)
+    found = decode(timestamp.to_bytes(8, signed=True) + data)
+    assert (type(found), found) == (ValueAndTimestamp, (data.hex(), timestamp))
+    assert decode(None) is None
+    with pytest.raises(ValueError, match="at least 8 bytes, not 7"):
+        decode(b"1234567")

@@ -11,9 +11,10 @@ from pyspark.sql import Row
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsConfig
 from penstock.pipeline.tasks import task_processor
-from penstock.pipeline.tasks.record_batches import SentRecord, messages, pack, sent_batch, unpack
+from penstock.pipeline.tasks.record_batches import messages, pack, sent_batch, unpack
 from penstock.pipeline.tasks.spark_task import TaskPlan
 from penstock.pipeline.tasks.task_processor import TaskProcessor
+from penstock.topology.records import SentRecord
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
@@ -62,7 +63,7 @@ class Ticking(Processor[str, str, str, str]):
 
 def rows(value: bytes) -> Iterator[Row]:
     """Return one record as Spark brings it."""
-    batch = sent_batch([SentRecord("in", 0, b"k", value, 1, None)])
+    batch = sent_batch([SentRecord("in", b"k", value, 1, None, 0)])
     return iter([Row(task=0, topic="in", first_offset=0, records=pack(batch))])
 
 

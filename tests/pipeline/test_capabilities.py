@@ -170,7 +170,7 @@ def test_in_buckets_a_count_is_identical_and_a_windowed_one_says_whose_stream_ti
     assert report(counting(), **settings).capability is Capability.IDENTICAL
     assert [each.buckets for each in report(counting(), **settings).subtopologies] == [1, 4]
     found = report(windowed(), **settings)
-    assert "coarser, stream time, and with it what is late and when windows close, is that of" in of(found, "AGGREGATE")
+    assert "coarser, stream time, which decides lateness and when windows close, is that of" in of(found, "AGGREGATE")
     assert "Sub-topology 0: by key, in 4 buckets (transformWithState)" in str(found)
     assert "identical" in of(report(windowed(), **{**settings, "penstock_spark_buckets": 1}), "AGGREGATE")
 
@@ -180,7 +180,7 @@ def test_what_buckets_send_on_comes_in_another_order() -> None:
     builder.table("in", **STRINGS).group_by(lambda key, value: (value, key), **STRINGS).count().to_stream().to("out")
     in_order, in_buckets = report(builder.build()), report(builder.build(), penstock_spark_buckets=4)
     assert "identical" in of(in_order, "SINK")
-    assert "may be sent on in another order" in of(in_buckets, "SINK")
+    assert "may be forwarded in another order" in of(in_buckets, "SINK")
 
 
 def test_buckets_bring_several_topics_into_orders_of_their_own() -> None:
@@ -189,7 +189,7 @@ def test_buckets_bring_several_topics_into_orders_of_their_own() -> None:
     left.join(right, lambda one, other: one + other).to_stream().to("out")
     in_order, in_buckets = report(builder.build()), report(builder.build(), penstock_spark_buckets=4)
     assert "identical" in of(in_order, "SOURCE")
-    assert "may find other partners" in of(in_buckets, "SOURCE")
+    assert "may find other matches" in of(in_buckets, "SOURCE")
 
 
 def test_objects_of_the_users_may_look_at_all_keys_of_a_partition_so_these_stay_together() -> None:

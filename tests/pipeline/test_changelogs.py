@@ -17,8 +17,7 @@ from penstock.pipeline.tasks.changelog_reader import MemoryState, RestoringTask
 from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
 from penstock.pipeline.tasks.spark_stores import SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
-from penstock.statestore.buffers.join_buffer import BUFFER_TIME
-from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS
 from penstock.statestore.stores.state_store import LONG
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ProcessorRecordContext, RawRecord, TaskId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig
-from penstock.pipeline.queries.query_order import processing_order
+from penstock.pipeline.queries.streaming_queries import processing_order
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 

@@ -16,8 +16,9 @@ from penstock.pipeline.checkpoint.checkpoint import CheckpointError, Topics, che
 from penstock.pipeline.session.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
 from penstock.pipeline.session.spark_session import SparkUnavailableError, package_zip, require_jdk
 from penstock.pipeline.tasks.kafka_sink import KafkaSink
-from penstock.pipeline.tasks.record_batches import SentRecord, messages, pack, pack_by_task, sent_batch, unpack
+from penstock.pipeline.tasks.record_batches import messages, pack, pack_by_task, sent_batch, unpack
 from penstock.topology.config.streams_config import StreamsConfig as Config
+from penstock.topology.records import SentRecord
 
 BASE = {"application.id": "app", "bootstrap.servers": "broker:9092"}
 
@@ -172,8 +173,8 @@ def test_a_damaged_file_is_refused() -> None:
 # -- records
 
 SENT = [
-    SentRecord("out", None, b"k", None, 5, [("h", b"1"), ("h", None)]),
-    SentRecord("out", 3, None, b"v", None, None),
+    SentRecord("out", b"k", None, 5, [("h", b"1"), ("h", None)]),
+    SentRecord("out", None, b"v", None, None, 3),
 ]
 
 
@@ -188,8 +189,8 @@ def test_records_survive_packing_with_nulls_and_headers() -> None:
 
 
 def test_records_are_packed_by_topic_and_partition() -> None:
-    mixed = [SentRecord("a", 0, b"1", b"", 1, None), SentRecord("a", 1, b"2", b"", 1, None)]
-    (rows,) = pack_by_task([sent_batch([*mixed, SentRecord("b", 0, b"3", b"", 1, None)])])
+    mixed = [SentRecord("a", b"1", b"", 1, None, 0), SentRecord("a", b"2", b"", 1, None, 1)]
+    (rows,) = pack_by_task([sent_batch([*mixed, SentRecord("b", b"3", b"", 1, None, 0)])])
     assert rows.column("task").to_pylist() == [0, 1, 0]
     assert rows.column("topic").to_pylist() == ["a", "a", "b"]
     keys = [messages(batch)[0].key() for data in rows.column("records").to_pylist() for batch in unpack(data)]
@@ -198,7 +199,7 @@ def test_records_are_packed_by_topic_and_partition() -> None:
 
 def test_in_buckets_a_key_has_one_task_of_its_partition_and_its_records_their_order() -> None:
     keys = [b"a", b"b", None, b"a", b"c", b"b", b"d"]
-    sent = sent_batch([SentRecord("in", 2, key, b"%d" % place, 1, None) for place, key in enumerate(keys)])
+    sent = sent_batch([SentRecord("in", key, b"%d" % place, 1, None, 2) for place, key in enumerate(keys)])
     found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
     (rows,) = pack_by_task([sent], buckets=3)
     for task, data in zip(rows.column("task").to_pylist(), rows.column("records").to_pylist(), strict=True):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from penstock.pipeline.session.spark_java import pass_on, reason, without_chatter
+from penstock.pipeline.session.spark_session import pass_on, reason, without_chatter
 
 WORKER = b"Streaming TransformWithStateInPandas Python worker"
 

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock import Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.tasks import task_processor
 from penstock.pipeline.tasks.kafka_sink import KafkaSink
-from penstock.pipeline.tasks.record_batches import SentRecord, by_partition, messages, sent_batch
+from penstock.pipeline.tasks.record_batches import by_partition, messages, sent_batch
 from penstock.pipeline.tasks.spark_task import TaskPlan
 from penstock.pipeline.tasks.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
+from penstock.topology.records import SentRecord
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
@@ -69,7 +70,7 @@ def plan() -> TaskPlan:
 
 def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> None:
     values = [b"a", b"b", b"c"]
-    given = [SentRecord("in", n % 2, b"k" if n else None, value, n, [("h", None)]) for n, value in enumerate(values)]
+    given = [SentRecord("in", b"k" if n else None, value, n, [("h", None)], n % 2) for n, value in enumerate(values)]
     assert list(run_stateless_to_kafka(plan(), {"acks": "all"})([sent_batch(given)])) == []
     by_value = sorted(producer.written, key=lambda record: record[1])
     assert by_value == [  # of the first one the timestamp 0 would mean "now"
@@ -96,7 +97,7 @@ def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(
 
     def given() -> Iterator[Any]:
         assert gc.get_threshold() == COLLECTION_THRESHOLDS
-        yield sent_batch([SentRecord("in", 0, b"k", None, 5, None)])
+        yield sent_batch([SentRecord("in", b"k", None, 5, None, 0)])
 
     with pytest.raises(StreamsError):
         list(run_stateless_to_kafka(plan(), {})(given()))
@@ -104,14 +105,14 @@ def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(
 
 
 def test_for_foreach_batch_they_are_yielded() -> None:
-    (batch,) = run_stateless(plan())([sent_batch([SentRecord("in", 0, b"k", b"a", 5, None)])])
+    (batch,) = run_stateless(plan())([sent_batch([SentRecord("in", b"k", b"a", 5, None, 0)])])
     assert batch.to_pylist() == [
         {"topic": "out", "partition": 7, "offset": -1, "timestamp": 5, "key": b"k", "value": b"A", "headers": None}
     ]
 
 
 def test_an_exception_names_operator_topic_partition_and_offset(producer: Producer) -> None:
-    bad = sent_batch([SentRecord("in", 3, b"k", None, 5, None)])
+    bad = sent_batch([SentRecord("in", b"k", None, 5, None, 3)])
     with pytest.raises(StreamsError, match=r"processor=shout, topic=in, partition=3, offset=-1.*AttributeError"):
         list(run_stateless_to_kafka(plan(), {})([bad]))
 
@@ -127,8 +128,8 @@ def test_a_record_that_the_producer_refuses_at_once_fails_the_micro_batch(produc
 
 def batches() -> Iterator[Any]:
     """Batches, and parts of them, of every kind."""
-    plain = [SentRecord("t", 3, b"k%d" % n, b"v" * n, n - 5, None) for n in range(6)]
-    mixed = [SentRecord(f"t{n % 2}", n % 3, b"k", b"", 1, None) for n in range(6)]
+    plain = [SentRecord("t", b"k%d" % n, b"v" * n, n - 5, None, 3) for n in range(6)]
+    mixed = [SentRecord(f"t{n % 2}", b"k", b"", 1, None, n % 3) for n in range(6)]
     missing = [*plain, SentRecord("t", None, None, None, None, None), *plain]
     for sent in (plain, mixed, missing, plain[:1], []):
         batch = sent_batch(sent)
@@ -137,7 +138,7 @@ def batches() -> Iterator[Any]:
 
 def test_headers_that_come_as_text_are_read() -> None:
     texts = [None, "[]", '[{"key":"h","value":"AP8="},{"key":"h"},{"key":"é","value":""}]']
-    plain = sent_batch([SentRecord("t", 0, b"k", b"v", 1, None)] * len(texts))
+    plain = sent_batch([SentRecord("t", b"k", b"v", 1, None, 0)] * len(texts))
     batch = plain.set_column(6, "headers", pa.array(texts, pa.string()))
     found = [record.headers() for record in messages(batch)]
     assert found == [

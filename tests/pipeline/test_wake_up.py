@@ -10,12 +10,11 @@ import pytest
 
 from penstock import FixedKeyProcessor, Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.queries.capabilities import Capability, report_capabilities
-from penstock.pipeline.tasks.record_batches import SentRecord
 from penstock.pipeline.tasks.spark_task import SparkTask, TaskPlan
 from penstock.testing.driver_task import RecordQueues
 from penstock.topology.graph.processor_topology import ProcessorTopology, SourceNode
 from penstock.topology.graph.subtopologies import build_whole_topology
-from penstock.topology.records import RawRecord
+from penstock.topology.records import RawRecord, SentRecord
 from tests.goldens import interpreter
 from tests.goldens.case import Case, files, read
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, _produced, case_config
@@ -139,7 +138,7 @@ def differs(case: Case) -> str | None:
             application.advance_wall_clock(step["advance_wall_clock_ms"], number)
             continue
         record = SentRecord(
-            step["topic"], None, from_json(step["key"]), from_json(step["value"]), step["timestamp"], headers_of(step)
+            step["topic"], from_json(step["key"]), from_json(step["value"]), step["timestamp"], headers_of(step), None
         )
         application.pipe(record, number)
     got, expected = application.outputs, {**case["outputs"], **case["repartitions"]}

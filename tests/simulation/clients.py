@@ -297,7 +297,7 @@ class SimulatedWriter:
 
 
 class OffsetsReader:
-    """offsets_reader.GroupOffsetsReader without a connection. Raises what that one does."""
+    """clients.group.offsets_reader.GroupOffsetsReader without a connection. Raises what that one does."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

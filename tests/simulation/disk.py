@@ -73,7 +73,7 @@ class Disk:
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
         """Return what takes build_rows' place in one process (penstock.statestore.store_factory.OpenRows)."""
 
-        def open_rows(builder: Any, task: Any, directory: Path | None, resources: Any) -> BytesStore:
+        def open_rows(builder: Any, task: Any, directory: Path | None) -> BytesStore:
             assert directory is not None
             path = directory / STORES_DIRECTORY / builder.name
             return points.call("open store", lambda: DiskRows(self, self._open(path), points, task, commits_early))

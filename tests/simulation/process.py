@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from penstock.clients.writing.sender import WAIT_MAX_MS
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.control.messages import Command, Report
+from penstock.workers.control.messages import Command, Report, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.simulation.async_calls import SimulatedCalls
 from tests.simulation.broker import Broker
@@ -55,17 +55,6 @@ class Roughness:
     failed_sends: float = 0.0
     early_commits: float = 0.0
     unanswered: float = 0.0
-
-
-@dataclass(frozen=True)
-class Spec:
-    """thread.stream_thread_parts.ThreadSpec."""
-
-    slot: int
-    client_id: str
-    process_id: str
-    num_threads: int
-    config: StreamsConfig
 
 
 class Control:
@@ -188,7 +177,7 @@ class Process:
         self._supplier = SimulatedSupplier(
             self.config, self.host.clock, self.broker, self, self.host.on_java, self._coordinators
         )
-        spec = Spec(self.slot, self.host.name, self.host.process_id, 1, self.config)
+        spec = ThreadSpec(self.slot, self.host.name, self.host.process_id, 1, self.config)
         rows = self.host.disk.open_rows(self.points, lambda: self._happens(self.roughness.early_commits))
         return StreamThread.create(
             self._topology,

@@ -203,7 +203,7 @@ def test_a_suppress_buffer_without_logging_writes_no_changelog() -> None:
 
 def test_a_suppress_changelog_of_an_old_kafka_streams_is_refused() -> None:
     record = RawRecord("app-store-changelog", 0, 12, 0, b"a", b"\0" * 24)
-    with pytest.raises(ProcessorStateError, match=r"offset 12 in a format of before Kafka Streams 2\.6"):
+    with pytest.raises(ProcessorStateError, match=r"offset 12 in a format older than Kafka Streams 2\.6"):
         suppress_buffer().store.restore([record], 13)
 
 

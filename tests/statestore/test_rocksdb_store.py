@@ -22,7 +22,7 @@ from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rows.bytes_store import BytesStore
 from penstock.statestore.rows.rocksdb_errors import open_error
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
-from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import SHORT_SCAN_ROWS, RocksDBStore
 from penstock.statestore.rows.sorted_keys import CHUNK, SortedKeys
 from penstock.statestore.store_factory import build_store
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
@@ -332,6 +332,31 @@ def test_ranges_begin_at_their_start_and_end_before_their_end(
                 assert store.rows(start, end, reverse=True) == wanted[::-1]
                 assert list(store.scan(start, end, reverse=True)) == wanted[::-1]
     assert store.approximate_num_entries() >= 3
+    store.close()
+
+
+def test_a_scan_goes_on_behind_the_rows_that_it_reads_at_once(tmp_path: Path) -> None:
+    """With changes that are not committed before, among and behind them."""
+    store = RocksDBStore(tmp_path / "rows")
+    keys = [b"%03d" % number for number in range(3 * SHORT_SCAN_ROWS)]
+    rows = dict.fromkeys(keys, b"committed")
+    store.restore(list(rows.items()), 1)
+    changes = {key: None if number % 10 else b"changed" for number, key in enumerate(keys) if number % 5 == 0}
+    changes |= {key + b"+": b"new" for key in keys[::7]}
+    for key, value in changes.items():
+        store.put(key, value)
+    now = {key: value for key, value in sorted((rows | changes).items()) if value is not None}
+    for first in range(0, len(keys), 5):
+        for last in range(first, len(keys), 5):
+            wanted = [(key, value) for key, value in now.items() if keys[first] <= key < keys[last]]
+            scan = store.scan(keys[first], keys[last])
+            assert list(scan) == wanted
+            assert list(store.scan(keys[first], keys[last], reverse=True)) == wanted[::-1]
+    scan = store.scan(keys[0], keys[-1])
+    before = [(key, value) for key, value in now.items() if key < keys[-1]]
+    store.put(keys[1], b"later")
+    store.commit(2)
+    assert list(scan) == before, "the rows are those of the moment at which it was made"
     store.close()
 
 

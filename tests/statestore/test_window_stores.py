@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock import kernel
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.context.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ValueAndTimestamp, Windowed
 from penstock.topology.serdes.serdes import Serdes
@@ -370,20 +372,34 @@ def test_when_exactly_a_row_is_hidden_and_when_a_put_is_dropped(backend: StoreBa
     assert len(task.changelog) == 9  # what is dropped is logged, as Kafka Streams does
 
 
-def test_windows_later_than_all_that_were_written_are_not_sought(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def sought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return which windows' rows are sought on disk, by their starts: a list that grows."""
+    starts: list[int] = []
+    reader = RocksDBStore._reader
+
+    def noting(store: RocksDBStore) -> Callable[[bytes], bytes | None]:
+        read = reader(store)
+
+        def read_and_note(key: bytes) -> bytes | None:
+            starts.append(int.from_bytes(key[-12:-4]))
+            return read(key)
+
+        return read_and_note
+
+    monkeypatch.setattr(RocksDBStore, "_reader", noting)
+    return starts
+
+
+def test_windows_later_than_all_that_were_written_are_not_sought(tmp_path: Path, sought: list[int]) -> None:
     builder = window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True)
     open_store = OpenStore(builder, tmp_path, 1_000_000)
-    sought: list[int] = []
 
     def seek(*starts: int) -> list[int]:
         """Load the cells of some windows, and return which the store has looked for."""
         sought.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(open_store.store.segments, "get", lambda _key, time: sought.append(time))
-            for start in starts:
-                assert open_store.store.cells().load((b"k", start))[VALUE] is None
+        for start in starts:
+            assert open_store.store.cells().load((b"k", start))[VALUE] is None
         return sought
 
     assert seek(10_000) == [10_000], "nothing is known of a store to which nothing was written"
@@ -402,20 +418,12 @@ def test_windows_later_than_all_that_were_written_are_not_sought(
 
 
 @pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
-def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, sought: list[int]) -> None:
     open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)
     store = open_store.store
-    sought: list[int] = []
     store.put("a", ValueAndTimestamp(1, 1), 20_000)
     open_store.commit()
-    cells, get = store.cells(), store.segments.get
-
-    def seek(key: bytes, time: int) -> bytes | None:
-        sought.append(time)
-        found: bytes | None = get(key, time)
-        return found
-
-    monkeypatch.setattr(store.segments, "get", seek)
+    cells = store.cells()
     updates = cells.table.updates(cells.load, cells.hold, None, cells.native)
 
     def put(*starts: int) -> None:

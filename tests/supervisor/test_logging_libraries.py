@@ -180,7 +180,7 @@ def test_our_own_lines_survive_a_configuration_that_disables_them(tmp_path: Path
         "    raise KeyError('enough')\n"
     )
     _, log = logged(tmp_path, module)
-    assert "ends by force" in log  # penstock.supervisor.processes.worker_end
+    assert "ends by force" in log  # penstock.supervisor.processes.worker_process
 
 
 def test_fields_that_are_no_json_become_text(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_state_directory_that_was_removed_is_said_at_the_end(counting_app: App
     count(counting_app, "2")
     log = end(process)
     assert process.returncode == ExitCode.FAILED, log
-    assert "its files were removed while it was open. What is missing is restored at the next start" in last_line(log)
+    assert "its files were removed while it was open. The next start restores the missing data" in last_line(log)
     assert "is the disk full?" not in log
     process = counting_app.start(threads=1)
     count(counting_app, "3")

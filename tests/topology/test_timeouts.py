@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.testing.driver_loop import VirtualTimeLoop
+from penstock.testing.driver_task import VirtualTimeLoop
 from penstock.topology.run.timeouts import Timeouts
 
 SECONDS = 10

@@ -21,11 +21,11 @@ from kio.static.constants import EntityType
 from kio.static.primitive import Records, i32
 
 from penstock.testing.wire import Drop, Fail, Plan, Rule, WireError
+from penstock.testing.wire.connection import BROKERS, rewrite
 from penstock.testing.wire.framing import API_NAMES, Request, parse_request
 from penstock.testing.wire.messages import decode_answer, encode_answer, error_codes
 from penstock.testing.wire.plan import ERRORS
 from penstock.testing.wire.refusals import error_of, refusal
-from penstock.testing.wire.rewriting import BROKERS, rewrite
 from penstock.testing.wire.rules import Rules
 from tests.chaos.hosts import ROOT
 

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.group.group_member import StreamsGroupMember
 from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.clients.group.requests import GroupMemberConfig
-from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings

@@ -431,7 +431,7 @@ def test_all_source_topics_are_subscribed() -> None:
 def test_a_clock_that_jumps_does_not_put_a_probing_rebalance_off(jump_ms: int, remaining_ms: int) -> None:
     member = assignor()
     info = AssignmentInfo(11, 11, next_rebalance_ms=NOW_MS + 600_000)
-    member._clock = JumpedClock(jump_ms)
+    member.clock = JumpedClock(jump_ms)
     assert member.on_assignment(answer(info)).next_rebalance_in_ms == remaining_ms
 
 

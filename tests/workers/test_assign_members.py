@@ -201,7 +201,7 @@ def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the
     application.settle()
     assert len(first.active) == len(second.active) == len(TASKS) / 2
     assert first.answers[-1].version == second.answers[-1].version == 10
-    old, new = sorted((first, second), key=lambda thread: thread.assignor._latest_version)
+    old, new = sorted((first, second), key=lambda thread: thread.assignor.latest_version)
     assert new.answers[-1].commonly_supported_version == 10
     application.stop(old, leave=True)
     application.settle()

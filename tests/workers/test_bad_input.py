@@ -21,7 +21,7 @@ from penstock.topology.errors import HandedOverError, MissingSourceTopicError, S
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation
 from penstock.topology.records import Record, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.group.cleanup_policies import CleanupPolicies
+from penstock.workers.group.internal_topic_manager import CleanupPolicies
 from penstock.workers.tasks.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 from tests.waiting import wait_for_partitions
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed

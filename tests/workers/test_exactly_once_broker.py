@@ -39,6 +39,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks import streams_producer
 from penstock.workers.tasks.production_errors import production_error_handler
 from penstock.workers.tasks.record_sends import make_send
@@ -47,7 +48,6 @@ from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.read_to_end import read_to_end
 from tests.workers.counting import counting_topics
 from tests.workers.test_stream_thread_broker import Runner
-from tests.workers.thread_stage import Spec
 
 pytestmark = pytest.mark.broker
 
@@ -260,7 +260,7 @@ class Counted:
         assert self._producer.flush(WAIT_SECONDS) == 0
 
     def start(self) -> Runner:
-        return Runner(self._topology, Spec(1, "test", str(uuid.uuid4()), 1, StreamsConfig(self._config)))
+        return Runner(self._topology, ThreadSpec(1, "test", str(uuid.uuid4()), 1, StreamsConfig(self._config)))
 
 
 # -- brokers that have no transactions

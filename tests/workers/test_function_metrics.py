@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Retries, StreamsBuilder
 from penstock.supervisor.control.description import waiting
-from penstock.supervisor.http.dashboard_figures import figures
+from penstock.supervisor.http.view import figures
 from penstock.topology.context.function_times import SAMPLES, FunctionTimes
 from penstock.workers.control.messages import Status, TaskStatus
 from penstock.workers.metrics.function_metrics import FUNCTION_GROUP, percentile

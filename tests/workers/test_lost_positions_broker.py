@@ -23,10 +23,10 @@ from penstock import StreamsBuilder, StreamsConfig
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import ThreadSpec
 from tests import waiting
 from tests.brokers import SECOND, THIRD, LedBroker
 from tests.workers.test_stream_thread_broker import Runner
-from tests.workers.thread_stage import Spec
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -130,7 +130,7 @@ class Reading:
             "session.timeout.ms": 45_000,
             **config,
         }
-        self.runner = Runner(builder.build(), Spec(1, "test", str(uuid4()), 1, StreamsConfig(settings)))
+        self.runner = Runner(builder.build(), ThreadSpec(1, "test", str(uuid4()), 1, StreamsConfig(settings)))
 
     def _take(self, key: Any, value: str) -> None:
         self.gate.wait(PATIENCE_SECONDS)

@@ -20,11 +20,12 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks.record_purge import RecordPurge
 from tests.workers.counting import IN, OUT, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
 from tests.workers.test_stream_thread_broker import PATIENCE_SECONDS, Runner
-from tests.workers.thread_stage import Application, Spec
+from tests.workers.thread_stage import Application
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -136,7 +137,7 @@ def runner(
         "repartition.purge.interval.ms": 100,
         "penstock.worker.beat.interval.ms": 50,
     }
-    spec = Spec(1, "test", str(uuid4()), 1, StreamsConfig(config))
+    spec = ThreadSpec(1, "test", str(uuid4()), 1, StreamsConfig(config))
     made = Runner(repartitioned(source, make_topic("out")), spec)
     yield made, source
     made.stop()

@@ -20,7 +20,7 @@ from penstock.workers.tasks.production_errors import production_error_handler
 from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
-from penstock.workers.thread.measurement import dead_letters
+from penstock.workers.thread.thread_status import dead_letters
 from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 TOPIC = "topic"

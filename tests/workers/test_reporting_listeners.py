@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Command, ListenerCall, Report
+from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from penstock.workers.restore.reporting_listeners import reporting
-from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
 
 PARTITION = TopicPartition("app-store-changelog", 0)
 

@@ -12,8 +12,8 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import Status, TaskStatus
+from penstock.workers.restore.listeners import StateRestoreListener
 from penstock.workers.restore.restore_progress import RATE_WINDOW_MS, Rate
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
 from penstock.workers.tasks.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
 from penstock.workers.thread.stream_thread import RestoreBudget
 from tests.workers.counting import IN, OUT, counting, counts, feed

@@ -12,7 +12,7 @@ from penstock import Materialized, Serdes, StreamsBuilder, Suppressed, TimeWindo
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.stream_thread_state import StreamThreadState
-from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
+from penstock.workers.restore.listeners import StandbyUpdateListener, SuspendReason
 from tests.workers.counting import IN, OUT, counting, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread

@@ -16,12 +16,11 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.read_to_end import read_to_end
 from tests.workers.counting import counting_topics
 from tests.workers.group_settings import configure_streams_group
-from tests.workers.thread_stage import Spec
 
 pytestmark = pytest.mark.broker
 
@@ -34,7 +33,7 @@ KEYS = 10
 class Runner:
     """A stream thread that runs beside the test."""
 
-    def __init__(self, topology: Any, spec: Spec) -> None:
+    def __init__(self, topology: Any, spec: ThreadSpec) -> None:
         self.reports: SimpleQueue[Report] = SimpleQueue()
         self.commands: list[Command] = []
         self.processed = 0
@@ -128,7 +127,7 @@ class Case:
             **{name.replace("_", "."): value for name, value in config.items()},
         }
         topology = counting_topics(self.input, self.output)
-        self.runners.append(Runner(topology, Spec(slot, "test", str(uuid4()), 2, StreamsConfig(settings))))
+        self.runners.append(Runner(topology, ThreadSpec(slot, "test", str(uuid4()), 2, StreamsConfig(settings))))
         return self.runners[-1]
 
     def changelog(self) -> dict[str, int]:

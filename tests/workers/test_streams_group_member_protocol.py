@@ -16,11 +16,12 @@ from penstock.clients.group.member_state import MemberState
 from penstock.clients.group.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
 from penstock.clients.group.requests import GroupMemberConfig, Identity
 from penstock.clients.group.streams_membership import (
+    MISSING_TOPICS_GRACE_MS,
     REFUSAL_RETRY_MS,
+    GroupStatuses,
     StreamsEvent,
     StreamsMembership,
 )
-from penstock.clients.group.streams_statuses import MISSING_TOPICS_GRACE_MS, GroupStatuses
 from penstock.clients.group.streams_values import (
     NO_LAG,
     Answer,

@@ -18,7 +18,7 @@ from penstock.topology.stores.materialized import Materialized
 from penstock.topology.stores.windows import JoinWindows
 from penstock.workers.control.messages import Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
-from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from penstock.workers.restore.listeners import StateRestoreListener
 from tests.workers.counting import IN, OUT, counting, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.control.messages import Command, Report
+from penstock.workers.control.messages import Command, Report, ThreadSpec
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.workers.memory_clients import MemoryClientSupplier, MemoryMember
@@ -35,15 +34,6 @@ class Control:
 
     def report(self, report: Report) -> None:
         self.reports.append(report)
-
-
-@dataclass(frozen=True)
-class Spec:
-    slot: int
-    client_id: str
-    process_id: str
-    num_threads: int
-    config: StreamsConfig
 
 
 class Thread:
@@ -142,7 +132,7 @@ class Stage:
         control = Control()
         exactly_once = settings["processing.guarantee"] == "exactly_once_v2"
         supplier = MemoryClientSupplier(self.cluster, self.clock, exactly_once)
-        spec = Spec(slot, "client", process_id, 1, settings)
+        spec = ThreadSpec(slot, "client", process_id, 1, settings)
         clients: dict[str, Any] = {"supplier": supplier, "clock": self.clock, "sleep": self.clock.sleep}
         made = StreamThread.create(topology, spec, control, **clients, **overrides)
         self.threads.append(Thread(made, control, supplier))

@@ -1,7 +1,7 @@
 """Calls of users' async functions: what an operator needs of their runner, and the options of a call.
 
 A stream thread has one event loop, in a separate thread (workers/thread/event_loop.py).
-The test driver has one that it runs by itself (testing/driver_loop.py).
+The test driver has one that it runs by itself (testing/driver_task.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a compiled operator and a state store may ask of the task they run in.
 
-stream_task.StreamTask, penstock.testing's driver, the simulation and pipeline's Spark task implement TaskContext; operators
-and stores see nothing else of them. That is why the same operators run in all four.
+stream_task.StreamTask, penstock.testing's driver, the simulation and pipeline's Spark task implement TaskContext;
+operators and stores see nothing else of them. That is why the same operators run in all four.
 """
 
 from __future__ import annotations

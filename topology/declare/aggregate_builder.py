@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..common.naming import Named
-from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
+from ..graph.graph_nodes import GraphNode, OptimizableRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
@@ -95,6 +95,7 @@ class AggregateBuilder(AbstractStream):
     def new_repartition_node(self, store: StoreFactory) -> GraphNode:
         """Return a new repartition node, which uses up its numbers whether it is attached or not."""
         return repartition_node(
+            OptimizableRepartitionNode,
             self.builder,
             self.repartition_name or store.name,
             self.key_serde,

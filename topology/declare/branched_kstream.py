@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import override
 
@@ -13,12 +13,10 @@ from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_topology_builder import InternalTopologyBuilder
 from ..operators.stateless import KStreamBranch, PassThrough
+from .type_variables import K, V
 
 if TYPE_CHECKING:
     from .kstream import KStream
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _BranchNode(ProcessorGraphNode):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic
 
-from ..operators.table_store import materialized_view
-from ..operators.value_getters import KTableValueGetterSupplier
-
-K = TypeVar("K")
-V = TypeVar("V")
+from ..operators.table_store import KTableValueGetterSupplier, materialized_view
+from .type_variables import K, V
 
 
 class GlobalKTable(Generic[K, V]):

@@ -1,27 +1,44 @@
-"""KGroupedStream: a stream grouped by key, to be aggregated."""
+"""Streams grouped by key, or by key and window, to be aggregated: each alone, or several into one table (KIP-150)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
+from ..common.naming import Named
+from ..errors import TopologyError
+from ..graph.graph_nodes import ProcessorGraphNode
+from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
-from ..operators.counting import count_aggregator, count_initializer
+from ..operators.counting import ReducerAsAggregator, count_aggregator, count_initializer, count_merger
+from ..operators.session_windowed import KStreamSessionWindowAggregate
+from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
+from ..operators.table import KTablePassThrough
 from ..operators.table_operator import TableOperator
-from ..stores.materialized import MaterializedInternal, key_value_store
-from ..stores.windows import SessionWindows, SlidingWindows, Windows
-from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder
-from .options import TableOptions
-from .windowed_kstream import WINDOWS_HINT, SessionWindowedKStream, TimeWindowedKStream
+from ..operators.windowed import KStreamWindowAggregate
+from ..records import Windowed
+from ..serdes.serdes import Serde
+from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_store, session_store, window_store
+from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
+from .abstract_stream import AbstractStream
+from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
+from .options import TableOptions, table_options
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
-    from .cogrouped_kstream import CogroupedKStream
     from .ktable import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
+W = TypeVar("W")
+
+#: What windowed_by() takes.
+WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
+
+COGROUP_AGGREGATE_NAME = "COGROUPKSTREAM-AGGREGATE-"
+COGROUP_MERGE_NAME = "COGROUPKSTREAM-MERGE-"
+
+Aggregator = Callable[[Any, Any, Any], Any]
 
 
 class KGroupedStream(AggregateBuilder, Generic[K, V]):
@@ -65,7 +82,6 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
 
         aggregator(key, value, aggregate) -> aggregate is that of this stream's records.
         """
-        from .cogrouped_kstream import CogroupedKStream
 
         cogrouped: CogroupedKStream[K, VR] = CogroupedKStream(self.builder)
         return cogrouped.cogroup(self, aggregator)
@@ -80,5 +96,271 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
-        check_type(windows, (Windows, SlidingWindows), "The argument of windowed_by()", WINDOWS_HINT)
+        if not isinstance(windows, Windows | SlidingWindows):
+            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
         return TimeWindowedKStream(self, windows)
+
+
+def window_operator(
+    windows: Windows | SlidingWindows,
+    store_name: str,
+    emit: EmitStrategy,
+    initializer: Callable[[], Any],
+    aggregator: Callable[[Any, Any, Any], Any],
+) -> TableOperator:
+    """Return the operator that aggregates in these windows."""
+    if isinstance(windows, SlidingWindows):
+        return KStreamSlidingWindowAggregate(windows, store_name, emit, initializer, aggregator)
+    return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
+
+
+def window_size_ms(windows: Windows | SlidingWindows) -> int:
+    """Return how long after its start a window ends."""
+    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+
+
+class _WindowedKStream(Generic[K, V, W]):
+    """What both kinds have."""
+
+    def __init__(self, grouped: AggregateBuilder, windows: W) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = EmitStrategy.ON_WINDOW_UPDATE
+
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
+        if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
+            raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
+        self._emit = strategy
+        return self
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
+    """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
+
+    Options as in KGroupedStream. The keys of the resulting tables are Windowed.
+    """
+
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+        """Count the records of each key and window; null values count too."""
+        name, kept = self._grouped.kept_count(options, numbered=not isinstance(self._windows, SlidingWindows))
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
+
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+        """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
+        return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
+
+    def aggregate(
+        self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        store = window_store(kept, self._windows, self._emit)
+        operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
+        serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
+        return self._grouped.build(name, prefix, operator, store, kept, serde)
+
+
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
+    """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
+
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+        """Count the records of each key and session; null values count too."""
+        name, kept = self._grouped.kept_count(options)
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
+
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+        """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
+        name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
+        return self._build(
+            name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        aggregator: Callable[[K, V, VR], VR],
+        session_merger: Callable[[K, VR, VR], VR],
+        **options: Unpack[TableOptions],
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
+        record connects.
+        """
+        name, kept = self._grouped.kept(options, AGGREGATE_NAME)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        store = session_store(kept, self._windows, self._emit)
+        operator = KStreamSessionWindowAggregate(
+            self._windows, kept.store_name, self._emit, initializer, aggregator, merger
+        )
+        return self._grouped.build(name, prefix, operator, store, kept, SessionWindowedSerde(kept.key_serde))
+
+
+class CogroupedKStream(Generic[K, VR]):
+    """Grouped streams with an aggregator for each (Kafka Streams: CogroupedKStream); see KGroupedStream.cogroup."""
+
+    def __init__(self, builder: InternalStreamsBuilder) -> None:
+        self.builder = builder
+        self._inputs: dict[KGroupedStream[Any, Any], Aggregator] = {}
+        self._parents: dict[KGroupedStream[Any, Any], AbstractStream] = {}
+
+    def cogroup(self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
+        """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate."""
+        check_type(grouped, KGroupedStream, "What is cogrouped", "a KGroupedStream: group it first")
+        self._inputs[grouped] = aggregator
+        return self
+
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]:
+        """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
+        name, kept = self.kept(options)
+        return self.build(
+            name,
+            kept,
+            key_value_store(kept),
+            lambda aggregator: KStreamAggregate(kept.store_name, initializer, aggregator),
+            kept.key_serde,
+        )
+
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, VR]: ...
+    @overload
+    def windowed_by(self, windows: Windows | SlidingWindows) -> TimeWindowedCogroupedKStream[K, VR]: ...
+    def windowed_by(
+        self, windows: Windows | SlidingWindows | SessionWindows
+    ) -> TimeWindowedCogroupedKStream[K, VR] | SessionWindowedCogroupedKStream[K, VR]:
+        """Aggregate per key and window."""
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedCogroupedKStream(self, windows)
+        if not isinstance(windows, Windows | SlidingWindows):
+            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
+        return TimeWindowedCogroupedKStream(self, windows)
+
+    def kept(self, options: TableOptions) -> tuple[str | None, MaterializedInternal]:
+        """Return the name of the aggregation, and how its table is kept; for the DSL itself.
+
+        Keys are those of the first grouped stream that knows.
+        """
+        name, given = table_options(**options)
+        keys = next((grouped.key_serde for grouped in self._inputs if grouped.key_serde is not None), None)
+        return name, MaterializedInternal(given, self.builder, COGROUP_AGGREGATE_NAME, key_serde=keys)
+
+    def build(
+        self,
+        name: str | None,
+        kept: MaterializedInternal,
+        store: StoreFactory,
+        operator_for: Callable[[Aggregator], TableOperator],
+        key_serde: Serde[Any] | None,
+    ) -> KTable[Any, VR]:
+        """Put an aggregation behind each stream and merge them; for the DSL itself."""
+        from .ktable import kept_table
+
+        named = Named(name)
+        self._repartition(store)
+        operators, nodes = [], []
+        for number, (grouped, aggregator) in enumerate(self._inputs.items()):
+            operator = operator_for(aggregator)
+            node_name = named.suffix_or_generate(f"-cogroup-agg-{number}", self.builder, COGROUP_AGGREGATE_NAME)
+            # The first one brings the store along, the others are connected to it.
+            node = ProcessorGraphNode(node_name, operator, [store.name] if number else [], [] if number else [store])
+            # Windowed ones are left open, as in Kafka Streams: behind a versioned table they count as versioned.
+            node.output_versioned = kept.versioned if key_serde is kept.key_serde else None
+            self.builder.add_graph_node(self._parents[grouped].graph_node, node)
+            operators.append(operator)
+            nodes.append(node)
+        merge_name = named.suffix_or_generate("-cogroup-merge", self.builder, COGROUP_MERGE_NAME)
+        merge = KTablePassThrough(operators, store.name)
+        merge_node = ProcessorGraphNode(merge_name, merge)
+        self.builder.add_graph_node(nodes, merge_node)
+        sources = self._sources(self._parents.values())
+        listed = self.builder.topology.listed_as(merge_node.node_name, sources)
+        return kept_table(kept, self.builder, merge_node, listed, merge, key_serde)
+
+    def _repartition(self, store: StoreFactory) -> None:
+        """Repartition the streams whose keys have changed; all must have the same number of partitions."""
+        for grouped in self._inputs:
+            if not grouped.repartition_required:
+                self._parents[grouped] = grouped
+            elif grouped in self._parents:
+                grouped.new_repartition_node(store)  # for its numbers; the first one stays
+            else:
+                self._parents[grouped] = grouped.repartitioned(store)
+        sources = self._sources(self._parents.values())
+        self.builder.topology.require_copartition(sources, listed=self._sources(self._inputs))
+
+    @staticmethod
+    def _sources(streams: Iterable[AbstractStream]) -> frozenset[str]:
+        return frozenset().union(*(stream.source_nodes for stream in streams))
+
+
+class TimeWindowedCogroupedKStream(Generic[K, VR]):
+    """Cogrouped streams by time window (Kafka Streams: TimeWindowedCogroupedKStream)."""
+
+    def __init__(self, cogrouped: CogroupedKStream[K, VR], windows: Windows | SlidingWindows) -> None:
+        self._cogrouped = cogrouped
+        self._windows = windows
+
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed, VR]:
+        """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
+        name, kept = self._cogrouped.kept(options)
+        windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
+        return self._cogrouped.build(
+            name,
+            kept,
+            window_store(kept, windows, emit),
+            lambda aggregator: window_operator(windows, kept.store_name, emit, initializer, aggregator),
+            TimeWindowedSerde(kept.key_serde, window_size_ms(windows)),
+        )
+
+
+class SessionWindowedCogroupedKStream(Generic[K, VR]):
+    """Cogrouped streams by session (Kafka Streams: SessionWindowedCogroupedKStream)."""
+
+    def __init__(self, cogrouped: CogroupedKStream[K, VR], windows: SessionWindows) -> None:
+        self._cogrouped = cogrouped
+        self._windows = windows
+
+    def aggregate(
+        self, initializer: Callable[[], VR], session_merger: Callable[[K, VR, VR], VR], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed, VR]:
+        """Aggregate all streams into one table per key and session, from initializer().
+
+        session_merger(key, one, other) -> aggregate makes one of two sessions that a record connects.
+        """
+        name, kept = self._cogrouped.kept(options)
+        windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
+        return self._cogrouped.build(
+            name,
+            kept,
+            session_store(kept, windows, emit),
+            lambda aggregator: KStreamSessionWindowAggregate(
+                windows, kept.store_name, emit, initializer, aggregator, session_merger
+            ),
+            SessionWindowedSerde(kept.key_serde),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
@@ -15,13 +15,11 @@ from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
 from .options import TableOptions, table_options
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from .ktable import KTable
 
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
 
 AGGREGATE_NAME = "KTABLE-AGGREGATE-"
 REDUCE_NAME = "KTABLE-REDUCE-"

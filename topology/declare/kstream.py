@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO, Unpack, cast, overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named, validate_name
 from ..errors import TopologyError
 from ..graph.declarations import Partitioner
-from ..graph.graph_nodes import GraphNode, ProcessorGraphNode, StreamSinkNode
-from ..graph.repartition import explicit_repartition_node, repartition_node
+from ..graph.graph_nodes import (
+    GraphNode,
+    OptimizableRepartitionNode,
+    ProcessorGraphNode,
+    StreamSinkNode,
+    UnoptimizableRepartitionNode,
+)
+from ..graph.repartition import repartition_node
 from ..operators.processor_operator import ProcessorOperator
 from ..operators.stateless import (
     KStreamFilter,
@@ -33,16 +39,12 @@ from .branched_kstream import BranchedKStream
 from .kstream_async import AsyncStream
 from .options import StreamJoinOptions
 from .printed import print_action
+from .type_variables import KR, VR, K, V
 
 if TYPE_CHECKING:
     from .global_ktable import GlobalKTable
     from .kgrouped_stream import KGroupedStream
     from .ktable import KTable
-
-K = TypeVar("K")
-V = TypeVar("V")
-KR = TypeVar("KR")
-VR = TypeVar("VR")
 
 
 class KStream(AsyncStream[K, V]):
@@ -196,7 +198,8 @@ class KStream(AsyncStream[K, V]):
         check_function(partitioner, "The partitioner of repartition()", optional=True)
         values = as_serde(value_serde) or self.value_serde
         prefix = validate_name(name) if name else self.builder.new_processor_name("KSTREAM-REPARTITION-")
-        node = explicit_repartition_node(
+        node = repartition_node(
+            UnoptimizableRepartitionNode,
             self.builder,
             prefix,
             as_serde(key_serde) or self.key_serde,
@@ -256,8 +259,9 @@ class KStream(AsyncStream[K, V]):
         kept = MaterializedInternal(given, self.builder, prefix, key_serde=self.key_serde, value_serde=self.value_serde)
         parent: AbstractStream = self
         if self.repartition_required:
+            serdes = kept.key_serde, kept.value_serde
             repartition = repartition_node(
-                self.builder, node_name, kept.key_serde, kept.value_serde, named=name is not None
+                OptimizableRepartitionNode, self.builder, node_name, *serdes, named=name is not None
             )
             self.builder.add_graph_node(self.graph_node, repartition)
             parent = AbstractStream(self.builder, repartition, None, None, frozenset([repartition.node_name]))
@@ -414,7 +418,7 @@ class KStream(AsyncStream[K, V]):
     ) -> KStream[K, V]:
         """Return this stream behind a repartition topic, which joins without names of their own share."""
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
-        node: GraphNode = repartition_node(self.builder, prefix, keys, values, named=named)
+        node: GraphNode = repartition_node(OptimizableRepartitionNode, self.builder, prefix, keys, values, named=named)
         source_name = node.node_name
         if self._join_repartition is not None and prefix == self.name:
             node = self._join_repartition

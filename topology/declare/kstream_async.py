@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Unpack, overload
 
 from ..common.arguments import check_async_function, check_function
 from ..common.durations import Duration, to_millis
@@ -21,15 +21,12 @@ from ..operators.asynchronous import (
 )
 from ..operators.batches import KStreamMapBatches
 from .abstract_stream import AbstractStream
+from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from ..graph.graph_nodes import ProcessorGraphNode
     from ..serdes.serdes import Serde
     from .kstream import KStream
-
-K = TypeVar("K")
-V = TypeVar("V")
-VR = TypeVar("VR")
 
 
 class AsyncOptions(TypedDict, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 from ..common.arguments import check_type
 from ..common.naming import Named
@@ -17,8 +17,8 @@ from ..operators.suppress import KTableSuppressProcessor
 from ..operators.table import KTableFilter, KTableMapValues
 from ..operators.table_aggregate import KTableRepartitionMap
 from ..operators.table_operator import TableOperator
+from ..operators.table_store import KTableValueGetterSupplier
 from ..operators.table_transform import KTableTransformValues
-from ..operators.value_getters import KTableValueGetterSupplier
 from ..processor_api import ValueTransformerWithKey, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import (
@@ -30,16 +30,11 @@ from ..stores.materialized import (
 from .abstract_stream import AbstractStream
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream
-from .ktable_foreign_key_join import foreign_key_join
-from .ktable_join import table_join
+from .ktable_joins import foreign_key_join, table_join
 from .options import TableJoinOptions, TableOptions, table_options
 from .suppressed import Suppressed
+from .type_variables import KR, VR, K, V
 from .window_grace import find_window_grace
-
-K = TypeVar("K")
-V = TypeVar("V")
-KR = TypeVar("KR")
-VR = TypeVar("VR")
 
 
 class KTable(AbstractStream, Generic[K, V]):

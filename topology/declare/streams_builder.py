@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named
@@ -32,10 +32,7 @@ from ..stores.materialized import (
 from .global_ktable import GlobalKTable
 from .kstream import KStream
 from .ktable import KTable, kept_table
-
-K = TypeVar("K")
-V = TypeVar("V")
-
+from .type_variables import K, V
 
 _SOURCE = "KSTREAM-SOURCE-"
 _TABLE_SOURCE = "KTABLE-SOURCE-"

@@ -71,16 +71,14 @@ class InternalTopologyBuilder:
         self._check_new(name)
         self._check_parents("Processor", name, parents)
         self.nodes[name] = ProcessorFactory(name, tuple(parents), operator)
-        self._groups.add(name)
-        self._groups.unite(name, *parents)
+        self._groups.add(name, *parents)
 
     def add_sink(self, name: str, topic: str | Callable[..., str], parents: Sequence[str], produced: Produced) -> None:
         """Add a sink behind its parents."""
         self._check_new(name)
         self._check_parents("Sink", name, parents)
         self.nodes[name] = SinkFactory(name, tuple(parents), topic, produced)
-        self._groups.add(name)
-        self._groups.unite(name, *parents)
+        self._groups.add(name, *parents)
 
     def add_state_store(self, factory: StoreFactory, processors: Iterable[str] = ()) -> None:
         """Add a store and connect processors to it; the same builder may be added again."""
@@ -124,8 +122,7 @@ class InternalTopologyBuilder:
         self.nodes[source_name] = SourceFactory(source_name, (), (topic,), None, consumed)
         self.nodes[processor_name] = ProcessorFactory(processor_name, (source_name,), operator, [store])
         self._groups.add(source_name)
-        self._groups.add(processor_name)
-        self._groups.unite(processor_name, source_name)
+        self._groups.add(processor_name, source_name)
         self.global_stores[store] = DeclaredStore(factory, [processor_name], topic, reprocess_on_restore)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> None:

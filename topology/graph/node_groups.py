@@ -9,9 +9,10 @@ class NodeGroups:
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}
 
-    def add(self, name: str) -> None:
-        """Add a node in a new group."""
+    def add(self, name: str, *others: str) -> None:
+        """Add a node to the groups of others, which become one; without others in a new group."""
         self._parents[name] = name
+        self.unite(name, *others)
 
     def unite(self, name: str, *others: str) -> None:
         """Put nodes into one group."""

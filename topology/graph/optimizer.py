@@ -144,6 +144,7 @@ def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBu
             continue
         first = next(iter(repartitions))
         merged = repartition_node(
+            OptimizableRepartitionNode,
             names,
             first.topic,
             next((node.key_serde for node in repartitions if node.key_serde is not None), None),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.naming import NameProvider
 from ..serdes.serdes import Serde
-from .declarations import Partitioner
-from .graph_nodes import OptimizableRepartitionNode, UnoptimizableRepartitionNode
+from .graph_nodes import BaseRepartitionNode
+
+N = TypeVar("N", bound=BaseRepartitionNode)
 
 REPARTITION_SUFFIX = "-repartition"
 
@@ -16,42 +17,14 @@ REPARTITION_SUFFIX = "-repartition"
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
-def repartition_node(
-    names: NameProvider,
-    prefix: str,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None,
-    *,
-    named: bool,
-) -> OptimizableRepartitionNode:
-    """Return the node of the repartition topic that an operation needs; prefix is the topic's name without suffix."""
-    topic, sink, filter_name, source = _names(names, prefix)
-    return OptimizableRepartitionNode(source, sink, topic, key_serde, value_serde, filter_name=filter_name, named=named)
+def repartition_node(kind: type[N], names: NameProvider, prefix: str, *serdes: Serde[Any] | None, **options: Any) -> N:
+    """Return the node of a repartition topic.
 
-
-def explicit_repartition_node(
-    names: NameProvider,
-    prefix: str,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None,
-    *,
-    named: bool,
-    partitioner: Partitioner | None,
-    partitions: int | None,
-) -> UnoptimizableRepartitionNode:
-    """Return the node of ``KStream.repartition()``; partitions is None where it follows from the source topics."""
+    prefix: the topic's name without suffix. serdes: of keys and values. options: named; and of ``repartition()`` the
+    partitioner and partitions, None where the number follows from the source topics.
+    """
     topic, sink, filter_name, source = _names(names, prefix)
-    return UnoptimizableRepartitionNode(
-        source,
-        sink,
-        topic,
-        key_serde,
-        value_serde,
-        filter_name=filter_name,
-        partitioner=partitioner,
-        partitions=partitions,
-        named=named,
-    )
+    return kind(source, sink, topic, *serdes, filter_name=filter_name, **options)
 
 
 def _names(names: NameProvider, prefix: str) -> tuple[str, str, str, str]:

@@ -27,7 +27,7 @@ from .foreign_key_serdes import (
     SubscriptionWrapper,
 )
 from .operator import NodeContext, Operator
-from .value_getters import KTableValueGetterSupplier
+from .table_store import KTableValueGetterSupplier
 
 _new = tuple.__new__  # makes a named tuple in half the time of a call
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE

@@ -11,7 +11,7 @@ from ..context.store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED,
 from ..serdes.serdes import ITSELF, inline
 from .fused_update import FusedUpdate, counts
 from .operator import NodeContext
-from .value_getters import KTableValueGetter
+from .table_store import KTableValueGetter
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names

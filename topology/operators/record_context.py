@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.kernel import messages as compiled
+
 from ..context.task_context import Process, TaskContext
 from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
 
@@ -15,8 +17,17 @@ def record_context(task: TaskContext, timestamp: int, headers: Headers) -> Proce
     message = task.message
     if message is None:
         return ProcessorRecordContext(timestamp, -1, -1, None, headers)
+    return _new(ProcessorRecordContext, _context_fields(message, timestamp, headers))
+
+
+def _context_fields(message: Message, timestamp: int, headers: Headers) -> tuple[Any, ...]:
+    """Return the fields of a ProcessorRecordContext. The kernel has the same compiled."""
     place = message.offset(), message.partition(), message.topic()
-    return _new(ProcessorRecordContext, (timestamp, *place, headers, message.key(), message.value()))
+    return (timestamp, *place, headers, message.key(), message.value())
+
+
+if compiled is not None:
+    _context_fields = compiled.context_fields
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:

@@ -15,8 +15,7 @@ from ..stores.windows import SessionWindows
 from .aggregate import Aggregator
 from .fused_cells import cached_store
 from .operator import NodeContext
-from .table_store import as_read, new_row
-from .value_getters import Getter, KTableValueGetter
+from .table_store import Getter, KTableValueGetter, as_read, new_row
 from .window_close import CloseEmitter
 from .windowed import WindowedAggregator
 

@@ -18,7 +18,7 @@ from ..errors import StreamsError
 from ..records import Headers, ValueAndTimestamp, Windowed
 from ..stores.windows import SlidingWindows
 from .operator import NodeContext
-from .table_store import as_read
+from .table_store import as_read, new_row
 from .window_close import NEVER, CloseEmitter
 from .windowed import WindowedAggregator, window_updater
 
@@ -86,9 +86,10 @@ class _SlidingWindowProcessor:
         if key is None or value is None:
             self.node.dropped("null key or value")
             return
-        self.stream_time = max(self.stream_time, timestamp)
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
         close_time = self.stream_time - self.grace_ms
-        record = _Input(key, value, timestamp, headers, close_time)
+        record = new_row(_Input, (key, value, timestamp, headers, close_time))
         if timestamp + self.difference < close_time:
             self.node.dropped("expired window")
         elif self.difference == 0:
@@ -107,7 +108,7 @@ class _SlidingWindowProcessor:
         """Update the windows that hold the record, latest first, and create those that are missing."""
         found = _Found()
         timestamp = record.timestamp
-        for start, row in self.rows(record, max(0, timestamp - 2 * self.difference)):
+        for start, row in reversed(self.rows(record, max(0, timestamp - 2 * self.difference))):
             found.starts.add(start)
             end = start + self.difference
             if start == timestamp + 1:
@@ -136,7 +137,8 @@ class _SlidingWindowProcessor:
         if not found.left_exists:
             start = timestamp - self.difference
             others = previous is not None and start <= previous
-            self.update(record, start, ValueAndTimestamp(found.left_aggregate, timestamp) if others else None)
+            row = new_row(ValueAndTimestamp, (found.left_aggregate, timestamp)) if others else None
+            self.update(record, start, row)
         self.create_right_window(record, found)
 
     def process_early(self, record: _Input) -> None:
@@ -144,7 +146,7 @@ class _SlidingWindowProcessor:
         found = _Found()
         timestamp = record.timestamp
         combined: ValueAndTimestamp | None = None
-        for start, row in reversed(self.rows(record, 0)):
+        for start, row in self.rows(record, 0):
             found.starts.add(start)
             if start == 0:
                 combined = row
@@ -174,27 +176,32 @@ class _SlidingWindowProcessor:
         self.put(window, row[0], None, row[1], record.timestamp, record.headers)
 
     def rows(self, record: _Input, earliest_start: int) -> list[tuple[int, ValueAndTimestamp]]:
-        """Return start and row of the key's windows, latest first; the record's right window included."""
-        return list(self.store.backward_fetch_range(record.key, earliest_start, record.timestamp + 1))
+        """Return start and row of the key's windows, earliest first; the record's right window included."""
+        found: list[tuple[int, ValueAndTimestamp]] = self.store.fetch_range(
+            record.key, earliest_start, record.timestamp + 1
+        )
+        return found
 
     def update(self, record: _Input, start: int, row: ValueAndTimestamp | None) -> None:
         """Aggregate the record into one window, unless that is closed; row: what it holds, None if it is new."""
+        key, value, timestamp, headers, close_time = record
         end = start + self.difference
-        if end < record.close_time:
+        if end < close_time:
             self.node.dropped("expired window")
             return
         sent_old = None
         if row is None:
-            old, newest = self.initializer(), record.timestamp
+            old, newest = self.initializer(), timestamp
             if self.wants_old:
                 sent_old = self.initializer()
         else:
             old, newest = row
-            newest = record.timestamp if old is None else max(record.timestamp, newest)
+            if old is None or timestamp > newest:
+                newest = timestamp
             if self.wants_old and old is not None:
                 sent_old = self.as_read(old)  # the aggregator may change its own in place
-        new = self.aggregator(record.key, record.value, old)
-        self.put(Windowed(record.key, start, end), new, sent_old, newest, record.timestamp, record.headers)
+        new = self.aggregator(key, value, old)
+        self.put(new_row(Windowed, (key, start, end)), new, sent_old, newest, timestamp, headers)
 
     def copy(self, row: ValueAndTimestamp) -> ValueAndTimestamp:
         """Return a row whose value the aggregator may change while this one is needed too."""

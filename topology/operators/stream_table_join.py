@@ -15,7 +15,7 @@ from ..records import Headers, ProcessorRecordContext
 from .fused_cells import write_lookup
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+from .table_store import KTableValueGetter, KTableValueGetterSupplier
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -12,8 +12,10 @@ from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
 from .operator import NodeContext
 from .record_context import record_context, with_record_context
 from .table_operator import TableOperator
-from .table_store import NO_TIMESTAMP
-from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
+from .table_store import NO_TIMESTAMP, Getter, KTableValueGetter, KTableValueGetterSupplier, Table
+
+if TYPE_CHECKING:
+    from ..run.fusion import LoopCode, Names
 
 
 class SuppressedInternal(NamedTuple):
@@ -73,26 +75,33 @@ class KTableSuppressProcessor(TableOperator):
         wait_ms = self.suppressed.time_to_wait_ms
         until_window_closes = self.suppressed.until_window_closes
         buffer = node.store(self.store_name)
-        put, evict_while, min_timestamp = buffer.put, buffer.evict_while, buffer.min_timestamp
+        put, evict_until, encode_key = buffer.put_row, buffer.evict_until, buffer.serdes.encode_key
         make_room = self._make_room(node, buffer)
         stream_time = -1
-
-        def expired() -> bool:
-            due: bool = min_timestamp() <= stream_time - wait_ms
-            return due
 
         def emit(key: Any, change: Change, context: ProcessorRecordContext) -> None:
             if change[0] is not None or not until_window_closes:
                 with_record_context(task, context, forward, key, change)
 
-        def suppress(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def suppress_row(
+            row_key: bytes, buffer_time: int, new: Any, old: Any, timestamp: int, headers: Headers
+        ) -> None:
             nonlocal stream_time
-            stream_time = max(stream_time, timestamp)
+            put(buffer_time, row_key, new, old, record_context(task, timestamp, headers))
+            if timestamp > stream_time:
+                stream_time = timestamp
+                evict_until(timestamp - wait_ms, emit)
+            elif buffer_time <= stream_time - wait_ms:
+                evict_until(stream_time - wait_ms, emit)
+            if make_room is not None:
+                make_room(emit)
+
+        def suppress(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             buffer_time = key[2] if until_window_closes else timestamp
-            put(buffer_time, key, change, record_context(task, timestamp, headers))
-            if min_timestamp() <= stream_time - wait_ms:
-                evict_while(expired, emit)
-            make_room(emit)
+            suppress_row(encode_key(key), buffer_time, change[0], change[1], timestamp, headers)
+
+        node.owns(suppress_row)
+        node.share((self, "row"), lambda: suppress_row)
 
         def recall(value: int) -> None:
             nonlocal stream_time
@@ -101,11 +110,25 @@ class KTableSuppressProcessor(TableOperator):
         node.remembers(lambda: stream_time, recall)
         return suppress
 
+    @override
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
+        """Fuse what makes the row of a change: neither its key nor a Change is an object then."""
+        node = code.context
+        serdes = node.store(self.store_name).serdes
+        code.say_record()
+        row_key = code.key_bytes(names, serdes.key_serde, serdes.inline_key)
+        time = f"{names.held_key}[2]" if self.suppressed.until_window_closes else "timestamp"
+        suppress_row = code.bind(node.shared[self, "row"], "suppress_row")
+        code.emit(f"{suppress_row}({row_key}, {time}, {names.value}, {old}, timestamp, headers)")
+        return True
+
     def _make_room(self, node: NodeContext, buffer: Any) -> Any:
-        """Return what emits early, or fails, while there is more in the buffer than its limits allow."""
+        """Return what emits early, or fails, while there is more in the buffer than its limits allow; None without."""
         name = node.name
         max_records = self.suppressed.max_records
         max_bytes = self.suppressed.max_bytes
+        if max_records is None and max_bytes is None:
+            return None
         emits_early = self.suppressed.emit_early_when_full
 
         def over_capacity() -> bool:
@@ -124,10 +147,7 @@ class KTableSuppressProcessor(TableOperator):
                 )
             buffer.evict_while(over_capacity, emit)
 
-        def unlimited(emit: Any) -> None:
-            return
-
-        return unlimited if max_records is None and max_bytes is None else make_room
+        return make_room
 
 
 def _shown(limit: int | None) -> str:

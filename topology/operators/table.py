@@ -13,8 +13,7 @@ from ..records import Change, Headers, ValueAndTimestamp
 from .fused_cells import cached_store
 from .operator import NodeContext
 from .table_operator import DerivedTable, StoredTable, TableOperator
-from .table_store import TableStore, materialized_view
-from .value_getters import KTableValueGetterSupplier, Table
+from .table_store import KTableValueGetterSupplier, Table, TableStore, materialized_view
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names

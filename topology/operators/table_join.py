@@ -12,8 +12,7 @@ from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_store import TableStore, materialized_view
-from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
+from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, Table, TableStore, materialized_view
 
 Joiner = Callable[[Any, Any], Any]
 _NO_ROW = ValueAndTimestamp(None, -1)

@@ -12,8 +12,7 @@ from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
 from .operator import NodeContext, Operator
-from .table_store import materialized_view
-from .value_getters import KTableValueGetterSupplier, Table
+from .table_store import KTableValueGetterSupplier, Table, materialized_view
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names

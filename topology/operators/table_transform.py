@@ -13,8 +13,7 @@ from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
 from .processor_operator import forwarding_disabled_context
 from .table_operator import DerivedTable
-from .table_store import NO_TIMESTAMP, TableStore
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+from .table_store import NO_TIMESTAMP, KTableValueGetter, KTableValueGetterSupplier, Table, TableStore
 
 #: (key, value or None) -> new value or None.
 Transform = Callable[[Any, Any], Any]

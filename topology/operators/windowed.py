@@ -18,8 +18,7 @@ from .counting import ReducerAsAggregator
 from .fused_cells import FusedCell, cached_store
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_store import as_read, forwards_itself
-from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
+from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, as_read, forwards_itself
 from .window_close import NEVER, CloseEmitter
 
 if TYPE_CHECKING:

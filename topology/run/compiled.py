@@ -6,7 +6,7 @@ with one child that is the child itself, so that a chain of operators is a chain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -74,6 +74,21 @@ class CompiledTopology:
                     if not isinstance(error, Exception):
                         raise_noted(error, what)
                     raise StreamsError(f"{what}: {error}") from error
+
+    def flush(self, stores: Mapping[str, Any]) -> None:
+        """Send downstream the records that wait for functions, and the changes in the stores' caches.
+
+        Twice, because flushing a later store may put changes into an earlier one.
+        """
+        flushes = 0
+        while flushes < 2 or self.waiting:
+            self.waiting.drain_all()
+            flushes += 1
+            for name, store in stores.items():
+                try:
+                    store.flush()
+                except BaseException as error:  # noqa: BLE001 - raised with the operator's name
+                    self.errors.raise_flush_failure(name, error)
 
     def memories(self) -> list[Any]:
         """Return what the operators know beside their stores, in topology order; see NodeContext.remembers."""

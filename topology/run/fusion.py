@@ -30,7 +30,8 @@ from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..graph.processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 from ..operators.operator import NodeContext
 from ..records import Change, Message, Windowed
-from ..serdes.serdes import ITSELF, FromBytes, Inline, Serde, inline
+from ..serdes.serdes import ITSELF, FromBytes, Inline, Serde, inline, same
+from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 from .compiled_sink import fuse_sink
 
 ProcessBatch = Callable[[Iterable[Message]], None]
@@ -256,6 +257,9 @@ class LoopCode(ABC):
             self.knows_keys(table)
             return names.held_key
         data = self.fresh("key_bytes")
+        if names.windowed and isinstance(serde, WindowedSerde) and names.key_serde is serde.inner:
+            self.emit(f"{data} = {self.use(inline_windowed(same, serde.times), names.held_key)}")
+            return data
         self.emit(f"{data} = {self.use(encode, names.key)}")
         return data
 
@@ -509,14 +513,16 @@ class FlushCode(LoopCode):
             self.assign("new", inline(self._cells.read))
         with self.block("if old is not None:"):
             self.emit("old = old[0]")
+            self.assign("old", inline(self._cells.read))
 
     def _write_session(self, headers_format: bool) -> None:
         """Write what a session's result is: see KStreamSessionWindowAggregate._forwards_itself."""
         self.emit("new, timestamp = row, key[2]")
         if headers_format:
             self.emit("headers = None")
-        with self.block("if new is not None:"):
-            self.assign("new", inline(self._cells.read))
+        for variable in ("new", "old"):
+            with self.block(f"if {variable} is not None:"):
+                self.assign(variable, inline(self._cells.read))
 
 
 def _failed(

@@ -78,7 +78,7 @@ class DebeziumSerde(Serde[Any]):
 
 
 def _avro_reader(registry: Any, options: dict[str, Any]) -> Callable[[str, bytes], Any]:
-    from .avro_serde import avro_reader  # needs an extra
+    from .avro_serdes import avro_reader  # needs an extra
 
     return avro_reader(registry, **options)
 

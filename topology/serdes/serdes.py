@@ -481,7 +481,7 @@ class Serdes:
         references. registry: a URL, a configuration dict or a SchemaRegistryClient. kind: a msgspec.Struct, dataclass.
         options: those of confluent-kafka's serializer, e.g. auto_register_schemas=False.
         """
-        from .avro_serde import avro_serde
+        from .avro_serdes import avro_serde
 
         return avro_serde(schema, registry, kind=kind, is_key=is_key, **options)
 

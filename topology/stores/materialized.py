@@ -249,12 +249,7 @@ def setting(config: Mapping[str, Any] | None, name: str) -> Any:
 
 def key_value_store(materialized: MaterializedInternal) -> StoreFactory:
     """Return a table's store: timestamped, or versioned by its supplier (Kafka Streams: KeyValueStoreMaterializer)."""
-    supplier = materialized.given.supplier or StoreSupplier(
-        materialized.store_name,
-        SupplierKind.KEY_VALUE,
-        materialized.given.store_type or StoreBackend.ROCKSDB,
-    )
-    supplier.require((SupplierKind.KEY_VALUE, SupplierKind.VERSIONED), "A table")
+    supplier = _supplier(materialized, (SupplierKind.KEY_VALUE, SupplierKind.VERSIONED), "A table")
     make = (
         Stores.versioned_key_value_store_builder if supplier.versioned else Stores.timestamped_key_value_store_builder
     )
@@ -273,14 +268,8 @@ def window_store(
     else:
         size, needed, rule = windows.size_ms, windows.size_ms, "window size"
     retention = _retention(materialized, needed + windows.grace_ms, rule)
-    supplier = materialized.given.supplier or StoreSupplier(
-        materialized.store_name,
-        SupplierKind.WINDOW,
-        materialized.given.store_type or StoreBackend.ROCKSDB,
-        retention_ms=retention,
-        window_size_ms=size,
-    )
-    supplier.require((SupplierKind.WINDOW,), "A windowed aggregation")
+    times = {"retention_ms": retention, "window_size_ms": size}
+    supplier = _supplier(materialized, (SupplierKind.WINDOW,), "A windowed aggregation", **times)
     builder = Stores.timestamped_window_store_builder(supplier, materialized.key_serde, materialized.value_serde)
     builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
     if isinstance(windows, SlidingWindows):
@@ -293,16 +282,19 @@ def session_store(
 ) -> StoreFactory:
     """Return the store of a session aggregation; raises TopologyError if its retention is too short."""
     retention = _retention(materialized, windows.inactivity_gap_ms + windows.grace_ms, "session inactivity gap")
-    supplier = materialized.given.supplier or StoreSupplier(
-        materialized.store_name,
-        SupplierKind.SESSION,
-        materialized.given.store_type or StoreBackend.ROCKSDB,
-        retention_ms=retention,
-    )
-    supplier.require((SupplierKind.SESSION,), "A session aggregation")
+    supplier = _supplier(materialized, (SupplierKind.SESSION,), "A session aggregation", retention_ms=retention)
     builder = Stores.session_store_builder(supplier, materialized.key_serde, materialized.value_serde)
     builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
     return _factory(materialized, builder, _caches(materialized, emit_strategy))
+
+
+def _supplier(
+    materialized: MaterializedInternal, kinds: tuple[SupplierKind, ...], where: str, **times: Any
+) -> StoreSupplier:
+    """Return the given supplier, by default one of the first kind; raises TopologyError if it is of another kind."""
+    given = materialized.given
+    backend = given.store_type or StoreBackend.ROCKSDB
+    return (given.supplier or StoreSupplier(materialized.store_name, kinds[0], backend, **times)).require(kinds, where)
 
 
 def _caches(materialized: MaterializedInternal, emit_strategy: EmitStrategy) -> bool:

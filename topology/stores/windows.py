@@ -94,6 +94,8 @@ class UnlimitedWindows(Windows):
     """One window without an end (Kafka Streams: UnlimitedWindows). start is milliseconds since the epoch."""
 
     start_ms: int
+    size_ms = TIMESTAMP_MAX
+    grace_ms = 0  # it never closes
 
     def __init__(self, start: int = 0) -> None:
         if start < 0:
@@ -108,16 +110,6 @@ class UnlimitedWindows(Windows):
     def start_on(self, start: int) -> UnlimitedWindows:
         """Return the window that starts then (milliseconds since the epoch)."""
         return UnlimitedWindows(start)
-
-    @property
-    def size_ms(self) -> int:  # type: ignore[override]
-        """The largest number of milliseconds there is."""
-        return TIMESTAMP_MAX
-
-    @property
-    def grace_ms(self) -> int:  # type: ignore[override]
-        """0: the window never closes."""
-        return 0
 
     @override
     def windows_for(self, timestamp: int) -> dict[int, Window]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 
 
@@ -88,7 +89,7 @@ class ReadStore:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see store_snapshots.py."""
+    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see thread_commands.py."""
 
     id: int
     directory: str
@@ -179,7 +180,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ListenerCall:
-    """Report: the user's "restore" or "standby" listener is to be called with a method of it and its arguments."""
+    """Report: call a method of the user's "restore" or "standby" listener with these arguments."""
 
     listener: str
     method: str
@@ -207,7 +208,7 @@ class ApplicationShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStalled:
-    """Report: a partition is not read although the broker has records for it (stall_watchdog.py).
+    """Report: a partition is stalled although the broker has records for it (stall_watchdog.py).
 
     position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
     REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.
@@ -239,6 +240,22 @@ Report = (
     | Failed
     | ApplicationShutdownRequested
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSpec:
+    """Identifies a stream thread and its application; the supervisor's WorkerSpec is one.
+
+    slot: N in StreamThread-N; a replacement keeps it. client_id: prefix of the thread's and its clients' names.
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: the number of
+    threads, which share the record cache.
+    """
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
 
 
 class ThreadControl(Protocol):

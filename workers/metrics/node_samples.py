@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass
 from time import perf_counter_ns
 from typing import TypeVar
 
@@ -76,24 +77,20 @@ class _Turns:
         self._due_ms = ended_ms + TASK_INTERVAL_MS
 
 
+@dataclass(eq=False)
 class NodeSamples:
     """The samples of one task while it runs. process: the task's sensor of processed records."""
 
-    def __init__(
-        self,
-        topology: ProcessorTopology,
-        errors: ErrorHandling,
-        thread: ThreadMetrics,
-        process: Sensor,
-        time: LoopTime,
-        clock_ns: Callable[[], int] = perf_counter_ns,
-    ) -> None:
-        self._errors = errors
-        self._clock_ns = clock_ns
-        self._process = process
-        self._record_turns = _Turns(thread.record_sampling, time)
-        self._flush_turns = _Turns(thread.flush_sampling, time)
-        self._time = time
+    topology: InitVar[ProcessorTopology]
+    errors: ErrorHandling
+    thread: InitVar[ThreadMetrics]
+    process: Sensor
+    time: LoopTime
+    clock_ns: Callable[[], int] = perf_counter_ns
+
+    def __post_init__(self, topology: ProcessorTopology, thread: ThreadMetrics) -> None:
+        self._record_turns = _Turns(thread.record_sampling, self.time)
+        self._flush_turns = _Turns(thread.flush_sampling, self.time)
         self._children = {name: tuple(getattr(node, "children", ())) for name, node in topology.nodes.items()}
         self._sources = {name for name, node in topology.nodes.items() if isinstance(node, SourceNode)}
         self._silent = {
@@ -122,7 +119,7 @@ class NodeSamples:
 
     def of_changes(self, store: str, changes: int, send: Callable[[int], None]) -> int:
         """Trace the first changes of a flush, if it is time; see caching_store.Follower."""
-        now_ms = self._time.now_ms
+        now_ms = self.time.now_ms
         sent, flushed = self._flushes[store]
         if not changes:
             return 0
@@ -139,8 +136,8 @@ class NodeSamples:
         return count
 
     def _take(self, call: Callable[[], T], source: str | None, turns: _Turns) -> tuple[Trace, T]:
-        began_ms = self._time.read_ms()
-        self._following = tracer = NodeTracer(self._errors, self._silent, source, self._clock_ns)
+        began_ms = self.time.read_ms()
+        self._following = tracer = NodeTracer(self.errors, self._silent, source, self.clock_ns)
         try:
             result = tracer.run(call)
         finally:
@@ -150,7 +147,7 @@ class NodeSamples:
 
     def _take_in(self, trace: Trace, source: str | None, moved: _Input, count: int) -> None:
         """Add the trace of count records or changes."""
-        now_ms, timestamps = self._time.now_ms, dict(trace.timestamps)
+        now_ms, timestamps = self.time.now_ms, dict(trace.timestamps)
         passed: Counter[Edge] = Counter()
         for (before, name), records in trace.passed.items():
             for edge in self._way(before, source, name):
@@ -159,7 +156,7 @@ class NodeSamples:
                     timestamps.setdefault(edge[1], timestamps[name])
         moved.take(passed, trace.spent_ns, count, now_ms)
         for name, timestamp in timestamps.items():
-            self._ages[name].record(self._time.wall_clock_ms - timestamp, now_ms)
+            self._ages[name].record(self.time.wall_clock_ms - timestamp, now_ms)
 
     def _way(self, before: str | None, source: str | None, name: str) -> list[Edge]:
         """Return the edges by which a record reached a node: from the node that ran before, if there is a path.
@@ -188,7 +185,7 @@ class NodeSamples:
 
     def groups(self, tags: Mapping[str, str], now_ms: int) -> Iterator[MetricGroup]:
         """Yield the metrics of all nodes and edges: records/s, ms, and the share of the time of one core."""
-        inputs = [(self._input, self._process.rate(now_ms), self._process.average(now_ms) * 1e6)]
+        inputs = [(self._input, self.process.rate(now_ms), self.process.average(now_ms) * 1e6)]
         inputs += [(flushed, sent.rate(now_ms), 0.0) for sent, flushed in self._flushes.values()]
         came = dict.fromkeys(self._children, 0.0)
         for edge in self._edges:

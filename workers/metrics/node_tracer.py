@@ -90,7 +90,7 @@ class NodeTracer:
             sys.settrace(following)
             self._last_ns = self._clock_ns()
 
-    # -- what the interpreter tells
+    # -- events of the interpreter
 
     def _called(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         self._charge()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -34,24 +34,16 @@ from .store_answers import Reply, Row, StoreRead
 from .store_text import check_readable, page_after, rows_of
 
 
+@dataclass(eq=False)
 class StoreReader:
     """Reads the stores of one stream thread, between two batches."""
 
-    def __init__(
-        self,
-        topologies: BuiltTopologies,
-        topics: TopicNames,
-        task_manager: TaskManager,
-        global_state: GlobalState,
-        changelog_reader: StoreChangelogReader,
-        partition_count: Callable[[str], int],
-    ) -> None:
-        self._topologies = topologies
-        self._names = topics
-        self._task_manager = task_manager
-        self._global_state = global_state
-        self._reader = changelog_reader
-        self._partition_count = partition_count
+    topologies: BuiltTopologies
+    topics: TopicNames
+    task_manager: TaskManager
+    global_state: GlobalState
+    changelog_reader: StoreChangelogReader
+    partition_count: Callable[[str], int]
 
     def read(self, request: ReadStore) -> StoreRead:
         """Answer a request; errors become part of the answer and never end the thread."""
@@ -65,7 +57,7 @@ class StoreReader:
             return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
 
     def _read(self, request: ReadStore) -> StoreRead:
-        topology = next((t for t in self._topologies if request.store in t.stores), None)
+        topology = next((t for t in self.topologies if request.store in t.stores), None)
         if topology is None:
             return self._read_global(request)
         builder = topology.stores[request.store]
@@ -83,19 +75,19 @@ class StoreReader:
         return replace(self._read_task(request, task), partition=partition, topics=topics)
 
     def _read_global(self, request: ReadStore) -> StoreRead:
-        names = {name for topology in self._topologies for name in topology.global_stores}
+        names = {name for topology in self.topologies for name in topology.global_stores}
         if request.store not in names:
-            known = sorted(names | {name for topology in self._topologies for name in topology.stores})
+            known = sorted(names | {name for topology in self.topologies for name in topology.stores})
             detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
             return StoreRead(Reply.UNKNOWN_STORE, detail)
-        store = self._global_state.store(request.store)
+        store = self.global_state.store(request.store)
         return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
 
     def _topics(self, store: str) -> tuple[str, ...]:
-        return tuple(sorted(store_topics(self._topologies, self._names).get(store, ())))
+        return tuple(sorted(store_topics(self.topologies, self.topics).get(store, ())))
 
     def _partitions(self, topics: tuple[str, ...]) -> int:
-        return max(map(self._partition_count, topics), default=1)
+        return max(map(self.partition_count, topics), default=1)
 
     def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
         serde = as_serde(builder.key_serde)
@@ -105,11 +97,11 @@ class StoreReader:
         return partition_for_key(data, self._partitions(topics))
 
     def _task(self, task_id: TaskId) -> Task | None:
-        manager = self._task_manager
+        manager = self.task_manager
         return manager.active.all_tasks().get(task_id) or manager.standby.all_tasks().get(task_id)
 
     def _read_range(self, request: ReadStore, topology: ProcessorTopology) -> StoreRead:
-        manager = self._task_manager
+        manager = self.task_manager
         tasks: list[Task] = [*manager.active.all_tasks().values()]
         if request.max_lag is not None and request.partition is not None:  # otherwise a row could be read from both
             tasks += manager.standby.all_tasks().values()
@@ -137,7 +129,7 @@ class StoreReader:
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
         """Read one task, if it may answer: a running active task, or a standby task that has caught up enough."""
-        reader, name = self._reader, str(task.task_id)
+        reader, name = self.changelog_reader, str(task.task_id)
         active = task.kind == "task"
         lag = None if active else reader.lag(task)
         if task.state is not TaskState.RUNNING:
@@ -156,7 +148,7 @@ class StoreReader:
         return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
 
     def _not_yet(self, task: Task) -> StoreRead:
-        reader = self._reader
+        reader = self.changelog_reader
         remaining, rate = reader.progress(task)[0], reader.rate(task)
         left = remaining or "an unknown number of"
         return StoreRead(

@@ -10,10 +10,9 @@ from typing import Any
 import orjson
 
 from penstock.statestore.stores.key_value_store import KeyValueStore
-from penstock.statestore.stores.session_store import SessionStore
+from penstock.statestore.stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
 from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.stores.versioned_store import VersionedStore
-from penstock.statestore.stores.window_store import LONG_MAX, WindowStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind

@@ -6,8 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from ..control.messages import ListenerCall, ThreadControl
-from .standby_update_listener import StandbyUpdateListener
-from .state_restore_listener import StateRestoreListener
+from .listeners import StandbyUpdateListener, StateRestoreListener
 
 L = TypeVar("L", StateRestoreListener, StandbyUpdateListener)
 

@@ -7,7 +7,7 @@ from typing_extensions import override
 from penstock.topology.records import TopicPartition
 
 from ..metrics.spans import Attributes, Spans
-from .state_restore_listener import StateRestoreListener
+from .listeners import StateRestoreListener
 
 
 class RestoreSpans(StateRestoreListener):

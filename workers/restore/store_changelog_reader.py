@@ -22,9 +22,8 @@ from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from ..tasks.task import Task
 from ..tasks.task_timeouts import TaskTimeouts
 from .changelog import Changelog, ChangelogState
+from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
-from .standby_update_listener import StandbyUpdateListener, SuspendReason
-from .state_restore_listener import StateRestoreListener
 
 #: Minimum number of changelogs of active tasks read at a time, so that one fetch keeps several brokers busy.
 RESTORED_AT_ONCE = 4
@@ -33,7 +32,7 @@ RESTORED_AT_ONCE = 4
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
 Committed = Callable[[Collection[TopicPartition]], Offsets]
 #: The operation, in messages.
-READING_COMMITTED = "reading what is committed of a source topic that serves as changelog"
+READING_COMMITTED = "reading the committed offsets of a source topic that serves as changelog"
 _S = ChangelogState
 
 

@@ -34,6 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -52,28 +53,21 @@ from .task_timeouts import TaskTimeouts
 EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
 
 
+@dataclass(eq=False)
 class Commit(ABC):
     """One commit: add tasks, then finish."""
 
-    def __init__(
-        self,
-        producer: StreamsProducer,
-        membership: GroupMembership,
-        end_offsets: EndOffsets,
-        log: PrefixedLogger,
-        meanwhile: Meanwhile | None,
-        enforce_checkpoint: bool,
-        began: int = 0,
-    ) -> None:
-        self.producer = producer
-        self.membership = membership
+    producer: StreamsProducer
+    membership: GroupMembership
+    end_offsets: EndOffsets
+    log: PrefixedLogger
+    meanwhile: Meanwhile | None
+    enforce_checkpoint: bool
+    began: int = 0  # see Spans
+
+    def __post_init__(self) -> None:
         self.tasks: list[StreamTask] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._end_offsets = end_offsets
-        self._log = log
-        self.meanwhile = meanwhile
-        self._enforce_checkpoint = enforce_checkpoint
-        self.began = began  # see Spans
 
     @property
     def attributes(self) -> Attributes:
@@ -85,7 +79,7 @@ class Commit(ABC):
 
     def add(self, task: StreamTask) -> None:
         """Flush a task's stores and add its offsets, if it has anything to commit."""
-        if task.commit_needed or task.checkpoint_needed(self._enforce_checkpoint):
+        if task.commit_needed or task.checkpoint_needed(self.enforce_checkpoint):
             self.offsets |= task.prepare_commit()
             self.tasks.append(task)
 
@@ -129,17 +123,17 @@ class Commit(ABC):
             return {}
         written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
         try:
-            return self._end_offsets(written)
+            return self.end_offsets(written)
         except BrokerUnavailableError as error:
             self.producer.check_changelogs()  # a deleted topic will not answer later either
             tasks = listed([task.task_id for task in self.tasks])
-            self._log.warning("Committing tasks %s without the ends of their changelogs: %s", tasks, error)
+            self.log.warning("Committing tasks %s without the ends of their changelogs: %s", tasks, error)
             return {}
 
     @property
     def wants_ends(self) -> bool:
         """Whether the ends of changelogs are due; never without offsets to commit, see above."""
-        return bool(self.offsets) and (self._enforce_checkpoint or any(task.checkpoint_due for task in self.tasks))
+        return bool(self.offsets) and (self.enforce_checkpoint or any(task.checkpoint_due for task in self.tasks))
 
     def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         """Write the stores of all tasks to disk."""

@@ -1,4 +1,6 @@
-"""Start offsets of input partitions without a valid position (Kafka Streams: StreamThread.resetOffsets).
+"""Start offsets of input partitions without a valid position, and positions that are not on the brokers.
+
+Kafka Streams: StreamThread.resetOffsets.
 
 One request to each broker serves all tasks that start together. A response may be delayed by a pending fetch, for up to
 fetch.wait.max.ms, and with one request per task these delays would add up.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -18,15 +21,17 @@ from penstock.topology.graph.processor_topology import (
     ResetByDuration,
     SourceNode,
 )
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
+from .task_timeouts import TaskTimeouts
 
 #: Returns the first offsets from given timestamps, within a timeout in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
-#: The policy of each partition, and the names of topics with a policy of their own.
+#: The policy of each partition, and the names of topics that have their own policy.
 Policies = dict[TopicPartition, OffsetResetPolicy]
 OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
@@ -38,27 +43,25 @@ RESET_WAIT_SECONDS = 1.0
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
+RESETTING = "resetting offsets"
+
+
+@dataclass(eq=False)
 class OffsetReset:
     """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without a policy.
 
     offsets_at: requests offsets from the brokers. wall_clock_ms: returns the current time.
     """
 
-    def __init__(
-        self,
-        topologies: Iterable[ProcessorTopology],
-        topics: TopicNames,
-        original_reset: str,
-        offsets_at: OffsetsAt,
-        wall_clock_ms: Callable[[], int],
-        log: PrefixedLogger,
-    ) -> None:
-        self._topologies = topologies
-        self._topics = topics
+    topologies: Iterable[ProcessorTopology]
+    topics: TopicNames
+    original_reset: InitVar[str]
+    offsets_at: OffsetsAt
+    wall_clock_ms: Callable[[], int]
+    log: PrefixedLogger
+
+    def __post_init__(self, original_reset: str) -> None:
         self._original_reset = AutoOffsetReset.of(original_reset)
-        self._offsets_at = offsets_at
-        self._wall_clock_ms = wall_clock_ms
-        self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
         self._logged: set[str] = set()  # topics already logged by tasks that start together
@@ -93,18 +96,18 @@ class OffsetReset:
         for topic in sorted(by_topic.keys() - self._logged):
             policy = by_topic[topic]
             if own.get(topic) is not None:
-                self._log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
+                self.log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
             else:
-                self._log.info(
+                self.log.info(
                     "No custom setting defined for topic '%s' using original config '%s' for offset reset",
                     topic,
                     _shown(policy),
                 )
 
     def _find(self, policies: Policies, timeout_seconds: float) -> dict[TopicPartition, int]:
-        now_ms = self._wall_clock_ms()
+        now_ms = self.wall_clock_ms()
         timestamps = {p: _timestamp(policy, now_ms) for p, policy in policies.items()}
-        return dict(self._offsets_at(timestamps, timeout_seconds))
+        return dict(self.offsets_at(timestamps, timeout_seconds))
 
     @contextmanager
     def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
@@ -134,17 +137,17 @@ class OffsetReset:
         try:
             self._starts = self._find(resettable, START_WAIT_SECONDS)
         except BrokerUnavailableError as error:  # may concern one partition only: tasks of the others need not wait
-            self._log.warning("%s Requesting the offsets of each partition separately", error)
+            self.log.warning("%s Requesting the offsets of each partition separately", error)
 
     def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
 
     def _own_policies(self) -> OwnPolicies:
-        nodes = (node for topology in self._topologies for node in topology.nodes.values())
+        nodes = (node for topology in self.topologies for node in topology.nodes.values())
         # Only the application writes its internal topics, so none of their records may be skipped.
         return {
-            self._topics.full(topic): (
-                AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset
+            self.topics.full(topic): (
+                AutoOffsetReset.EARLIEST if topic in self.topics.internal else node.auto_offset_reset
             )
             for node in nodes
             if isinstance(node, SourceNode)
@@ -158,3 +161,47 @@ def _shown(policy: OffsetResetPolicy) -> str:
 
 def _timestamp(policy: OffsetResetPolicy, now_ms: int) -> int:
     return max(now_ms - policy.duration_ms, 0) if isinstance(policy, ResetByDuration) else _TIMESTAMPS[policy]
+
+
+@dataclass(eq=False)
+class InvalidPositions:
+    """Resets them by the sources' policies, once the brokers return the offsets.
+
+    A position is often lost together with a broker, so the new leader may not be available yet. task_of: returns the
+    running task that reads a partition, None if there is none.
+    """
+
+    consumer: PartitionConsumer
+    offset_reset: OffsetReset
+    timeouts: TaskTimeouts
+    task_of: Callable[[TopicPartition], TaskId | None]
+    log: PrefixedLogger
+
+    def __post_init__(self) -> None:
+        self._found: dict[TopicPartition, InvalidOffsetError] = {}
+
+    def add(self, error: InvalidOffsetError) -> None:
+        """Reset these partitions."""
+        self._found |= dict.fromkeys(error.partitions, error)
+
+    def reset(self) -> None:
+        """Seek to the offsets given by the policies; the next call repeats unanswered requests.
+
+        Raises StreamsError if a policy forbids it, TaskTimeoutError after ``task.timeout.ms`` of failures.
+        """
+        assigned = self.consumer.assignment()
+        self._found = {partition: error for partition, error in self._found.items() if partition in assigned}
+        if not self._found:
+            return
+        task_ids = {task_id for p in self._found if (task_id := self.task_of(p)) is not None}
+        try:
+            self.consumer.seek(self.offset_reset.offsets(self._found))
+        except BrokerUnavailableError as error:
+            self.timeouts.failed(task_ids, RESETTING, error)
+            return
+        except StreamsError as refused:
+            raise refused from next(iter(self._found.values()))
+        for message in sorted({str(error) for error in self._found.values()}):
+            self.log.warning("%s; reset", message)
+        self._found = {}
+        self.timeouts.succeeded(task_ids, RESETTING)

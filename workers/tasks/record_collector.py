@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.clients.errors import ClientError, Kind
@@ -43,20 +44,20 @@ def fail_on_production_error(message: Message, error: ClientError, task_id: Task
     return Decision(goes_on=False)
 
 
+@dataclass(eq=False)
 class RecordCollector:
     """The send errors of all tasks of a thread, and their dead letters.
 
     produce: the Writer's method, for dead letters. transactional: exactly_once_v2.
     """
 
-    def __init__(
-        self,
-        produce: Callable[..., None],
-        topics: SinkTopics,
-        log: PrefixedLogger,
-        handler: ProductionExceptionHandler,
-        transactional: bool,
-    ) -> None:
+    produce: Callable[..., None]
+    topics: SinkTopics
+    log: PrefixedLogger
+    handler: ProductionExceptionHandler
+    transactional: bool
+
+    def __post_init__(self) -> None:
         #: Reported errors that are not classified yet, or must be raised; every send checks them. Without a record: the
         #: client has failed.
         self.errors: list[Lost] = []
@@ -69,11 +70,6 @@ class RecordCollector:
         self._error: StreamsError | None = None
         self._writers: dict[str, set[TaskId]] = {}
         self._dead_letter_topics: set[str] = set()
-        self._produce = produce
-        self._topics = topics
-        self._log = log
-        self._handler = handler
-        self._transactional = transactional
 
     def register_writer(self, task_id: TaskId, topics: Collection[str]) -> None:
         """Register a task as a writer of these topics; errors name it."""
@@ -99,7 +95,7 @@ class RecordCollector:
 
     def forget_errors(self) -> None:
         """Clear all errors: the tasks whose records were lost have been closed without a commit."""
-        self._topics.forget_counts()  # the cause may be a recreated topic
+        self.topics.forget_counts()  # the cause may be a recreated topic
         self.errors.clear()
         self._error = None
 
@@ -123,35 +119,35 @@ class RecordCollector:
             self.has_lost_client = True
             return TaskMigratedError(f"{text}. The producer is fenced: its tasks have moved.")
         if self._may_go_on(record, error, None):
-            if not self._transactional:
+            if not self.transactional:
                 self._leave_out(text)
                 return None
             why = "With exactly_once_v2 it cannot be skipped: the broker aborts the whole transaction."
             return FailedProcessingError(f"{text}. {why}")
-        if error.kind in TRANSIENT and not self._topics.is_missing(record.topic()):
+        if error.kind in TRANSIENT and not self.topics.is_missing(record.topic()):
             # Restarted tasks would recreate a missing changelog and continue without its data.
-            return self._topics.missing_changelog(self._writers) or TaskMigratedError(
+            return self.topics.missing_changelog(self._writers) or TaskMigratedError(
                 f"{text}. The tasks of this thread start again from the last commit."
             )
         return FailedProcessingError(f"{text}. No offset is committed; records since the last commit are read again.")
 
     def _may_go_on(self, record: Message, error: ClientError, task_id: TaskId | None) -> bool:
         """Call the handler and write its dead letters; a dead letter that cannot be written gets none."""
-        goes_on, letters = self._handler(record, error, task_id)
+        goes_on, letters = self.handler(record, error, task_id)
         for letter in letters if record.topic() not in self._dead_letter_topics else ():
             self._dead_letter_topics.add(letter.topic)
             to = BY_KEY if letter.partition is None else letter.partition
             headers = None if letter.headers is None else list(letter.headers)
             try:
-                self._produce(letter.topic, letter.key, letter.value, to, letter.timestamp, headers)
+                self.produce(letter.topic, letter.key, letter.value, to, letter.timestamp, headers)
                 self.dead_letters[letter.topic, type(error).__qualname__] += 1
             except ClientError as refusal:  # e.g. it is too large, like the record
-                self._log.error("The dead letter could not be sent to topic %s: %s", letter.topic, refusal)
+                self.log.error("The dead letter could not be sent to topic %s: %s", letter.topic, refusal)
         return goes_on
 
     def _leave_out(self, text: str) -> None:
         self.dropped += 1
-        self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
+        self.log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
 
     def _failure(self, error: ClientError, record: Message, task_id: TaskId | None) -> str:
         topic, partition = record.topic(), record.partition()
@@ -159,7 +155,7 @@ class RecordCollector:
         writers = {task_id} if task_id is not None else self._writers.get(topic, set())
         tasks = f", written by {listed(sorted(writers))}," if writers else ""
         advice = ""
-        if error.kind is Kind.MISSING or (error.kind in TRANSIENT and self._topics.is_missing(topic)):
+        if error.kind is Kind.MISSING or (error.kind in TRANSIENT and self.topics.is_missing(topic)):
             advice = ". The topic does not exist: create it, or correct its name in the topology"
             if topic.endswith(CHANGELOG_SUFFIX):
                 advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
@@ -167,6 +163,6 @@ class RecordCollector:
 
     def check_changelogs(self) -> None:
         """Raise StreamsError if a task's changelog was deleted; return if the broker does not answer."""
-        missing = self._topics.missing_changelog(self._writers)
+        missing = self.topics.missing_changelog(self._writers)
         if missing is not None:
             raise missing

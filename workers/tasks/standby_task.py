@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from penstock.statestore.store_factory import build_store
-
 from .task import Task
 from .task_state import TaskState
 
@@ -17,14 +15,7 @@ class StandbyTask(Task):
 
     def initialize_state_stores(self) -> bool:
         """Open the stores. Returns True, because a standby task is running as soon as its stores are open."""
-        self.state_manager.open(
-            lambda builder, directory, recycled: build_store(
-                builder, self, directory, None, recycled=recycled, open_rows=self.environment.open_rows
-            )
-        )
-        self.environment.changelogs.register(self)
-        self._transition_to(TaskState.RESTORING)
-        self.log.info("Initialized")
+        self._open_stores(None)
         return True
 
     def initialize_topology(self) -> None:

@@ -10,7 +10,6 @@ from typing_extensions import override
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
-from penstock.statestore.store_factory import build_store
 from penstock.topology.context.punctuation_queue import PunctuationQueue
 from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import HandedOverError, StreamsError
@@ -94,15 +93,7 @@ class StreamTask(Task):
         """
         if self._clients.producer.transactional:
             self._clients.membership.committed(self.input_partitions)
-        cache = self.environment.cache
-        self.state_manager.open(
-            lambda builder, directory, recycled: build_store(
-                builder, self, directory, cache, recycled=recycled, open_rows=self.environment.open_rows
-            )
-        )
-        self.environment.changelogs.register(self)
-        self._transition_to(TaskState.RESTORING)
-        self.log.info("Initialized")
+        self._open_stores(self.environment.cache)
         return not self.changelog_partitions
 
     def initialize_topology(self) -> None:

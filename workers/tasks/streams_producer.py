@@ -257,7 +257,7 @@ class StreamsProducer:
             reason = "the producer is fenced" if error.kind in FENCED else "the transaction is aborted"
             raise TaskMigratedError(f"Failed to {what}: {reason} ({error})") from error
 
-    # -- what the client reports
+    # -- reports of the client
 
     def _serve(self, call: Callable[[], None]) -> None:
         """Call, handle the client's reports, and raise the resulting error."""

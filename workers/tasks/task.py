@@ -16,7 +16,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
-from penstock.statestore.store_factory import OpenRows
+from penstock.statestore.store_factory import OpenRows, build_store
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
@@ -122,6 +122,16 @@ class Task(TaskContext, ABC):
         Raises LockError if another process has locked the directory (retry later), TaskCorruptedError if the files
         cannot be used.
         """
+
+    def _open_stores(self, cache: ThreadCache | None) -> None:
+        self.state_manager.open(
+            lambda builder, directory, recycled: build_store(
+                builder, self, directory, cache, recycled, self.environment.open_rows
+            )
+        )
+        self.environment.changelogs.register(self)
+        self._transition_to(TaskState.RESTORING)
+        self.log.info("Initialized")
 
     @abstractmethod
     def initialize_topology(self) -> None:

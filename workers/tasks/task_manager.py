@@ -303,7 +303,7 @@ class TaskManager:
         self.consumer.resume(self._full - full)
         self._full = full
 
-    # -- what is done beside processing
+    # -- background work
 
     def maybe_purge_committed_records(self) -> None:
         """Delete committed records of repartition topics."""
@@ -318,7 +318,7 @@ class TaskManager:
                 self.log.debug("Persisted the stores of task %s", task.task_id)
                 return
 
-    # -- looking on
+    # -- queries
 
     def all_tasks(self) -> list[Task]:
         """Return all tasks here, active and standby, running or not."""

@@ -19,11 +19,10 @@ from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys, is_security_key
-from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.group_member import GroupMember, StreamsGroupMember
 from penstock.clients.group.membership import Assign
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig
-from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.group.streams_values import StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings

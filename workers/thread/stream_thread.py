@@ -14,13 +14,13 @@ from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 from penstock.topology.graph.topology import Topology
 
-from ..control.messages import Failed, StateChanged, ThreadControl
+from ..control.messages import Failed, StateChanged, ThreadControl, ThreadSpec
 from ..control.stream_thread_state import StreamThreadState
 from ..tasks.partition_consumer import InvalidOffsetError
 from ..tasks.task_commits import NOT_COMMITTED
 from .batch_sizer import BatchSizer
 from .garbage_collection import tuned_garbage_collection
-from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
+from .stream_thread_parts import StreamThreadParts, create_parts
 from .thread_commands import ThreadCommands
 
 _S = StreamThreadState
@@ -59,7 +59,7 @@ class StreamThread:
     """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
-        self.name = parts.thread_client_id
+        self.name = parts.name
         self.task_manager = parts.task_manager
         self.metrics = parts.metrics
         self.num_iterations = 1
@@ -79,12 +79,13 @@ class StreamThread:
         self._batches = BatchSizer()
         config = parts.config
         self.poll_ms: int = config["poll.ms"]
+        self._poll_records: int = config["max.poll.records"]
         self._commit_interval_ms: int = config["commit.interval.ms"]
         self._purge_interval_ms: int = config["repartition.purge.interval.ms"]
         self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
-        self._buffer_limit = max(config["buffered.records.per.partition"], parts.poll_records)
+        self._buffer_limit = max(config["buffered.records.per.partition"], config["max.poll.records"])
         self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self.time.now_ms
-        self._leave_group = not parts.static_member
+        self._leave_group = parts.instance_id is None
         self._shutdown_deadline_ms = 0
 
     @classmethod
@@ -295,7 +296,7 @@ class StreamThread:
         self._last_poll_ms = self.time.now_ms
         records: Records = {}
         try:
-            records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
+            records = self._consumer.poll(self._poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
             self._parts.invalid_positions.add(error)
         self._parts.invalid_positions.reset()

@@ -6,31 +6,29 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import answered
 from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.group.group_member import StreamsGroupMember
 from penstock.clients.group.membership import GroupMembership
-from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..control.messages import ApplicationShutdownRequested, ThreadControl
-from ..control.stream_thread_state import StreamThreadState, stream_thread_states
+from ..control.messages import ApplicationShutdownRequested, ThreadControl, ThreadSpec
+from ..control.stream_thread_state import stream_thread_states
 from ..group.assignment.changelog_offsets import AdminChangelogOffsets
 from ..group.assignment.described_members import tasks_given
 from ..group.assignment.group_gate import refuse_consumers, refuse_other_topology
@@ -49,9 +47,8 @@ from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
 from ..metrics.spans import OpenTelemetrySpans, Spans
 from ..queries.store_reads import StoreReader
+from ..restore.listeners import StandbyUpdateListener, StateRestoreListener
 from ..restore.restore_spans import RestoreSpans
-from ..restore.standby_update_listener import StandbyUpdateListener
-from ..restore.state_restore_listener import StateRestoreListener
 from ..restore.store_changelog_reader import StoreChangelogReader
 from ..stalls.open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from ..stalls.stall_response import RestoreStallResponse, StallResponse
@@ -61,8 +58,7 @@ from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
 from ..tasks.committer import Committer
 from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
-from ..tasks.invalid_positions import InvalidPositions
-from ..tasks.offset_reset import OffsetReset
+from ..tasks.offset_reset import InvalidPositions, OffsetReset
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
 from ..tasks.production_errors import production_error_handler
@@ -77,34 +73,8 @@ from ..tasks.task_manager import TaskManager
 from ..tasks.task_timeouts import TaskTimeouts
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .event_loop import EventLoopThread, MakeAsyncCalls
-from .measurement import Measurement
 from .thread_commands import Answers
-from .thread_status import StatusReporter
-
-
-class ThreadSpec(Protocol):
-    """Identifies a stream thread and its application; implemented by processes.worker_process.WorkerSpec."""
-
-    @property
-    def slot(self) -> int:
-        """N in StreamThread-N."""
-
-    @property
-    def client_id(self) -> str:
-        """Prefix of the thread's and its clients' names."""
-
-    @property
-    def process_id(self) -> str:
-        """The UUID of the application on this host."""
-
-    @property
-    def num_threads(self) -> int:
-        """The number of threads, which share the record cache."""
-
-    @property
-    def config(self) -> StreamsConfig:
-        """The effective configuration."""
-
+from .thread_status import Measurement, StatusReporter
 
 #: Time limit for the group leader's requests of offsets, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
@@ -112,35 +82,6 @@ OFFSETS_TIMEOUT_MS = 10_000
 COMMIT_OFFSETS_TIMEOUT_MS = 5_000
 #: Time limit for a request to list topics, in ms.
 METADATA_TIMEOUT_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class StreamThreadParts:
-    """The parts of a stream thread. close_clients: functions that close the other clients, by name in the log."""
-
-    thread_client_id: str
-    config: StreamsConfig
-    clock: Clock
-    time: LoopTime
-    states: StateMachine[StreamThreadState]
-    consumer: PartitionConsumer
-    async_calls: AsyncCalls
-    producer: StreamsProducer
-    changelog_reader: StoreChangelogReader
-    invalid_positions: InvalidPositions
-    task_manager: TaskManager
-    group: StreamsGroup
-    global_state: GlobalState
-    open_transactions: OpenTransactionWatch
-    metrics: ThreadMetrics
-    status: StatusReporter
-    answers: Answers
-    control: ThreadControl
-    stalls: StallResponse
-    poll_records: int
-    static_member: bool
-    close_clients: Mapping[str, Callable[[], None]]
-    log: PrefixedLogger
 
 
 def create_parts(
@@ -170,7 +111,7 @@ def create_parts(
     supplier = supplier or configured_supplier(spec.config, clock)
     listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
     beside = background or ThreadPoolExecutor(1, "background"), make_async_calls
-    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside).parts()
+    return StreamThreadParts(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside)
 
 
 def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
@@ -180,8 +121,11 @@ def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSuppl
 
 
 @dataclass(eq=False)
-class _Assembly:
-    """The steps of create_parts, in the order of their dependencies."""
+class StreamThreadParts:
+    """The parts of a stream thread, in the order of their dependencies; see create_parts.
+
+    close_clients: functions that close the other clients, by name in the log.
+    """
 
     topology: Topology
     spec: ThreadSpec
@@ -227,6 +171,58 @@ class _Assembly:
             self.clock.wall_clock_ms,
             self.config["allow.os.group.write.access"],
         )
+        self.global_state = self._global_state()
+        self.producer = self._producer()
+        self.log.info("Creating restore consumer client")
+        restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
+        self.assignor = self._assignor()
+        self.membership = self._membership()
+        self.timeouts = TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts"))
+        self.changelog_reader = self._changelog_reader(restore_consumer)
+        self.log.info("Creating consumer client")
+        self.consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
+        self.offset_reset = OffsetReset(
+            self.topologies,
+            self.topics,
+            self.config["auto.offset.reset"],
+            self.offsets.offsets_at,
+            self.clock.wall_clock_ms,
+            self.log,
+        )
+        loop_name = f"{self.spec.client_id}-EventLoop-{self.spec.slot}"
+        self.async_calls = self.make_async_calls(loop_name, self.consumer.wake)
+        self.task_manager = self._task_manager()
+        self.invalid_positions = InvalidPositions(
+            self.consumer, self.offset_reset, self.timeouts, self._task_of, self.log
+        )
+        self.group = self._group()
+        self.open_transactions = OpenTransactionWatch(
+            self.admin,
+            self.consumer,
+            self.clock,
+            self.committed_only,
+            self._log("open_transactions"),
+            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions may last that long
+        )
+        self.status = StatusReporter(
+            self.config,
+            self.time,
+            self.states,
+            self.control,
+            self.task_manager,
+            self.consumer,
+            self.changelog_reader,
+            self.metrics,
+            self.log,
+        )
+        self.answers = self._answers()
+        self.stalls = StallResponse(self._stall_watchdog(), self.task_manager, self.metrics, self.control, self.log)
+        self.close_clients: Mapping[str, Callable[[], None]] = {
+            "offsets reader": self.offsets_reader.close,
+            "admin client": self.admin.close,
+            "state directory": self.state_directory.close,
+            "background": self.background.shutdown,
+        }
 
     def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
         """Return the partition counts of all topics of the cluster. patience_ms: time limit."""
@@ -238,106 +234,41 @@ class _Assembly:
         """Request the end offsets that readers can reach, without blocking."""
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
-    def parts(self) -> StreamThreadParts:
-        """Return all parts."""
-        global_state = self._global_state()
-        producer = self._producer()
-        self.log.info("Creating restore consumer client")
-        restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
-        assignor = self._assignor()
-        membership = self._membership(assignor)
-        timeouts = TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts"))
-        changelog_reader = self._changelog_reader(restore_consumer, membership, timeouts)
-        self.log.info("Creating consumer client")
-        consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
-        offset_reset = OffsetReset(
-            self.topologies,
-            self.topics,
-            self.config["auto.offset.reset"],
-            self.offsets.offsets_at,
-            self.clock.wall_clock_ms,
-            self.log,
-        )
-        clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
-        async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
-        environment = self._environment(changelog_reader, global_state, async_calls)
+    def _task_manager(self) -> TaskManager:
+        clients = TaskClients(self.consumer, self.producer, self.membership, self.offset_reset.start_offset)
+        environment = self._environment()
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
-        log = self._log("committer")
-        committer = Committer(producer, membership, ends, timeouts, log, consumer.read_ahead, self.spans)
-        active, log = AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts), self._log("task_manager")
-        task_manager = TaskManager(
+        ahead, log = self.consumer.read_ahead, self._log("committer")
+        committer = Committer(self.producer, self.membership, ends, self.timeouts, log, ahead, self.spans)
+        active = AssignedStreamsTasks(self._log("assigned_streams_tasks"), self.timeouts)
+        log = self._log("task_manager")
+        return TaskManager(
             active,
             AssignedTasks("standby task", self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
-            changelog_reader,
-            TaskCommits(active, committer, membership, log),
-            consumer,
-            producer,
+            self.changelog_reader,
+            TaskCommits(active, committer, self.membership, log),
+            self.consumer,
+            self.producer,
             self.state_directory,
-            offset_reset,
+            self.offset_reset,
             RecordPurge(self.admin, self.log),
             log,
         )
-        return StreamThreadParts(
-            thread_client_id=self.name,
-            config=self.config,
-            clock=self.clock,
-            time=self.time,
-            states=self.states,
-            consumer=consumer,
-            async_calls=async_calls,
-            producer=producer,
-            changelog_reader=changelog_reader,
-            invalid_positions=self._invalid_positions(consumer, offset_reset, timeouts, task_manager),
-            task_manager=task_manager,
-            group=self._group(membership, assignor, task_manager, changelog_reader),
-            global_state=global_state,
-            open_transactions=self._open_transactions(consumer),
-            metrics=self.metrics,
-            status=StatusReporter(
-                self.config,
-                self.time,
-                self.states,
-                self.control,
-                task_manager,
-                consumer,
-                changelog_reader,
-                self.metrics,
-                self.log,
-            ),
-            answers=self._answers(task_manager, global_state, changelog_reader, consumer, producer),
-            control=self.control,
-            stalls=self._stalls(task_manager),
-            poll_records=self.config["max.poll.records"],
-            static_member=self.instance_id is not None,
-            close_clients={
-                "offsets reader": self.offsets_reader.close,
-                "admin client": self.admin.close,
-                "state directory": self.state_directory.close,
-                "background": self.background.shutdown,
-            },
-            log=self.log,
-        )
 
-    def _answers(
-        self,
-        task_manager: TaskManager,
-        global_state: GlobalState,
-        changelog_reader: StoreChangelogReader,
-        consumer: PartitionConsumer,
-        producer: StreamsProducer,
-    ) -> Answers:
-        count, built = producer.partition_count, self.topologies
+    def _answers(self) -> Answers:
+        built, count = self.topologies, self.producer.partition_count
+        reader = self.changelog_reader
         return Answers(
-            StoreReader(built, self.topics, task_manager, global_state, changelog_reader, count),
+            StoreReader(built, self.topics, self.task_manager, self.global_state, reader, count),
             Measurement(
                 self.name,
                 self.time,
-                task_manager,
-                consumer,
-                producer,
-                changelog_reader,
+                self.task_manager,
+                self.consumer,
+                self.producer,
+                reader,
                 self.metrics,
                 self.custom_metrics,
             ),
@@ -346,33 +277,23 @@ class _Assembly:
             self.topics,
         )
 
-    def _invalid_positions(
-        self, consumer: PartitionConsumer, reset: OffsetReset, timeouts: TaskTimeouts, task_manager: TaskManager
-    ) -> InvalidPositions:
-        def task_of(partition: TopicPartition) -> TaskId | None:
-            task = task_manager.active.running_task_for(partition)
-            return None if task is None else task.task_id
+    def _task_of(self, partition: TopicPartition) -> TaskId | None:
+        task = self.task_manager.active.running_task_for(partition)
+        return None if task is None else task.task_id
 
-        return InvalidPositions(consumer, reset, timeouts, task_of, self.log)
-
-    def _changelog_reader(
-        self, consumer: PartitionConsumer, membership: GroupMembership, timeouts: TaskTimeouts
-    ) -> StoreChangelogReader:
+    def _changelog_reader(self, consumer: PartitionConsumer) -> StoreChangelogReader:
         return StoreChangelogReader(
             consumer,
-            membership.committed,
+            self.membership.committed,
             ChangelogBounds(self.admin, self.clock, self.config["task.timeout.ms"], self._log("changelog_bounds")),
             self.restore_listener,
             self.standby_listener,
             self.clock,
             self.config["commit.interval.ms"],
-            timeouts,
+            self.timeouts,
             RestoreStallResponse(self._stall_watchdog(), consumer, self._log("stall_response")),
             self._log("store_changelog_reader"),
         )
-
-    def _stalls(self, task_manager: TaskManager) -> StallResponse:
-        return StallResponse(self._stall_watchdog(), task_manager, self.metrics, self.control, self.log)
 
     def _stall_watchdog(self) -> StallWatchdog:
         return StallWatchdog(
@@ -412,21 +333,7 @@ class _Assembly:
         consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
         return GlobalState(self.global_topology, task, consumer, self.offsets, directory, log)
 
-    def _open_transactions(self, consumer: PartitionConsumer) -> OpenTransactionWatch:
-        return OpenTransactionWatch(
-            self.admin,
-            consumer,
-            self.clock,
-            self.committed_only,
-            self._log("open_transactions"),
-            max(
-                STANDSTILL_MS, 2 * self.config["commit.interval.ms"]
-            ),  # transactions of other threads may last that long
-        )
-
-    def _environment(
-        self, changelog_reader: StoreChangelogReader, global_state: GlobalState, async_calls: AsyncCalls
-    ) -> TaskEnvironment:
+    def _environment(self) -> TaskEnvironment:
         # Kafka Streams divides by one more if there is a global thread; here global tables are not cached.
         cache_bytes = self.config["statestore.cache.max.bytes"] // max(self.spec.num_threads, 1)
         return TaskEnvironment(
@@ -436,12 +343,12 @@ class _Assembly:
             self.state_directory,
             ThreadCache(cache_bytes),
             self.metrics,
-            changelog_reader,
-            global_state.store,
+            self.changelog_reader,
+            self.global_state.store,
             self.log_prefix,
             self.background,
             self.custom_metrics,
-            async_calls,
+            self.async_calls,
             self.open_rows,
             self.spans,
         )
@@ -465,15 +372,15 @@ class _Assembly:
             facts=pack_facts(facts_of(self.topology, self.config)),
         )
 
-    def _membership(self, assignor: StreamsPartitionAssignor) -> GroupMembership:
+    def _membership(self) -> GroupMembership:
         client_id = f"{self.name}-member"
         if self.config["group.protocol"] == "streams":
             tell_broker_settings(self.config, self.log)
             topology = streams_topology(self.topologies, self.config)
             return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
-        return self.supplier.get_group_member(client_id, assignor.assign, self.instance_id)
+        return self.supplier.get_group_member(client_id, self.assignor.assign, self.instance_id)
 
-    def _source_topics(self, assignor: StreamsPartitionAssignor) -> SourceTopics:
+    def _source_topics(self) -> SourceTopics:
         log = self._log("internal_topic_manager")
         manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
         broker_makes_them = self.config["group.protocol"] == "streams"
@@ -481,34 +388,29 @@ class _Assembly:
             self.topologies,
             self._topic_counts,
             (lambda infos, patience_ms: self._topic_counts(patience_ms)) if broker_makes_them else manager.make_ready,
-            lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
+            lambda infos, counts: self.assignor.update_topics(infos, counts, manager.partition_racks),
             self.clock,
             self.config["metadata.max.age.ms"],
             log,
         )
 
-    def _group(
-        self,
-        membership: GroupMembership,
-        assignor: StreamsPartitionAssignor,
-        task_manager: TaskManager,
-        changelog_reader: StoreChangelogReader,
-    ) -> StreamsGroup:
+    def _group(self) -> StreamsGroup:
         reporter = None
-        if isinstance(membership, StreamsGroupMember):
-            reporter = TaskOffsetReporter(membership.report_task_offsets, task_manager, changelog_reader, self.clock)
+        if isinstance(self.membership, StreamsGroupMember):
+            report = self.membership.report_task_offsets
+            reporter = TaskOffsetReporter(report, self.task_manager, self.changelog_reader, self.clock)
         listener = RebalanceListener(
-            task_manager,
+            self.task_manager,
             self.states,
             self.clock,
             lambda: self.control.report(ApplicationShutdownRequested()),
             self.log,
         )
         return StreamsGroup(
-            membership,
-            assignor,
-            self._source_topics(assignor),
-            task_manager,
+            self.membership,
+            self.assignor,
+            self._source_topics(),
+            self.task_manager,
             listener,
             self.clock,
             self.log,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -19,10 +19,7 @@ PRODUCE = 0
 
 def answer_type(request: Request) -> Any:
     """Return the type of a request's answer; raises WireError for a version that kio does not have."""
-    try:
-        return load_response_schema(request.api_key, request.version)
-    except UnknownEntity as error:
-        raise WireError(f"{request} is newer than kio's schemas: update kio") from error
+    return _known(load_response_schema, request)
 
 
 def decode_answer(request: Request, data: bytes) -> Any:
@@ -32,11 +29,7 @@ def decode_answer(request: Request, data: bytes) -> Any:
 
 def decode_request(request: Request) -> Any:
     """Return a request's body; raises WireError for a version that kio does not have."""
-    try:
-        kind = load_request_schema(request.api_key, request.version)
-    except UnknownEntity as error:
-        raise WireError(f"{request} is newer than kio's schemas: update kio") from error
-    return _decode(kind, request.data)
+    return _decode(_known(load_request_schema, request), request.data)
 
 
 def encode_answer(request: Request, answer: Any) -> bytes:
@@ -68,6 +61,13 @@ def error_codes(entity: Any) -> Iterator[ErrorCode]:
         for item in value if isinstance(value, tuple) else ():
             if is_dataclass(item):
                 yield from error_codes(item)
+
+
+def _known(load: Callable[[int, int], Any], request: Request) -> Any:
+    try:
+        return load(request.api_key, request.version)
+    except UnknownEntity as error:
+        raise WireError(f"{request} is newer than kio's schemas: update kio") from error
 
 
 def _decode(kind: Any, data: bytes) -> Any:

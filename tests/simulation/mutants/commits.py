@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from penstock.clients.group import protocol_member
+from penstock.clients.group import group_member
 from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
@@ -164,7 +164,7 @@ def ends_insisted_on(_: Any) -> Any:
     def changelog_ends(commit: Commit) -> Any:
         commit.producer.flush()
         written = {partition for task in commit.tasks for partition in task.state_manager.written_changelogs}
-        return commit._end_offsets(written) if commit.wants_ends else {}
+        return commit.end_offsets(written) if commit.wants_ends else {}
 
     return changelog_ends
 
@@ -191,7 +191,7 @@ COMMIT_MUTANTS = (
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
-    Mutant("missing fence", protocol_member, "GroupMetadata", missing_fence, 1534),
+    Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 1534),
     Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
     Mutant(

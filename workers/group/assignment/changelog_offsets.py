@@ -26,7 +26,7 @@ class ChangelogOffsets(Protocol):
 
 
 class CommittedOffsets(Protocol):
-    """Reads the group's committed offsets; offsets_reader.GroupOffsetsReader is one."""
+    """Reads the group's committed offsets; clients.group.offsets_reader.GroupOffsetsReader is one."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the offset of each partition, None without one; raises StreamsError."""

@@ -105,7 +105,9 @@ class _GroupDistances:
 
 
 class _Saved(NamedTuple):
-    """The distances after so many passes. crossed: client nodes from or to whose client was relaxed since."""
+    """The distances after some number of passes. crossed: client nodes with a relaxed edge from or to their client
+    since.
+    """
 
     done: int
     groups: Sequence[_SavedDistances]
@@ -222,9 +224,9 @@ class _CycleSearch:
     def _shifts(self) -> tuple[list[int], list[int]] | None:
         """Return by how much the distances of groups and clients have changed since they were saved.
 
-        None if they will not change by as much again after as many passes. They will if those of a group have changed
-        alike, none less than one to which it has an edge, and as much as one over whose edge it was relaxed: what was
-        not shorter will not be.
+        None if they will not change by the same amounts after as many further passes. They will if all distances of a
+        group have changed equally, none by less than a distance to which it has an edge, and by as much as the one
+        whose edge relaxed it: edges that were not shorter then stay so.
         """
         saved = self._saved
         groups = [now.shift(then) for now, then in zip(self._distances, saved.groups, strict=True)]

@@ -8,7 +8,7 @@ so that no task moves when the leader changes between Java and Penstock.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import combinations, groupby
 from math import ceil
 from uuid import UUID
@@ -101,21 +101,19 @@ class RackAwareOptimizer:
         return bool(moved)
 
 
+@dataclass(eq=False)
 class _Places:
     """The possible clients of tasks, with the costs. read: the racks of the partitions that they read."""
 
-    def __init__(
-        self,
-        optimizer: RackAwareOptimizer,
-        clients: Sequence[ClientState],
-        read: Mapping[TaskId, PartitionRacks],
-        costs: Costs,
-    ) -> None:
+    optimizer: InitVar[RackAwareOptimizer]
+    clients: InitVar[Sequence[ClientState]]
+    read: Mapping[TaskId, PartitionRacks]
+    costs: Costs
+
+    def __post_init__(self, optimizer: RackAwareOptimizer, clients: Sequence[ClientState]) -> None:
         client_racks = [optimizer.client_racks[client.process_id] for client in clients]
         self._racks = sorted(set(client_racks))
         self._rack_of = [self._racks.index(rack) for rack in client_racks]
-        self._read = read
-        self._costs = costs
 
     def cheapest(self, homes: Mapping[TaskId, int]) -> dict[TaskId, int]:
         """Return the new clients of the (sorted) tasks that move."""
@@ -136,10 +134,10 @@ class _Places:
 
     def _group(self, tasks: Sequence[TaskId], homes: Mapping[TaskId, int], shares: Sequence[int] = ()) -> TaskGroup:
         traffic = [
-            [sum(rack not in racks for racks in self._read[task]) * self._costs.traffic for task in tasks]
+            [sum(rack not in racks for racks in self.read[task]) * self.costs.traffic for task in tasks]
             for rack in self._racks
         ]
-        return TaskGroup([homes[task] for task in tasks], self._rack_of, traffic, self._costs.non_overlap, shares)
+        return TaskGroup([homes[task] for task in tasks], self._rack_of, traffic, self.costs.non_overlap, shares)
 
     @staticmethod
     def _moved(homes: Mapping[TaskId, int], groups: Sequence[TaskGroup]) -> dict[TaskId, int]:

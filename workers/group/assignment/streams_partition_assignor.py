@@ -8,7 +8,7 @@ one immediately. So no member stops a task that it keeps, and no task runs twice
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from uuid import UUID
 
 from penstock.clients.clock import Clock
@@ -75,6 +75,7 @@ def create_task_assignor(config: StreamsConfig) -> TaskAssignor:
     return user_assignor
 
 
+@dataclass(eq=False)
 class StreamsPartitionAssignor:
     """The assignor of one member. assign() runs in the leader only, on its own thread; the rest in the stream thread.
 
@@ -82,32 +83,24 @@ class StreamsPartitionAssignor:
     highest encoding this member understands. rack: client.rack. facts: for SubscriptionInfo.facts.
     """
 
-    def __init__(
-        self,
-        config: StreamsConfig,
-        process_id: UUID,
-        offsets: ChangelogOffsets,
-        clock: Clock,
-        log: PrefixedLogger,
-        client_tags: Mapping[str, str] | None = None,
-        latest_version: int = LATEST_SUPPORTED_VERSION,
-        rack: str = "",
-        facts: bytes = b"",
-    ) -> None:
+    config: InitVar[StreamsConfig]
+    process_id: UUID
+    offsets: ChangelogOffsets
+    clock: Clock
+    log: PrefixedLogger
+    client_tags: InitVar[Mapping[str, str] | None] = None
+    latest_version: int = LATEST_SUPPORTED_VERSION
+    rack: str = ""
+    facts: bytes = b""
+
+    def __post_init__(self, config: StreamsConfig, client_tags: Mapping[str, str] | None) -> None:
         self._configs = AssignmentConfigs.of(config)
         self._task_assignor = create_task_assignor(config)
         self._user_endpoint: str = config["application.server"] or ""
         self._client_tags = dict(client_tags or {})
-        self._process_id = process_id
-        self._offsets = offsets
-        self._clock = clock
-        self._log = log
-        self._latest_version = latest_version
-        self._used_version = latest_version
+        self._used_version = self.latest_version
         self._has_been_assigned = False
         self._unique_field = 0
-        self._rack = rack
-        self._facts = facts
         self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int], PartitionRacks] = ({}, {}, {})
 
     def update_topics(
@@ -145,8 +138,8 @@ class StreamsPartitionAssignor:
         topics, counts, _ = self._topics
         info = SubscriptionInfo(
             self._used_version,
-            self._latest_version,
-            self._process_id,
+            self.latest_version,
+            self.process_id,
             frozenset(active),
             frozenset(standby),
             {task: offset for task, offset in offset_sums.items() if offset != UNKNOWN_OFFSET_SUM},
@@ -155,12 +148,12 @@ class StreamsPartitionAssignor:
             self._unique_field,
             error,
             topology_digest(topics),
-            self._facts,
+            self.facts,
             loads or {},
         )
         known = ((topics[task.subtopology], task.partition) for task in active if task.subtopology in topics)
         owned = frozenset(p for part, number in known for p in part.input_partitions(number, counts))
-        return MemberSubscription(info.encode(), self.source_topics, owned, self._rack)
+        return MemberSubscription(info.encode(), self.source_topics, owned, self.rack)
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
         """Assign tasks to the whole group; an error is sent to all members.
@@ -168,22 +161,22 @@ class StreamsPartitionAssignor:
         Raises OtherTopologyError if the other members run another topology, which this member cannot assign.
         """
         try:
-            subscriptions = GroupSubscriptions.decode(members, self._latest_version)
+            subscriptions = GroupSubscriptions.decode(members, self.latest_version)
         except TaskAssignmentError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
-            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self._latest_version)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self.latest_version)
         version = subscriptions.used_version
         if subscriptions.shutdown_requested:
             return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
         try:
             return self._assign(subscriptions).encoded()
         except MissingSourceTopicError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
         except OtherTopologyError:
             raise  # concerns this member only; the others continue without it
         except TaskAssignmentError as error:
-            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            self.log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)
 
     def _error_assignment(
@@ -203,15 +196,15 @@ class StreamsPartitionAssignor:
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
         members = GroupMembers(subscriptions, tasks)
         probing_needed = self._assign_tasks_to_clients(members, tasks, stateful)
-        now = self._clock.wall_clock_ms()
+        now = self.clock.wall_clock_ms()
         return GroupAssignment(
             subscriptions,
             members,
             tasks,
             stateful,
-            leader=self._process_id,
+            leader=self.process_id,
             probing_rebalance_ms=now + self._configs.probing_rebalance_interval_ms if probing_needed else None,
-            log=self._log,
+            log=self.log,
         )
 
     def _assign_tasks_to_clients(
@@ -224,7 +217,7 @@ class StreamsPartitionAssignor:
         try:
             end_offset_sums = self._end_offset_sums(stateful)
         except StreamsError as error:
-            self._log.info(
+            self.log.info(
                 "Failed to retrieve all end offsets for changelogs, and hence could not calculate the per-task lag; "
                 "this is not a fatal error but would cause the assignor to fallback to a naive algorithm: %s",
                 error,
@@ -234,7 +227,7 @@ class StreamsPartitionAssignor:
         else:
             for client in clients.values():
                 client.compute_task_lags(end_offset_sums)
-        self._log.info(
+        self.log.info(
             "%d client nodes and %d consumers participating in this rebalance, %d stateful and %d stateless tasks.",
             len(clients),
             len(members.infos),
@@ -254,7 +247,7 @@ class StreamsPartitionAssignor:
     ) -> RackAwareOptimizer | None:
         changelogs = self._changelogs(stateful) if self._configs.num_standby_replicas else {}
         strategy, racks = self._configs.rack_aware_assignment_strategy, self._topics[2]
-        return rack_aware_optimizer(strategy, clients, tasks, changelogs, racks, self._log)
+        return rack_aware_optimizer(strategy, clients, tasks, changelogs, racks, self.log)
 
     def _changelogs(self, stateful: set[TaskId]) -> dict[TaskId, list[TopicPartition]]:
         topics = self._topics[0]
@@ -266,7 +259,7 @@ class StreamsPartitionAssignor:
     def _tell_other_topologies(self, subscriptions: GroupSubscriptions, own: str) -> None:
         others = [member for member, info in subscriptions.infos.items() if info.topology not in ("", own)]
         if others:
-            self._log.error(
+            self.log.error(
                 "The topology of members %s is not that of this member, which leads the group: their stores or "
                 "repartition topics differ. All members of an application must run the same topology. Are there two "
                 "applications with the same application.id, or two versions of a program?",
@@ -280,14 +273,14 @@ class StreamsPartitionAssignor:
         sources = {topic for info in topics.values() for topic in info.source_changelog_topics}
         partitions = {partition for found in changelogs.values() for partition in found}
         ends = {
-            **self._offsets.end_offsets([p for p in partitions if p.topic not in sources]),
-            **self._offsets.committed_offsets([p for p in partitions if p.topic in sources]),
+            **self.offsets.end_offsets([p for p in partitions if p.topic not in sources]),
+            **self.offsets.committed_offsets([p for p in partitions if p.topic in sources]),
         }
         return {task: sum(ends[partition] for partition in found) for task, found in changelogs.items()}
 
     def on_assignment(self, part: MemberAssignment | Assigned) -> Assignment:
         """Decode this member's assignment; raises TaskAssignmentError for an invalid one."""
-        info = AssignmentInfo.decode(part.user_data, part.active, self._latest_version)
+        info = AssignmentInfo.decode(part.user_data, part.active, self.latest_version)
         if info.error is not AssignorError.NONE:
             return Assignment(error=info.error)
         if info.version > self._used_version:
@@ -295,7 +288,7 @@ class StreamsPartitionAssignor:
                 f"Sent a version {self._used_version} subscription but got an assignment with higher version "
                 f"{info.version}."
             )
-        if info.commonly_supported_version > self._latest_version:
+        if info.commonly_supported_version > self.latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
         reason = unfit({**info.active, **info.standby}, self._topics[0])
         if reason is not None:
@@ -313,7 +306,7 @@ class StreamsPartitionAssignor:
         """Return the time until then, limited to the probing interval in case a clock has jumped."""
         if next_rebalance_ms is None:
             return None
-        remaining = next_rebalance_ms - self._clock.wall_clock_ms()
+        remaining = next_rebalance_ms - self.clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
 
     def _on_unfit(self, reason: str) -> Assignment:
@@ -321,7 +314,7 @@ class StreamsPartitionAssignor:
         if self._has_been_assigned:
             raise OtherTopologyError(f"{reason} {ADVICE}")
         self._has_been_assigned = True
-        self._log.info("%s Rebalancing again, in case it is this member's previous assignment.", reason)
+        self.log.info("%s Rebalancing again, in case it is this member's previous assignment.", reason)
         return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
@@ -331,7 +324,7 @@ class StreamsPartitionAssignor:
             info.version >= PROBING_VERSION
         )  # otherwise the leader does not send the version that all members support
         if probed and (common > self._used_version or info.version < self._used_version):
-            self._log.info(
+            self.log.info(
                 "Sent a version %d subscription and got version %d assignment back; using version %d, which all "
                 "members support, and rebalancing again (version probing).",
                 self._used_version,
@@ -342,6 +335,6 @@ class StreamsPartitionAssignor:
             return True
         endpoint = host_and_port(self._user_endpoint)
         if endpoint and info.partitions_by_host and endpoint not in info.partitions_by_host:
-            self._log.info("Rebalancing again to inform the group of the new host endpoint %s.", self._user_endpoint)
+            self.log.info("Rebalancing again to inform the group of the new host endpoint %s.", self._user_endpoint)
             return True
         return False

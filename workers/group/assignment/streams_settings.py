@@ -31,8 +31,8 @@ def tell_broker_settings(config: StreamsConfig, log: PrefixedLogger) -> None:
         settings = ",".join(f"{group_name}={config[name]}" for name, group_name in given.items())
         log.warning(
             "With group.protocol=streams these settings of the application have no effect: %s. They belong to the "
-            "broker, for the whole group. Set them with: kafka-configs --bootstrap-server %s --alter --entity-type groups --entity-name "
-            "%s --add-config %s",
+            "broker, for the whole group. Set them with: kafka-configs --bootstrap-server %s --alter --entity-type "
+            "groups --entity-name %s --add-config %s",
             ", ".join(given),
             config["bootstrap.servers"],
             config["application.id"],

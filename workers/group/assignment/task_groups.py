@@ -85,7 +85,7 @@ class _Task(NamedTuple):
 
 
 def _known(origin: int | None) -> int:
-    assert origin is not None, "a shortest way comes from nowhere; this is a bug"
+    assert origin is not None, "a shortest path has no start; this is a bug"
     return origin
 
 

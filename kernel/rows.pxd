@@ -1,0 +1,86 @@
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
+
+cdef enum:
+    TIME_BYTES = 8  # a row begins with its timestamp, big endian
+
+
+cdef inline int64_t read_time(const char *data) noexcept:
+    cdef uint64_t time = 0
+    cdef int i
+    for i in range(TIME_BYTES):
+        time = time << 8 | <unsigned char>data[i]
+    return <int64_t>time
+
+
+cdef inline void write_time(char *to, int64_t time) noexcept:
+    cdef int i
+    for i in range(TIME_BYTES):
+        to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
+
+
+cdef struct timed_row:
+    int64_t time
+    int64_t second
+    PyObject *data
+
+
+cdef class TimedRows:
+    cdef timed_row *rows
+    cdef int count, capacity
+
+    cdef int place(self, int64_t time, int64_t second) noexcept
+    cdef bint has(self, int at, int64_t time, int64_t second) noexcept
+    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1
+    cdef void remove(self, int begin, int end) noexcept
+
+
+cdef class RowBuffer:
+    cdef readonly dict rows
+    cdef public dict recent
+    cdef public Py_ssize_t found
+    cdef public object index
+    cdef public Py_ssize_t check_at
+    cdef object read
+    cdef object check
+    cdef int64_t row_time  # of the row that find returned
+
+    cdef object row(self, bytes key)
+    cdef int set(self, bytes key, value) except -1
+
+
+cdef class LatestRows:
+    cdef RowBuffer buffer
+    cdef dict by_key
+    cdef int second_size
+    cdef object room
+    cdef readonly int64_t complete_from
+    cdef int64_t newest
+    cdef Py_ssize_t count, size, trim_at, read_count
+
+    cdef bint knows(self, int64_t time_from)
+    cdef TimedRows rows_of(self, bytes key)
+    cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1
+    cdef int64_t second(self, const char *data) noexcept
+    cdef int set(self, bytes row_key, bytes log_key, data) except -1
+    cdef object row(self, bytes log_key)
+    cdef int trim(self) except -1
+    cdef int64_t oldest(self)
+    cdef int drop_before(self, int64_t time) except -1
+
+
+cdef class StoredEntries:
+    cdef RowBuffer buffer
+    cdef LatestRows latest
+    cdef object segments, from_bytes, to_bytes, log_change, write_plain
+    cdef int64_t interval_ms
+    cdef int second_size
+    cdef bint timestamped, is_long
+    cdef str name
+
+    cdef object row(self, key)
+    cdef bytes log_key(self, tuple key, int64_t time)
+    cdef bytes row_key(self, bytes log_key, int64_t time)
+    cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
+    cdef object held(self, bytes row)
+    cdef bytes written(self, held)

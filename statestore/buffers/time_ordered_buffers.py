@@ -1,0 +1,348 @@
+"""The buffers of stream-table joins with a grace period, and of suppress: records in the order of their times.
+
+Of a join (KIP-923; Kafka Streams: RocksDBTimeOrderedKeyValueBuffer): row and changelog key are 0 (time first) + 8-byte
+timestamp + key + 4-byte sequence number. Value: BufferValue with the new value only. The changelog has 8 bytes more, a
+buffer time that is always 0; a row has the input record's key and value instead.
+
+Of suppress (KIP-328; Kafka Streams: InMemoryTimeOrderedKeyValueChangeBuffer): in memory, and restored from the
+beginning of its changelog. A flush writes the changelog: for each key that changed since the last one, its buffered
+value, or a tombstone if it was evicted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import ProcessorStateError, StreamsError
+from penstock.topology.records import Change, Message, ProcessorRecordContext
+
+from ..memory_store import InMemoryStore
+from ..rows.bytes_store import BytesStore, Marks, RawRow
+from ..stores.segmented_stores import LONG_MAX, SEQUENCE, SEQUENCE_MAX
+from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
+from ..stores.state_store import LONG, StateStore, plain_rows
+from .buffer_value import BufferValue, context_size, serialize_source, serialize_value, with_source
+
+_sequence = struct.Struct(">i")
+#: Key prefix of PrefixedWindowKeySchemas.TimeFirstWindowKeySchema.
+TIME_FIRST = b"\0"
+_pack, _unpack = LONG.pack, LONG.unpack_from
+BUFFER_TIME = LONG.pack(0)
+#: Header with the version of the changelog's format.
+VERSION_HEADER = "v"
+VERSION = b"\3"
+HEADERS = ((VERSION_HEADER, VERSION),)
+_new = tuple.__new__
+#: Takes key, change and context of what leaves the buffer.
+Emit = Callable[[Any, Change, ProcessorRecordContext], None]
+
+
+class RocksDBTimeOrderedKeyValueBuffer(StateStore):
+    """Holds records until stream time (the highest timestamp put) has passed theirs by the grace period."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        super().__init__(builder, task, rows)
+        if builder.grace_ms is None:
+            raise StreamsError(f"The join buffer {builder.name} was declared without a grace period; set it")
+        self._grace_ms = builder.grace_ms
+        self._reload()
+
+    def _reload(self) -> None:
+        """Reload the committed state: after opening, a rollback and a restore."""
+        observed = self.rows.committed_mark(OBSERVED_TIME)
+        self._observed_ms = NOTHING_OBSERVED if observed is None else observed
+        self._number = self.rows.committed_mark(SEQUENCE) or 0
+        self._min_timestamp = 0  # nothing is older
+        self._totals: tuple[int, int] | None = None  # records and bytes, computed on request
+
+    def put(self, buffer_time: int, key: Any, value: Any, context: ProcessorRecordContext) -> bool:
+        """Buffer a record at its context's timestamp; False if it is beyond the grace period and was not buffered.
+
+        Raises StreamsError for a record without a key, as Kafka Streams' buffer does.
+        """
+        if key is None:
+            raise StreamsError(
+                f"{self.name} cannot buffer a record without a key. Filter such records out before the left join, "
+                "or join without a grace period"
+            )
+        timestamp = context.timestamp
+        if self._observed_ms - self._grace_ms > timestamp:
+            return False
+        self._number = (self._number + 1) & SEQUENCE_MAX
+        row_key = TIME_FIRST + _pack(timestamp) + self.serdes.encode_key(key) + _sequence.pack(self._number)
+        data = BufferValue(None, None, self.serdes.encode_value(value), context).serialize()
+        self.rows.put(row_key, data + serialize_source(context))
+        if self.builder.logging:
+            self.task.log_change(self.name, row_key, data + BUFFER_TIME, None)
+        self._observed_ms = max(self._observed_ms, timestamp)
+        self._min_timestamp = min(self._min_timestamp, timestamp)
+        self._totals = None
+        return True
+
+    def evict_while(
+        self, predicate: Callable[[], bool], callback: Callable[[Any, Any, ProcessorRecordContext], None]
+    ) -> None:
+        """Remove the records whose grace period is over, oldest first, while predicate() holds.
+
+        callback(key, value, context) is called before the record is removed.
+        """
+        last = self._observed_ms - self._grace_ms
+        if last < self._min_timestamp or not predicate():
+            return
+        decode_key, decode_value = self.serdes.decode_key, self.serdes.decode_value
+        for row_key, data in self.rows.rows(TIME_FIRST + _pack(self._min_timestamp), TIME_FIRST + _pack(last + 1)):
+            if not predicate():
+                return
+            value, end = BufferValue.deserialize(data)
+            context = with_source(value.context, data, end)
+            self._min_timestamp = _unpack(row_key, 1)[0]
+            callback(decode_key(row_key[9:-4]), decode_value(value.new), context)
+            self.rows.put(row_key, None)
+            if self.builder.logging:
+                self.task.log_change(self.name, row_key, None, None)
+            self._totals = None
+        self._min_timestamp = last + 1
+
+    def prior_value_for_buffered(self, key: Any) -> None:
+        """Return None: a stream has no prior value."""
+        return
+
+    def num_records(self) -> int:
+        """Return the number of buffered records, by counting them; for metrics and queries."""
+        return self._count()[0]
+
+    def buffer_size(self) -> int:
+        """Return the size of the buffered records in bytes, as Kafka Streams counts it."""
+        return self._count()[1]
+
+    def _count(self) -> tuple[int, int]:
+        if self._totals is None:
+            sizes = [len(key) + BufferValue.deserialize(data)[0].size() for key, data in self.rows.scan(None, None)]
+            self._totals = len(sizes), sum(sizes)
+        return self._totals
+
+    def min_timestamp(self) -> int:
+        """Return a lower bound in ms of the buffered timestamps, Java's highest long if nothing is buffered."""
+        return self._min_timestamp if self.num_records() else LONG_MAX
+
+    @override
+    def marks(self) -> Marks:
+        return {OBSERVED_TIME: self._observed_ms, SEQUENCE: self._number}
+
+    @override
+    def rollback(self) -> None:
+        super().rollback()
+        self._reload()
+
+    @override
+    def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
+        rows = [(key, None if data is None else data[: -len(BUFFER_TIME)]) for key, data in plain_rows(messages)]
+        for key, _ in rows:
+            self._observed_ms = max(self._observed_ms, _unpack(key, 1)[0])
+            self._number = max(self._number, _sequence.unpack(key[-4:])[0])
+        self._min_timestamp = 0
+        self._totals = None
+        return rows
+
+
+def changelog_value(row: bytes) -> bytes:
+    """Return the value of a row's changelog record."""
+    return row[: BufferValue.deserialize(row)[1]] + BUFFER_TIME
+
+
+class Buffered(NamedTuple):
+    """A buffered key: its position in time order (ms), the parts of its BufferValue, and its counted size in bytes."""
+
+    time: int
+    prior: bytes | None
+    old: bytes | None
+    new: bytes | None
+    context: ProcessorRecordContext
+    size: int
+
+
+class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
+    """Holds the newest Change of each key, in the order in which the keys were first buffered."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext) -> None:
+        super().__init__(builder, task, InMemoryStore())
+        self._encode_value = self.serdes.encode_value
+        self._buffered: dict[bytes, Buffered] = {}
+        self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
+        self._dirty: dict[bytes, Buffered | None] = {}  # changes that the next flush logs
+        self._undo: dict[bytes, Buffered | None] = {}
+        self._size = 0
+
+    def put(self, buffer_time: int, key: Any, change: Change, context: ProcessorRecordContext) -> bool:
+        """Buffer a change; a key that is already buffered keeps its time and prior value. Returns True."""
+        self.put_row(buffer_time, self.serdes.encode_key(key), change.new, change.old, context)
+        return True
+
+    def put_row(self, buffer_time: int, row_key: bytes, new: Any, old: Any, context: ProcessorRecordContext) -> None:
+        """Buffer a change under a serialized key."""
+        encode = self._encode_value
+        old_data = None if old is None else encode(old)
+        new_data = None if new is None else encode(new)
+        before = self._buffered.get(row_key)
+        if before is None:
+            buffered = self._set(row_key, None, buffer_time, old_data, old_data, new_data, context)
+        else:
+            buffered = self._set(row_key, before, before[0], before[1], old_data, new_data, context)
+        self._dirty[row_key] = buffered
+
+    def _set(
+        self,
+        key: bytes,
+        before: Buffered | None,
+        time: int,
+        prior: bytes | None,
+        old: bytes | None,
+        new: bytes | None,
+        context: ProcessorRecordContext,
+    ) -> Buffered:
+        """Replace the buffered value of a serialized key, and return the new one."""
+        size = 8 + len(key) + context_size(context)
+        if prior is not None:
+            size += len(prior)
+        if old is not None and old != prior:
+            size += len(old)
+        if new is not None:
+            size += len(new)
+        buffered: Buffered = _new(Buffered, (time, prior, old, new, context, size))
+        self._replace(key, before, buffered)
+        return buffered
+
+    def _replace(self, key: bytes, before: Buffered | None, buffered: Buffered | None) -> None:
+        self._undo.setdefault(key, before)
+        if before is not None:
+            self._size -= before[5]
+        if buffered is None:
+            self._buffered.pop(key, None)
+            return
+        self._buffered[key] = buffered
+        self._size += buffered[5]
+        if before is None or before[0] != buffered[0]:
+            heappush(self._queue, (buffered[0], key))
+
+    def _first(self) -> tuple[bytes, Buffered] | None:
+        """Return the entry that was buffered first."""
+        queue = self._queue
+        while queue:
+            time, key = queue[0]
+            buffered = self._buffered.get(key)
+            if buffered is not None and buffered.time == time:
+                return key, buffered
+            heappop(queue)
+        return None
+
+    def evict_until(self, time: int, callback: Emit) -> None:
+        """Evict the entries that were buffered at this time (ms) or before; see evict_while."""
+        queue = self._queue
+        while queue and queue[0][0] <= time and (first := self._first()) is not None and first[1].time <= time:
+            self._evict(*first, callback)
+
+    def evict_while(self, predicate: Callable[[], bool], callback: Emit) -> None:
+        """Evict the first entry while predicate() holds: call callback(key, change, context), then remove it."""
+        while predicate() and (first := self._first()) is not None:
+            self._evict(*first, callback)
+
+    def _evict(self, key: bytes, buffered: Buffered, callback: Emit) -> None:
+        decode = self.serdes.decode_value
+        new = None if buffered.new is None else decode(buffered.new)
+        old = None if buffered.old is None else decode(buffered.old)
+        callback(self.serdes.decode_key(key), Change(new, old), buffered.context)
+        self._replace(key, self._buffered.get(key), None)
+        self._dirty[key] = None
+
+    def prior_value_for_buffered(self, key: Any) -> tuple[Any] | None:
+        """Return a 1-tuple with the value before the buffered updates; None if the key is not buffered."""
+        buffered = self._buffered.get(self.serdes.encode_key(key))
+        if buffered is None:
+            return None
+        prior = buffered.prior
+        return (None if prior is None else self.serdes.decode_value(prior),)
+
+    def num_records(self) -> int:
+        """Return the number of buffered keys."""
+        return len(self._buffered)
+
+    def buffer_size(self) -> int:
+        """Return the size of the buffered values in bytes, as Kafka Streams counts it."""
+        return self._size
+
+    def min_timestamp(self) -> int:
+        """Return the lowest buffer time in ms, Java's highest long if nothing is buffered."""
+        first = self._first()
+        return LONG_MAX if first is None else first[1].time
+
+    def flush(self) -> None:
+        """Write the changelog; timestamps are left to the producer, as in Kafka Streams."""
+        if self.builder.logging:
+            log_change, name, pack = self.task.log_change, self.name, LONG.pack
+            for key, buffered in self._dirty.items():
+                if buffered is None:
+                    log_change(name, key, None, None)
+                else:
+                    time, prior, old, new, context, _ = buffered
+                    data = serialize_value(prior, old, new, context) + pack(time)
+                    log_change(name, key, data, None, HEADERS)
+        self._dirty.clear()
+
+    @override
+    def commit(self, changelog_offset: int | None) -> None:
+        """Do nothing: the buffer is not on disk."""
+        self._undo.clear()
+
+    @override
+    def rollback(self) -> None:
+        changed = list(self._undo.items())
+        for key, buffered in changed:
+            self._replace(key, self._buffered.get(key), buffered)
+        self._undo.clear()
+        self._dirty.clear()
+
+    @override
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        for message in messages:
+            key, data = message.key(), message.value()
+            if key is None:
+                continue
+            before = self._buffered.get(key)
+            if data is None:
+                self._replace(key, before, None)
+            else:
+                value, time = self._restored(message, data)
+                self._set(key, before, time, *value)
+        self._undo.clear()
+
+    def _restored(self, message: Message, data: bytes) -> tuple[BufferValue, int]:
+        if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
+            raise ProcessorStateError(
+                f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format older "
+                "than "
+                f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
+            )
+        value, end = BufferValue.deserialize(data)
+        return value, int(LONG.unpack_from(data, end)[0])
+
+    def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
+        """Drop uncommitted changes, and move the buffer to another task."""
+        self.rollback()
+        self.task = task
+        return self
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._buffered.clear()
+        self._queue.clear()
+        self._dirty.clear()
+        self._undo.clear()
+        self._size = 0
