@@ -38,7 +38,7 @@ cdef class TimedRows:
 cdef class RowBuffer:
     cdef readonly dict rows
     cdef public dict recent
-    cdef public Py_ssize_t found
+    cdef public Py_ssize_t found, read_room
     cdef public object index
     cdef public Py_ssize_t check_at
     cdef object read

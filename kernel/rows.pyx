@@ -35,7 +35,11 @@ cdef class RowBuffer:
         if value is NULL:
             value = PyDict_GetItemWithError(self.recent, key)
             if value is NULL:
-                return self.read(key)
+                read = self.read(key)
+                if self.read_room:
+                    self.read_room -= 1
+                    self.recent[key] = read
+                return read
             self.found += 1
         return <object>value
 

@@ -1,4 +1,4 @@
-"""The most recently committed rows of a store, kept in memory for reads."""
+"""Rows of a store that are also on disk, kept in memory for reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from .row_buffer import RowBuffer
 BUFFERED_ROW_OVERHEAD_BYTES = 180
 #: Rows are kept if reads have found one in USEFUL before the next commit; otherwise none are kept for some commits.
 USEFUL, COMMITS_WITHOUT = 8, 16
+#: How many rows that are read are kept while the size of a row is not known.
+FIRST_READS = 1_000
 
 
 class RecentRows:
-    """Fills a RowBuffer's recent with the last committed rows, as Python objects; RocksDB's get takes ten times as
-    long.
+    """Fills a RowBuffer's recent with the last committed rows, as Python objects, and leaves the rest of the room to
+    rows that are read; RocksDB's get takes ten times as long.
 
     Rows are kept as long as reads find them. Otherwise (each update has a new key, or a record cache has the rows
     already) they are not worth their memory; after some commits they are tried again.
@@ -35,16 +37,17 @@ class RecentRows:
         buffer.found = 0
         if self._without:
             self._without -= 1
-            buffer.recent = {}
-        elif rows:
-            room = int(max_bytes / bytes_of_a_row(rows))
-            recent.update(rows)
-            if len(recent) > room:
-                buffer.recent = dict(rows) if len(rows) <= room else {}
+            self.clear()
+            return
+        recent.update(rows)
+        room = int(max_bytes / bytes_of_a_row(recent)) if recent else FIRST_READS
+        if len(recent) > room:
+            buffer.recent = dict(rows) if len(rows) <= room else {}
+        buffer.read_room = max(0, room - len(buffer.recent))
 
     def clear(self) -> None:
         """Drop all rows, because the disk has changed in another way."""
-        self._buffer.recent = {}
+        self._buffer.recent, self._buffer.read_room = {}, 0
 
 
 def bytes_of_a_row(rows: dict[bytes, bytes | None]) -> float:

@@ -11,7 +11,6 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import ExitStack
 from itertools import chain, dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -97,7 +96,7 @@ class RocksDBStore(BytesStore):
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
-        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
+        self._buffer: RowBuffer = new_buffer(self._reader(self._db), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
         self._latest: Any = None
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
@@ -132,8 +131,8 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more specific
             raise open_error(self.path, error) from error
 
-    def _reader(self) -> Callable[[bytes], bytes | None]:
-        read, path = self._db.get, self.path
+    def _reader(self, family: Rdict) -> Callable[[bytes], bytes | None]:
+        read, path = family.get, self.path
 
         def read_row(key: bytes) -> bytes | None:
             try:
@@ -378,10 +377,7 @@ class RocksDBStore(BytesStore):
     def context(self, key: bytes) -> bytes | None:
         if key in self._uncommitted_contexts or self._contexts is None:
             return self._uncommitted_contexts.get(key)
-        try:
-            return cast("bytes | None", self._contexts.get(key))
-        except Exception as error:  # rocksdict raises nothing more specific
-            raise failed_call(self.path, "read", error) from error
+        return self._reader(self._contexts)(key)
 
     def _forget_uncommitted(self) -> None:
         self._buffer.clear()
@@ -406,7 +402,7 @@ class RocksDBStore(BytesStore):
         return self._number(name.encode())
 
     def _number(self, key: bytes) -> int | None:
-        data = self._offsets.get(key)
+        data = self._reader(self._offsets)(key)
         return None if data is None else int(_number.unpack(data)[0])
 
     def persist(self, beside_writes: bool = False) -> None:
@@ -460,15 +456,14 @@ class RocksDBStore(BytesStore):
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
+        # Rdict.close flushes a single column family. Offsets on disk without their rows would hide, after a crash, that
+        # these are missing. So only the rows are flushed alone, and RocksDB flushes the rest with the last handle.
         try:
-            with ExitStack() as handles:  # close all, even after errors: an open one keeps the files locked
-                handles.callback(self._db.close)
-                handles.callback(delattr, self, "_offsets_handle")
-                handles.callback(self._offsets.close)
-                if self._contexts is not None:
-                    handles.callback(self._contexts.close)
-        except Exception as error:  # rocksdict flushes first, and raises nothing more specific
+            self._db.close()
+        except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "close", error, DISK_FULL) from error
+        finally:  # an open handle keeps the files locked
+            del self._offsets_handle, self._offsets, self._contexts
 
 
 def write_options() -> WriteOptions:

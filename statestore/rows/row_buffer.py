@@ -1,4 +1,4 @@
-"""A store's rows in memory: uncommitted ones, and the most recently committed ones."""
+"""A store's rows in memory: uncommitted ones, and some of those that are also on disk."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ class RowBuffer:
     """Rows by key; None for a deleted row. penstock.kernel.rows has a compiled version.
 
     read(key): reads from disk. check(): called by each put from check_at rows on. recent: rows that are also on disk,
-    see RecentRows; found: how often get has found a row there. index: the keys of rows in order, maintained once it
-    exists.
+    see RecentRows; found: how often get has found a row there; read_room: how many rows that get reads from disk may
+    still be kept there. index: the keys of rows in order, maintained once it exists.
     """
 
     def __init__(self, read: Callable[[bytes], bytes | None], check: Callable[[], None], check_at: int) -> None:
         self.rows: dict[bytes, bytes | None] = {}
         self.recent: dict[bytes, bytes | None] = {}
         self.found = 0
+        self.read_room = 0
         self.index: SortedKeys | None = None
         self.check_at = check_at
         self._read = read
@@ -33,7 +34,11 @@ class RowBuffer:
         if value is MISSING:
             value = self.recent.get(key, MISSING)
             if value is MISSING:
-                return self._read(key)
+                read = self._read(key)
+                if self.read_room:
+                    self.read_room -= 1
+                    self.recent[key] = read
+                return read
             self.found += 1
         return value
 

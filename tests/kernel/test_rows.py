@@ -43,7 +43,7 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
             buffer.put(key, None)
         elif action == "commit":
             disk |= buffer.rows
-            buffer.recent = dict(buffer.rows)
+            buffer.recent, buffer.read_room = dict(buffer.rows), 1
             buffer.clear()
             buffer.check_at += 1
         elif action == "index":
@@ -51,7 +51,7 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
         else:
             buffer.clear()
         indexed = None if buffer.index is None else buffer.index.between(None, None)
-        seen.append((dict(buffer.rows), buffer.found, indexed and list(indexed), list(checks)))
+        seen.append((dict(buffer.rows), buffer.found, dict(buffer.recent), indexed and list(indexed), list(checks)))
     return seen
 
 

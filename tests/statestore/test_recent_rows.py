@@ -27,11 +27,15 @@ def rows(*numbers: int) -> dict[bytes, bytes | None]:
 
 
 class Recent:
-    """A buffer over an empty disk, and the rows that it has kept of what was committed."""
+    """A buffer over a disk, empty at first, and the rows that it has kept of what was committed and read."""
 
     def __init__(self) -> None:
-        self.buffer = RowBuffer(lambda _key: None, pytest.fail, 1_000)
+        self.disk: dict[bytes, bytes | None] = {}
+        self.buffer = RowBuffer(self._read, pytest.fail, 1_000)
         self._recent = RecentRows(self.buffer)
+
+    def _read(self, key: bytes) -> bytes | None:
+        return self.disk.get(key)
 
     def commit(self, rows: dict[bytes, bytes | None], max_bytes: int) -> None:
         self.buffer.rows.update(rows)
@@ -39,7 +43,8 @@ class Recent:
         self.buffer.clear()
 
     def kept(self, numbers: range) -> list[int]:
-        return [number for number in numbers if self.buffer.get(key(number)) is not None]
+        there = [number for number in numbers if key(number) in self.buffer.recent]
+        return [number for number in there if self.buffer.get(key(number)) is not None]
 
 
 def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +121,21 @@ def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
     assert recent.kept(range(20)) == []
 
 
+def test_what_was_read_is_found_without_rocksdb_until_the_room_is_full() -> None:
+    recent = Recent()
+    recent.disk = rows(*range(20))
+    room = 10 * int(bytes_of_a_row(rows(1)) + 1)
+    recent.commit({}, room)
+    assert [recent.buffer.get(key(number)) for number in range(5)] == [b"value"] * 5
+    assert recent.kept(range(20)) == [0, 1, 2, 3, 4]
+    recent.commit(rows(*range(4, 7)), room)
+    assert [recent.buffer.get(key(number)) for number in range(20)] == [b"value"] * 20
+    assert recent.kept(range(20)) == list(range(10)), "no more than there is room for"
+    recent.disk[key(15)] = b"another"
+    recent.commit({}, room)
+    assert recent.buffer.get(key(15)) == b"another"
+
+
 def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
     recent = Recent()
     recent.commit(rows(*range(8)), PLENTY)
@@ -130,7 +150,6 @@ def test_one_read_of_eight_rows_is_enough() -> None:
     recent = Recent()
     recent.commit(rows(*range(8)), PLENTY)
     recent.buffer.get(key(5))
-    recent.buffer.get(key(99))
     recent.commit({}, PLENTY)
     assert recent.kept(range(8)) == list(range(8))
     for _ in range(2):

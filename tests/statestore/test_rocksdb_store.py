@@ -73,6 +73,48 @@ def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: in
     store.close()
 
 
+#: Commits rows and their offset, and dies within the close: before it closes one more handle than it is told.
+CLOSER = """
+import os
+import signal
+import sys
+from pathlib import Path
+from rocksdict import Rdict
+from penstock.statestore.rows.bytes_store import BytesStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+
+store = RocksDBStore(Path(sys.argv[1]))
+for number in range(1, 3):
+    store.put(b"key", b"%d" % number)
+    store.keep_context(b"key", b"%d" % number)
+    store.commit(number)
+closed, left = Rdict.close, int(sys.argv[2])
+
+
+def close(database):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    closed(database)
+
+
+Rdict.close = close
+store.close()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_after_a_sigkill_within_a_close_no_offset_is_ahead_of_the_data(closed: int, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert subprocess.run([sys.executable, "-c", CLOSER, str(path), str(closed)], check=False).returncode < 0
+    store = RocksDBStore(path)
+    offset, value = store.committed_offset(), store.get(b"key")
+    assert offset is None or value == b"%d" % offset
+    store.close()
+
+
 @pytest.mark.parametrize("is_sorted_from", [1000, 1001])
 def test_rows_that_are_sorted_first_are_the_same_rows(
     is_sorted_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +157,22 @@ def test_a_damaged_store_says_that_the_task_is_corrupted(damage: str, tmp_path: 
     damaged(tmp_path / "store", damage)
     with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
         RocksDBStore(tmp_path / "store")
+
+
+def test_damaged_offsets_say_that_the_task_is_corrupted(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = RocksDBStore(path)
+    store.commit(7, {"mark": 7})
+    store.close()
+    for file in path.glob("*.sst"):
+        data = bytearray(file.read_bytes())
+        data[:16] = bytes(16)  # within the first block: the file can be opened, and not be read
+        file.write_bytes(data)
+    store = RocksDBStore(path)
+    for read in (store.committed_offset, lambda: store.committed_mark("mark")):
+        with pytest.raises(TaskCorruptedError, match="store"):
+            read()
+    store.close()
 
 
 def test_a_damaged_store_names_its_task(tmp_path: Path) -> None:
