@@ -50,6 +50,7 @@ class ClassicProtocol(GroupProtocol):
         self._losses = 0
         self._identity = Identity()
         self._eager_beats = 0
+        self._fenced_after_join = False
 
     @property
     def identity(self) -> Identity:
@@ -84,15 +85,19 @@ class ClassicProtocol(GroupProtocol):
 
     async def _join_once(self, envelope: bytes, reason: str) -> bool:
         """Return True if the join has ended, with an event; False to try again."""
+        joined = None
         try:
             joined = await self._join_group(envelope, reason)
             leads = joined.leader == joined.member_id and not joined.skip_assignment
             assignments = await self._lead(joined) if leads else {}
             assigned = await self._sync_group(assignments)
+            self._fenced_after_join = False
         except RetriableError as error:
             self._log.debug("Joining again: %s", error)
             return False
         except BrokerError as error:
+            if error.code is ErrorCode.FENCED_INSTANCE_ID and joined is not None and self._joins_once_more():
+                return False
             if evicts(error):
                 return self._evicted(error)
             if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
@@ -115,6 +120,21 @@ class ClassicProtocol(GroupProtocol):
         self._coordinator.check(response.error_code)
         self._identity = Identity(response.generation_id, response.member_id)
         return response
+
+    def _joins_once_more(self) -> bool:
+        """Whether a member that is fenced although its JoinGroup was just answered joins again: once.
+
+        A coordinator that could not write the group (brokers of its partition are down) takes back the member id that
+        it gave out. If another process has joined in fact, the new join fences it, and its error says so.
+        """
+        if self._fenced_after_join:
+            return False
+        self._fenced_after_join = True
+        self._identity = Identity()
+        self._log.warning(
+            "Fenced between JoinGroup and SyncGroup as group.instance.id=%s; joining again.", self._config.instance_id
+        )
+        return True
 
     @property
     def _rebalance_timeout_ms(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -307,6 +308,31 @@ def test_a_member_whose_instance_id_was_taken_dies_of_it(group: Group) -> None:
     assert "group.instance.id=slot-0" in str(fatal.error)
     with pytest.raises(StreamsError, match="has failed for good"):
         first.join()
+
+
+def test_a_member_that_is_fenced_between_join_and_sync_joins_once_more(group: Group) -> None:
+    """A coordinator that cannot write takes back a member id that it has just given out; here another member takes it."""
+    rounds: list[int] = []
+    taken = threading.Event()
+
+    def assign(members: Mapping[str, MemberSubscription]) -> Mapping[str, MemberAssignment]:
+        rounds.append(len(members))
+        if len(rounds) == 1:  # the first member's, before its SyncGroup
+            group.add(instance_id="slot-0", assign=assign)
+            assert taken.wait(DEADLINE_SECONDS)
+        else:
+            taken.set()
+        return split(group.partitions)(members)
+
+    first = group.add(instance_id="slot-0", assign=assign)
+    group.run_until(lambda: first.count(Assigned))
+    second = group.drivers[1]
+    group.run_until(lambda: second.count(Fatal))
+    fatal = second.last(Fatal)
+    assert isinstance(fatal, Fatal)
+    assert isinstance(fatal.error, FencedInstanceIdError)
+    assert not first.count(Fatal)
+    assert first.assigned.active == frozenset(group.partitions)
 
 
 def test_a_thread_that_does_not_poll_loses_its_tasks_to_the_others(group: Group) -> None:
