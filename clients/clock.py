@@ -1,4 +1,4 @@
-"""Time as a constructor argument: a simulation and the tests drive it, a process uses SystemClock."""
+"""Clocks, passed as constructor arguments: simulations and tests supply their own, processes use SystemClock."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a stream thread gets its time from."""
+    """The time source of a stream thread."""
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds that never go back: for intervals and latencies."""
+        """Return a monotonic time in ms, for intervals and latencies."""
 
     def wall_clock_ms(self) -> int:
-        """Return milliseconds since the epoch: for wall-clock punctuation and what is shown to people."""
+        """Return milliseconds since the epoch, for wall-clock punctuation and for display."""
 
 
 class SystemClock:

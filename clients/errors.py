@@ -1,7 +1,7 @@
-"""Kafka's error codes: one table says what each means to a client (Kafka: Errors.java).
+"""Kafka's error codes, in one table with the client's reaction to each (Kafka: Errors.java).
 
-``ErrorCode`` is the table, ``BrokerError`` the exception of a code that a broker has answered with. All that a client
-reports is a ``ClientError``, whose kind says what to do about it.
+``ErrorCode`` is the table, ``BrokerError`` the exception for a code in a broker's response. Clients report every error
+as a ``ClientError``, whose kind determines the reaction.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from enum import Enum, IntEnum
 
 
 class Kind(Enum):
-    """What a client does about an error.
+    """How a client reacts to an error.
 
-    MOVED: ask who leads the partition or coordinates the group now, then ask that broker. AGAIN: ask the same broker
-    again after a pause. MISSING: what was requested does not exist, or not yet. FENCED: a newer producer has replaced
-    this one. EVICTED: the group continues without this member. ABORTABLE: the transaction, or the work since the last
-    commit, has to be aborted and repeated. FORBIDDEN: not authenticated or not authorized. SUCCESS: no error, or
-    what was requested had been done before. FATAL: any other; asking again does not help.
+    MOVED: look up the current leader or coordinator, then retry there. AGAIN: retry at the same broker after a
+    backoff. MISSING: the requested resource does not exist, or not yet. FENCED: a newer producer has replaced this one.
+    EVICTED: the group continues without this member. ABORTABLE: the transaction, or the work since the last commit, has
+    to be aborted and repeated. FORBIDDEN: not authenticated or not authorized. SUCCESS: no error, or the request
+    had already been executed. FATAL: any other error; a retry does not help.
     """
 
     SUCCESS = "SUCCESS"
@@ -31,16 +31,16 @@ class Kind(Enum):
 
 
 class ErrorCode(IntEnum):
-    """One code. retriable: Kafka lets clients send the same request again (RetriableException). kind: see Kind.
+    """One code. retriable: clients may resend the request (Kafka: RetriableException). kind: see Kind.
 
-    A code that is not in the table becomes a FATAL one, named after its number: brokers may be newer than clients.
+    A code that is not in the table is FATAL and named after its number: the broker may be newer than this client.
     """
 
     retriable: bool
     kind: Kind
 
     def __new__(cls, code: int, kind: Kind = Kind.FATAL, retriable: bool | None = None) -> ErrorCode:
-        """Return a row; retriable: by default, what is MOVED or AGAIN."""
+        """Return a row; retriable defaults to True for MOVED and AGAIN."""
         row = int.__new__(cls, code)
         row._value_ = code
         row.kind = kind
@@ -195,7 +195,7 @@ class ErrorCode(IntEnum):
 
 
 class ClientError(Exception):
-    """What a client reports of a request, of a record, or of itself. kind: what to do about it."""
+    """An error of a request, of a record, or of the client itself. kind: how to react."""
 
     kind = Kind.FATAL
 
@@ -207,7 +207,7 @@ class RetriableError(ClientError):
 
 
 class UnreachableError(RetriableError):
-    """No answer: the connection could not be made, broke, or timed out. The request may have been executed."""
+    """No response: connecting failed, or the connection broke or timed out. The request may have been executed."""
 
 
 class DeliveryTimeoutError(RetriableError):
@@ -215,11 +215,11 @@ class DeliveryTimeoutError(RetriableError):
 
 
 class UnusableClientError(ClientError):
-    """The client has failed for good: another one is needed."""
+    """The client has failed permanently and must be replaced."""
 
 
 class BrokerError(ClientError):
-    """A broker has refused a request. code: why; message: what the broker adds to it, or what a reader needs."""
+    """A broker has rejected a request. code: the reason; message: the broker's message, or details for the reader."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         self.code = ErrorCode(code)
@@ -236,7 +236,7 @@ class RetriableBrokerError(BrokerError, RetriableError):
 
 
 class MissingPartitionError(RetriableBrokerError):
-    """A topic is there, but not this partition of it: it was recreated with fewer, or is about to get more."""
+    """The topic exists without this partition: it was recreated with fewer, or is about to get more."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
@@ -244,9 +244,9 @@ class MissingPartitionError(RetriableBrokerError):
 
 
 class TransactionError(ClientError):
-    """A call of a transaction has failed. cause: why.
+    """A transactional call has failed. cause: the underlying error.
 
-    can_abort: the transaction is to be aborted, and the producer can begin another; else only another producer helps.
+    can_abort: True if the producer can abort the transaction and begin another; False if it must be replaced.
     """
 
     def __init__(self, cause: ClientError, *, can_abort: bool) -> None:
@@ -262,6 +262,6 @@ def broker_error(code: int, message: str | None = None) -> BrokerError:
 
 
 def raise_for_code(code: int, message: str | None = None) -> None:
-    """Raise the BrokerError of an error code, a RetriableBrokerError where that may help; nothing for 0."""
+    """Raise the BrokerError of an error code (RetriableBrokerError if retriable); do nothing for 0."""
     if code:
         raise broker_error(code, message)

@@ -12,7 +12,7 @@ logging.addLevelName(TRACE, "TRACE")
 
 
 class PrefixedLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines start with a prefix. The prefix may hold any characters, a percent sign too."""
+    """A logger whose lines start with a prefix. The prefix may contain any character, including a percent sign."""
 
     def __init__(self, name: str, prefix: str) -> None:
         super().__init__(logging.getLogger(name), {})
@@ -23,7 +23,7 @@ class PrefixedLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a line with the prefix; all of the adapter's other methods come through here."""
+        """Log a line with the prefix; all other methods of the adapter call this one."""
         if self.logger.isEnabledFor(level):
             self.logger.log(level, f"%s{msg}", self.prefix, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What network settings mean: one table, by librdkafka's names, for every client of a broker."""
+"""Network settings of all clients: one table, by librdkafka's names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock.topology.errors import ConfigError
 
 from .connection.security import PLAINTEXT, Security, security
 
-#: Longer than anything runs.
+#: No limit.
 FOREVER_MS = 1 << 62
 
 
 def limit_ms(value: Any) -> int:
-    """Return a setting that limits a time, in ms; 0 and less are no limit, as librdkafka and Java have it."""
+    """Return a time limit in ms; 0 and negative values mean no limit, as in librdkafka and Java."""
     return int(value) if int(value) > 0 else FOREVER_MS
 
 
 def servers(value: str) -> tuple[tuple[str, int], ...]:
-    """Return the hosts and ports of ``bootstrap.servers``; the port is 9092 where none is given."""
+    """Return the hosts and ports of ``bootstrap.servers``; the default port is 9092."""
     found = []
     for entry in filter(None, (each.strip() for each in value.split(","))):
         address = entry.rpartition("://")[2]
@@ -31,7 +31,7 @@ def servers(value: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-#: Fields of NetworkSettings by librdkafka's names, and how a value is read.
+#: Fields of NetworkSettings by librdkafka's names, each with the parser of its value.
 NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "bootstrap.servers": ("bootstrap_servers", servers),
     "metadata.broker.list": ("bootstrap_servers", servers),
@@ -51,11 +51,11 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """How to ask brokers; durations in ms.
+    """How to connect and send requests to brokers; durations in ms.
 
-    Defaults are Kafka Streams', as topology/config/config_keys.py has them, and librdkafka's for what is not there.
-    canonical_names: connect to the bootstrap servers by the names that their addresses have. reconnect_backoff_ms: 0
-    for none.
+    Defaults are Kafka Streams' (topology/config/config_keys.py), or librdkafka's for keys that Kafka Streams lacks.
+    canonical_names: connect to the bootstrap servers by the canonical names of their addresses. reconnect_backoff_ms:
+    0 for none.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
@@ -76,9 +76,9 @@ class NetworkSettings:
 def network_fields(
     settings: Mapping[str, Any], fields: Mapping[str, tuple[str, Callable[[Any], Any]]]
 ) -> dict[str, Any]:
-    """Return the fields that settings give, by fields' table, and the security among them; raises ConfigError.
+    """Return the fields that the settings define, by the table ``fields``, plus ``security``; raises ConfigError.
 
-    Of two names of one field, the last one of the table wins, as with librdkafka.
+    If a field has two names, the later one in the table wins, as in librdkafka.
     """
     found = {
         name: _read(key, settings[key], read) for key, (name, read) in fields.items() if settings.get(key) is not None
@@ -97,5 +97,5 @@ def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
 
 
 def network_settings(settings: Mapping[str, Any]) -> NetworkSettings:
-    """Return what a client's settings mean for its connections; raises ConfigError for TLS and SASL ones."""
+    """Return the connection settings of a client; raises ConfigError for invalid values."""
     return NetworkSettings(**network_fields(settings, NETWORK_FIELDS))

@@ -1,4 +1,4 @@
-"""A clock for a client's deadlines: it counts only time in which the client is served."""
+"""A clock for a client's deadlines: it does not count time in which the client was not called."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from .clock import Clock
 
-#: The most that counts between two calls of a client, in ms. A stream thread serves its clients between records, which
-#: takes less than that; but one record may take minutes.
+#: The longest time between two calls of a client that counts in full, in ms. A stream thread calls its clients between
+#: records, usually more often than this, but processing one record may take minutes.
 STEP_MS = 100
 
 
 class ServedClock:
-    """The monotonic time without the pauses in which a client could neither send nor receive.
+    """Monotonic time, excluding pauses in which the client could neither send nor receive.
 
-    It is read whenever the client is served. on_pause: called with the ms that do not count, because brokers continue
-    meanwhile and close idle connections.
+    Read it on every call of the client. on_pause: called with the ms that were excluded, because brokers count them and
+    close idle connections.
     """
 
     def __init__(self, clock: Clock, on_pause: Callable[[int], None]) -> None:
@@ -39,6 +39,6 @@ class ServedClock:
         return self._clock.wall_clock_ms()
 
     def begin_wait(self, ms: float) -> None:
-        """Count the next ms whatever happens: the client waits for its connections."""
-        self.monotonic_ms()  # a pause since it was read last does not count as waiting
+        """Count the next ms in full: the client is about to wait for its connections."""
+        self.monotonic_ms()  # a pause before this call does not count as waiting
         self._counted_until += max(int(ms), 0)

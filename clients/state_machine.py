@@ -22,10 +22,10 @@ StateListener = Callable[[S, S], None]
 
 @dataclass(eq=False)
 class StateMachine(Generic[S]):
-    """The current state of something, and the only way to change it.
+    """The current state of an object, and the only way to change it.
 
-    ending: states that refuse what they cannot do without an error, because requests that are already in flight may
-    still ask for it (Kafka's StreamThread: PENDING_SHUTDOWN and DEAD). level: the log level of a transition.
+    ending: states that ignore an invalid transition instead of raising, because a request already in flight may still
+    trigger it (Kafka's StreamThread: PENDING_SHUTDOWN and DEAD). level: the log level of a transition.
     """
 
     state: S

@@ -1,4 +1,4 @@
-"""What a stream thread asks the cluster beside reading, writing and its group; the one place where it is asked."""
+"""All requests of a stream thread to the cluster other than reading, writing and group membership."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 #: DescribeConfigs' type of resource.
 _TOPIC = 2
-#: The connection for requests that a broker may take long for: it answers each connection in order.
+#: The connection for slow requests; separate because a broker answers the requests of a connection in order.
 ADMINISTRATION = "administration"
-#: How much later than asked for an answer may come from the IO thread, in ms, before it is taken for stuck.
+#: How long after its timeout the IO thread may still return an answer, in ms, before it is considered stuck.
 _GRACE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made. replication_factor: -1 for the brokers' default; config: by Kafka's names."""
+    """A topic to create. replication_factor: -1 for the brokers' default; config: by Kafka's names."""
 
     name: str
     num_partitions: int
@@ -45,34 +45,34 @@ class NewTopic:
 
 
 class Admin(Protocol):
-    """Questions and orders. timeout_ms: for all tries together; retriable errors are retried until then.
+    """Admin requests. timeout_ms: for all attempts together; retriable errors are retried until then.
 
-    Methods that return futures do not wait; those of partitions are done as each leader answers. All others wait.
-    Raised, or in the futures: UnreachableError or RetriableBrokerError if the time was up, BrokerError for what a
-    broker refuses; ``answered`` translates them.
+    Methods that return futures do not block; each partition's future completes when its leader has answered. All
+    others block. Raised, or set on the futures: UnreachableError or RetriableBrokerError after the timeout, BrokerError
+    if a broker rejects the request; ``answered`` translates them.
     """
 
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
-        """Return what there is of these topics, None for all; those that do not exist are left out."""
+        """Describe these topics, None for all; missing topics are left out."""
 
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> Mapping[TopicPartition, Future[int]]:
-        """Ask for the first offset with a timestamp (ms) or a later one, or EARLIEST, or LATEST; see offsets.py."""
+        """Look up the first offset at or after a timestamp (ms), or EARLIEST, or LATEST; see offsets.py."""
 
     def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
-        """Return one setting of each topic, or why it is not known."""
+        """Return one setting of each topic, or the error of the lookup."""
 
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
-        """Make topics. Returns why one could not be made, by name, None for those that were."""
+        """Create topics. Returns by name the error, or None if the topic was created."""
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_ms: int
     ) -> Mapping[TopicPartition, Future[int]]:
-        """Delete the records before these offsets; the futures have the partitions' first offsets then."""
+        """Delete the records before these offsets; the futures return the partitions' new first offsets."""
 
     def close(self) -> None:
-        """Stop asking, for good."""
+        """Close the client; requests in progress fail."""
 
 
 class KafkaAdmin(Admin):
@@ -155,10 +155,10 @@ class KafkaAdmin(Admin):
     ) -> Mapping[TopicPartition, Future[int]]:
         asked: dict[TopicPartition, Future[int]] = {partition: Future() for partition in partitions}
         for future in asked.values():
-            future.set_running_or_notify_cancel()  # it cannot be canceled: the IO thread answers it
+            future.set_running_or_notify_cancel()  # cannot be canceled: the IO thread completes it
 
         def end(asking: Future[None]) -> None:
-            """Leave no future without an answer, whatever has ended the question."""
+            """Complete all futures, however the request ended."""
             failure = UnreachableError("the client was closed") if asking.cancelled() else asking.exception()
             for future in asked.values():
                 if not future.done():
@@ -174,7 +174,7 @@ class KafkaAdmin(Admin):
 
 
 def result(asked: Future[T], timeout_ms: int) -> T:
-    """Wait for an answer that comes within a time; raises as Admin says."""
+    """Wait for an answer up to timeout_ms (plus a grace period); raises as documented in Admin."""
     try:
         return asked.result((timeout_ms + _GRACE_MS) / 1000)
     except (CancelledError, FutureTimeoutError) as error:
@@ -182,13 +182,13 @@ def result(asked: Future[T], timeout_ms: int) -> T:
 
 
 def results(asked: Mapping[K, Future[T]], timeout_ms: int) -> dict[K, T]:
-    """Wait for all answers; raises the error of one if there is any."""
+    """Wait for all answers; raises the first error."""
     return {key: result(future, timeout_ms) for key, future in asked.items()}
 
 
 @contextmanager
 def answered(what: str) -> Iterator[None]:
-    """Raise BrokerUnavailableError if no answer came in time, StreamsError for a refusal. what: a clause for both."""
+    """Raise BrokerUnavailableError if no answer arrives in time, StreamsError for a rejection. what: text for both."""
     try:
         yield
     except RetriableError as error:

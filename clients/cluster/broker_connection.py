@@ -1,6 +1,6 @@
-"""A broker's connection on the event loop, for requests that are rare; opened on first use.
+"""A broker's connection on the event loop, for infrequent requests; opened on first use.
 
-Requests go out in order and are answered in order. The stream thread's own connections are connection/broker_link.py's.
+Requests are sent and answered in order. The stream thread's own connections are in connection/broker_link.py.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ class _Pending:
 
 
 class BrokerConnection:
-    """One connection. open_: makes one, at each use after the one before was lost. Only the event loop may use it."""
+    """One connection. open_: reconnects on the next use after a loss. Only the event loop may use it."""
 
     def __init__(self, open_: Callable[[], Awaitable[Opened]], settings: NetworkSettings) -> None:
         self._open = open_
         self._settings = settings
-        self._turn = asyncio.Lock()  # opening, authenticating and sending are done by one at a time
+        self._turn = asyncio.Lock()  # serializes opening, authenticating and sending
         self._opened: Opened | None = None
         self._socket: BrokerSocket | None = None
         self._pending: deque[_Pending] = deque()
         self._drained = asyncio.Event()
         self._correlation_id = 0
         self._renew_at = 0.0  # loop time, infinity for never
-        self._quiet_until = 0.0  # a quota (KIP-219)
+        self._quiet_until = 0.0  # quota throttle (KIP-219)
         self._used_at = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the connection is open."""
         return self._socket is not None
 
     async def version(self, api: Api) -> int:
-        """Return the version in which requests are sent; raises as ask does."""
+        """Return the request version in use; raises as ask does."""
         async with self._turn:
             return (await self._ready()).version_of(api)
 
     async def ask(self, request: Request, timeout_ms: float | None = None) -> Any:
-        """Send a request and return the answer. timeout_ms: for the answer, None for the connection's own.
+        """Send a request and return the response. timeout_ms: for the response, None for the connection's default.
 
-        Raises UnreachableError, or BrokerError if the broker refuses the connection or does not know such requests.
+        Raises UnreachableError, or BrokerError if the broker rejects the connection or does not support the request.
         """
         loop = asyncio.get_running_loop()
         async with self._turn:
@@ -77,10 +77,10 @@ class BrokerConnection:
         return found
 
     async def _ready(self) -> Opened:
-        """Return the connection, made or authenticated again if need be."""
+        """Return the connection; reopen or reauthenticate it if necessary."""
         now = asyncio.get_running_loop().time()
         if self._socket is not None and not self._pending and now - self._used_at > self._settings.max_idle_ms / 1000:
-            self._close()  # something between us and the broker may have dropped it silently
+            self._close()  # a device in between may have dropped it silently
         if self._opened is not None and now >= self._renew_at:
             await self._renew(self._opened)
         if self._opened is None:
@@ -90,7 +90,7 @@ class BrokerConnection:
         return self._opened
 
     async def _renew(self, opened: Opened) -> None:
-        """Authenticate again, behind what is in flight (KIP-368)."""
+        """Reauthenticate once all requests in flight are answered (KIP-368)."""
         if self._pending:
             self._drained.clear()
             await self._drained.wait()
@@ -163,7 +163,7 @@ class BrokerConnection:
             self._drained.set()
 
     def _lose(self, error: Exception) -> None:
-        """Close the connection; what is not answered fails."""
+        """Close the connection and fail all unanswered requests."""
         self._close()
         pending, self._pending = self._pending, deque()
         for each in pending:

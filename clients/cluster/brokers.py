@@ -1,4 +1,4 @@
-"""Rare questions to the brokers, and new connections to them: the stream thread's way to a Cluster."""
+"""The stream thread's interface to a Cluster: infrequent requests, and new connections to brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The broker that leads a partition, -1 if none does at the moment; epoch: of its leadership, -1 if unknown."""
+    """A partition's leader. node: -1 if there is none at the moment; epoch: the leader epoch, -1 if unknown."""
 
     node: int
     epoch: int
@@ -31,7 +31,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class ProducerId:
-    """Who a producer is to the brokers, which by it know what they have already written (KIP-98)."""
+    """A producer's id and epoch, by which brokers detect duplicate batches (KIP-98)."""
 
     id: int
     epoch: int
@@ -39,10 +39,10 @@ class ProducerId:
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """An answer about some topics.
+    """The leaders of some topics' partitions.
 
-    errors: code by topic, of those that the broker says nothing else about. ids: 16 bytes by topic, of brokers since
-    Kafka 2.8 (KIP-516): a topic that is deleted and created again has another.
+    errors: error code by topic. ids: 16 bytes by topic, from brokers since Kafka 2.8 (KIP-516); a recreated topic has
+    a new id.
     """
 
     by_partition: Mapping[TopicPartition, Leader]
@@ -51,33 +51,33 @@ class Leaders:
 
 
 class Brokers(Coordinators, Protocol):
-    """What readers and writers ask of the cluster. on_done is called when a future is done, on another thread."""
+    """The cluster as readers and writers use it. on_done is called on another thread when a future is done."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What makes all questions futile: none will be answered; None as long as all is well."""
+        """The error after which no request will be answered any more; None while the client works."""
 
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
-        """Ask who leads the partitions of these topics."""
+        """Look up the leaders of these topics' partitions."""
 
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
-        """Ask for a new producer id. Errors are UnreachableError and BrokerError."""
+        """Request a new producer id. Errors are UnreachableError and BrokerError."""
 
     def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
         """Connect to a broker; errors as above. The caller owns the socket."""
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
-        """Authenticate a connection again on which nothing is in flight; errors as above."""
+        """Reauthenticate a connection with nothing in flight; errors as above."""
 
     def close(self) -> None:
-        """Stop asking, for good; futures that are not done are cancelled."""
+        """Close the client; pending futures are cancelled."""
 
 
 class KafkaBrokers(Brokers):
     """The brokers of a real cluster.
 
-    creates_topics: let the brokers make a topic that is requested, if they are configured so. The cluster is not known
-    before something is asked: many an application never restores.
+    creates_topics: allow brokers to auto-create requested topics, if they are configured to. The cluster is
+    opened on the first request, because many applications never restore.
     """
 
     def __init__(self, settings: NetworkSettings, creates_topics: bool = False) -> None:

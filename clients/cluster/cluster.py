@@ -1,7 +1,7 @@
-"""A cluster's brokers, asked on the process's IO thread: who leads, who coordinates, and connections to them.
+"""Requests to a cluster's brokers on the process's IO thread: leaders, coordinators, and connections to brokers.
 
-A question goes to any broker that can be reached: one that is connected, then the others that are known, then
-``bootstrap.servers``, so that a client finds its cluster again whose brokers were all replaced (KIP-899).
+A request goes to any reachable broker: first a connected one, then the other known brokers, then
+``bootstrap.servers``. So a client finds its cluster again after all brokers were replaced (KIP-899).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .coordinators import CoordinatorKind
 
 T = TypeVar("T")
 
-#: What connections that answer questions are for: one broker may have others for other purposes.
+#: The default purpose of a connection; a broker may have connections for other purposes.
 QUESTIONS = "questions"
-#: How much longer than its answer a broker that is still to be connected to may take.
+#: The timeout factor for a request that may have to open a connection first.
 CONNECTED = 1.5
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker's listener."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class Address(NamedTuple):
 
 @dataclass(slots=True)
 class _BackOff:
-    """Of an address that could not be connected to. until: loop time."""
+    """The backoff of an address after failed connections. until: loop time."""
 
     failure: str
     failures: int
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the IO thread died of; None while it runs."""
+        """The error that ended the IO thread; None while it runs."""
         return self._io.failure
 
     async def sleep(self, seconds: float) -> None:
@@ -90,9 +90,9 @@ class Cluster:
         await asyncio.sleep(seconds)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function returns that takes long, or asks a cluster itself: other coroutines continue.
+        """Run a function that is slow or uses a cluster itself, without blocking other coroutines; return its result.
 
-        close() waits for its end: what the function uses may be closed next.
+        close() waits until it has returned, because the caller may close the function's resources next.
         """
         running = asyncio.ensure_future(in_thread(function, *args))
         try:
@@ -106,21 +106,21 @@ class Cluster:
     async def send(
         self, address: Address, request: Request, timeout_ms: float | None = None, purpose: str = QUESTIONS
     ) -> Any:
-        """Send a broker a request and return the answer.
+        """Send a broker a request and return the response.
 
-        purpose: requests of one purpose have a connection of their own and are answered in order. timeout_ms: for the
-        answer, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if it refuses.
+        purpose: each purpose has a separate connection, whose requests are answered in order. timeout_ms: for the
+        response, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if the broker rejects it.
         """
         return await self._connection(address, purpose).ask(request, timeout_ms)
 
     async def version(self, address: Address, api: Api, purpose: str = QUESTIONS) -> int:
-        """Return the highest version of an API that a broker and we know; raises as ``send`` does."""
+        """Return the highest version of an API that both sides support; raises as ``send`` does."""
         return await self._connection(address, purpose).version(api)
 
     async def ask_any(self, request: Request, timeout_ms: float | None = None) -> Any:
-        """Ask the first broker that can be reached; raises as ``send`` does, of the last one.
+        """Send a request to the first reachable broker; if there is none, raises the last one's error as ``send`` does.
 
-        timeout_ms: how long each may take, to be connected to and to answer; None for the connections' own limits.
+        timeout_ms: per broker, for connecting and responding; None for the connections' defaults.
         """
         failure = UnreachableError("bootstrap.servers names no broker")
         for address in await self._candidates():
@@ -136,11 +136,11 @@ class Cluster:
     async def ask_broker(
         self, node: int, request: Request, timeout_ms: float | None = None, purpose: str = QUESTIONS
     ) -> Any:
-        """Ask a broker by its id, as metadata() has named it last; parameters and errors as of ``send``."""
+        """Send a request to a broker by its id from the latest metadata(); parameters and errors as for ``send``."""
         return await self.send(self._address(node), request, timeout_ms, purpose)
 
     async def _candidates(self) -> Iterator[Address]:
-        """Return all addresses, the likeliest to answer first."""
+        """Return all addresses, most likely to answer first."""
         known = list(dict.fromkeys(self._brokers.values()))
         random.shuffle(known)
         now = asyncio.get_running_loop().time()
@@ -160,10 +160,10 @@ class Cluster:
     async def metadata(
         self, topics: Collection[str] | None, creates_topics: bool = False, timeout_ms: float | None = None
     ) -> Any:
-        """Ask for the topics' partitions; return the answer. Its brokers can be connected to by their ids.
+        """Request the topics' partitions and return the response. Its brokers can then be addressed by id.
 
-        topics: None for all. creates_topics: the broker may make those that are not there. timeout_ms: as of
-        ``ask_any``. Raises UnreachableError, BrokerError.
+        topics: None for all. creates_topics: the broker may auto-create missing ones. timeout_ms: as for ``ask_any``.
+        Raises UnreachableError, BrokerError.
         """
         asked = None if topics is None else [{"name": topic} for topic in sorted(topics)]
         answer = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics), timeout_ms)
@@ -174,7 +174,7 @@ class Cluster:
         return answer
 
     async def producer_id(self) -> tuple[int, int]:
-        """Ask for a producer id without transactions; return it and its epoch. Raises as metadata does."""
+        """Request a producer id without transactions; return it and its epoch. Raises as metadata does."""
         answer = await self.ask_any(INIT_PRODUCER_ID())
         raise_for_code(answer.error_code)
         return answer.producer_id, answer.producer_epoch
@@ -182,7 +182,7 @@ class Cluster:
     # Coordinators
 
     async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
-        """Ask any broker who coordinates a group or a transactional id; raises UnreachableError, BrokerError."""
+        """Look up the coordinator of a group or a transactional id; raises UnreachableError, BrokerError."""
         if self._knowing_brokers is None:
             self._knowing_brokers = asyncio.create_task(self._tracked(self._keep_knowing_brokers()))
         answer = await self.ask_any(FIND_COORDINATOR(key=key, key_type=int(kind), coordinator_keys=[key]))
@@ -193,9 +193,9 @@ class Cluster:
         return address
 
     async def _keep_knowing_brokers(self) -> None:
-        """Ask for the cluster's brokers from time to time: one of them is asked when a coordinator is lost.
+        """Refresh the list of brokers periodically; it is needed when a coordinator is lost.
 
-        Callers learn of leaders by that.
+        Clients that look up leaders learn of the brokers by those requests already.
         """
         while True:
             with suppress(RetriableError, BrokerError):  # other requests meet the same error, and report it
@@ -203,7 +203,7 @@ class Cluster:
             await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
 
     async def ask_coordinator(self, kind: CoordinatorKind, key: str, request: Request) -> Any:
-        """Ask a coordinator once; see Coordinators.ask_coordinator. It is looked for if it is not known."""
+        """Send a request to a coordinator once, after looking it up if unknown; see Coordinators.ask_coordinator."""
         try:
             address = self._coordinators.get((kind, key))
             if address is None:
@@ -219,18 +219,18 @@ class Cluster:
     # Connections
 
     async def open(self, node: int) -> Opened:
-        """Return a new connection to a broker, authenticated, which is then the caller's; raises as ``send`` does."""
+        """Return a new authenticated connection to a broker, owned by the caller; raises as ``send`` does."""
         return await self._open(self._address(node))
 
     def _address(self, node: int) -> Address:
-        """Return where a broker is; raises UnreachableError."""
+        """Return a broker's address; raises UnreachableError."""
         address = self._brokers.get(node)
         if address is None:
             raise UnreachableError(f"broker {node} is not known any more")
         return address
 
     async def authenticate(self, opened: Opened) -> Opened:
-        """Authenticate a connection again that open() has returned; see connection.opening."""
+        """Reauthenticate a connection returned by open(); see connection.opening."""
         return await authenticate(opened, self._settings)
 
     def _connection(self, address: Address, purpose: str) -> BrokerConnection:
@@ -254,12 +254,12 @@ class Cluster:
         return opened
 
     def _pause_seconds(self, failures: int) -> float:
-        """Return how long to wait after a failure that so many came before (Kafka: ExponentialBackoff)."""
+        """Return the backoff after a failure, given the number of failures before it (Kafka: ExponentialBackoff)."""
         ms: float = self._settings.reconnect_backoff_ms << min(failures, 10)
         return min(ms, self._settings.reconnect_backoff_max_ms) * random.uniform(0.8, 1.2) / 1000
 
     def close(self) -> None:
-        """Close all connections; coroutines that still run are cancelled. A second call does nothing."""
+        """Close all connections and cancel running coroutines. A second call does nothing."""
         if self._closed:
             return
         if self.failure is None:
@@ -275,11 +275,11 @@ class Cluster:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
-        await asyncio.sleep(0)  # until the futures of submit() know
+        await asyncio.sleep(0)  # let the futures of submit() complete
 
 
 def error_codes(answer: Any) -> Iterator[int]:
-    """Return all error codes in an answer, whatever they are of."""
+    """Return all error codes in a response, at any level."""
     for name, value in vars(answer).items():
         if name.endswith("error_code"):
             yield value
@@ -290,7 +290,7 @@ def error_codes(answer: Any) -> Iterator[int]:
 
 
 def _canonical(addresses: Collection[Address]) -> list[Address]:
-    """Return the names of all addresses behind these (``client.dns.lookup``)."""
+    """Return the canonical names of all addresses that these resolve to (``client.dns.lookup``)."""
     found = []
     for host, port in addresses:
         for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -300,10 +300,10 @@ def _canonical(addresses: Collection[Address]) -> list[Address]:
 
 
 class IoThread:
-    """The thread of a process for what must continue while user code runs: an event loop (Kafka: heartbeat threads).
+    """The process's event loop thread, for work that must continue while user code runs (Kafka: heartbeat threads).
 
-    Heartbeats and joins, questions, and the opening of connections run there as coroutines. The first client starts it
-    by acquire(), the last one ends it by release().
+    Heartbeats and joins, infrequent requests, and opening connections run there as coroutines. The first client starts
+    it by acquire(), the last one stops it by release().
     """
 
     _lock: ClassVar = threading.Lock()
@@ -318,7 +318,7 @@ class IoThread:
 
     @classmethod
     def acquire(cls) -> IoThread:
-        """Return the process's thread; it is started if there is none, or if it has died."""
+        """Return the process's thread; start it if it does not exist or has died."""
         with cls._lock:
             if cls._running is None or cls._running.failure is not None:
                 cls._running = cls()
@@ -326,7 +326,7 @@ class IoThread:
             return cls._running
 
     def release(self) -> None:
-        """End the thread if no other client uses it. Coroutines of the caller must have ended."""
+        """Stop the thread if no other client uses it. The caller's coroutines must have ended."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -347,7 +347,7 @@ class IoThread:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the thread died of; None while it runs."""
+        """The error that ended the thread; None while it runs."""
         if self._thread.is_alive():
             return None
         return self._failure or RuntimeError("the IO thread has ended")

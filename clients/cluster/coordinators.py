@@ -1,4 +1,4 @@
-"""Questions to coordinators: of a group, or of a transactional id."""
+"""Requests to the coordinator of a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..protocol.schema import Request
 
 
 class CoordinatorKind(IntEnum):
-    """What a coordinator coordinates, by Kafka's key types."""
+    """The kind of a coordinator, with Kafka's key types as values."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class Coordinators(Protocol):
-    """What a transaction asks of the cluster."""
+    """The cluster as a transaction uses it."""
 
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[Any]:
-        """Ask the coordinator of a key; on_done is called when the future is done, on another thread.
+        """Send a request to the coordinator of a key; on_done is called on another thread when the future is done.
 
-        The future has the answer, whose error codes are the caller's; a BrokerError for what asking again does not
-        change; or a RetriableError. Which broker coordinates is looked up again after an answer that says that it is
-        another.
+        The future returns the response, whose error codes the caller handles, or raises a BrokerError that a retry does
+        not change, or a RetriableError. After a response that says the coordinator has moved, the next request looks
+        it up again.
         """

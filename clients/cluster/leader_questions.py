@@ -1,4 +1,4 @@
-"""Questions that only a partition's leader answers: each leader is asked once for all of its partitions."""
+"""Requests that only a partition's leader answers; each leader gets one request for all its partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .topics import described
 
 
 class Answer(NamedTuple):
-    """What a leader says of one partition; value means nothing with an error's code."""
+    """A leader's answer for one partition; value is undefined if code is an error."""
 
     partition: TopicPartition
     code: int
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderQuestion:
-    """request: makes a request for partitions, with the epochs of their leaders; answers: reads a response.
+    """request: builds a request from partitions with their leader epochs; answers: parses a response.
 
     purpose: see Cluster.send.
     """
@@ -41,7 +41,7 @@ class LeaderQuestion:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """One question. left: the partitions without an answer; errors: why, as far as brokers have said."""
+    """One question. left: the partitions without an answer; errors: their latest errors, if there were any."""
 
     question: LeaderQuestion
     left: dict[TopicPartition, Future[int]]
@@ -52,14 +52,14 @@ class _Inquiry:
         self.left.pop(partition).set_result(value)
 
     def fail(self, partition: TopicPartition, error: Exception, limit_ms: float = TRY_MS) -> None:
-        """Take an error: with one that is retriable the partition is requested again. limit_ms: of the try."""
+        """Record an error; after a retriable one the partition is requested again. limit_ms: of this attempt."""
         self.errors[partition] = to_tell(self.errors.get(partition), error, limit_ms)
         if not isinstance(error, RetriableError):
             self.left.pop(partition).set_exception(error)
 
 
 class LeaderQuestions:
-    """Asks the leaders of one cluster. Who they are is remembered until one says that it is none, or is away."""
+    """Sends requests to the leaders of one cluster. Caches leaders until a request to one fails."""
 
     def __init__(self, cluster: Cluster, retry_backoff_ms: int) -> None:
         self._cluster = cluster
@@ -67,10 +67,10 @@ class LeaderQuestions:
         self._leaders: dict[TopicPartition, Leader] = {}
 
     async def ask(self, question: LeaderQuestion, asked: Mapping[TopicPartition, Future[int]], timeout_ms: int) -> None:
-        """Give each of these futures its answer as it comes, or BrokerError or UnreachableError.
+        """Complete each future when its answer arrives, or with a BrokerError or UnreachableError.
 
-        Retriable errors (ErrorCode.retriable) are retried until the time is up. Topics that do not exist are such,
-        since a broker may not know a new one yet.
+        Retriable errors (ErrorCode.retriable) are retried until the timeout. A missing topic is one of them, since a
+        broker may not know a new topic yet.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         inquiry = _Inquiry(question, dict(asked), deadline)
@@ -87,7 +87,7 @@ class LeaderQuestions:
 
     async def _ask_once(self, inquiry: _Inquiry) -> None:
         await self._look_up(inquiry, [partition for partition in inquiry.left if partition not in self._leaders])
-        by_node: dict[int, dict[TopicPartition, int]] = {}  # epochs, by partition; other questions forget leaders too
+        by_node: dict[int, dict[TopicPartition, int]] = {}  # epochs; concurrent questions may evict leaders too
         for partition in inquiry.left:
             leader = self._leaders.get(partition)
             if leader is not None:
@@ -95,7 +95,7 @@ class LeaderQuestions:
         await asyncio.gather(*(self._ask_leader(inquiry, node, epochs) for node, epochs in by_node.items()))
 
     async def _look_up(self, inquiry: _Inquiry, partitions: Collection[TopicPartition]) -> None:
-        """Ask who leads these partitions; what keeps one from being asked for is noted."""
+        """Look up the leaders of these partitions, and record an error for those without one."""
         topics = {partition.topic for partition in partitions}
         if not topics:
             return

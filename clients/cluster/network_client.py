@@ -1,4 +1,4 @@
-"""The brokers that one kind of requests goes to, and who leads what there (Kafka: NetworkClient and Metadata)."""
+"""The links to brokers for one request type, and the partitions' leaders (Kafka: NetworkClient and Metadata)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[A]):
-    """A request that is over. asked: as it was sent. answer: None if the connection was lost, or none came in time."""
+    """A completed request. asked: as passed to send(). answer: None if the connection was lost or timed out."""
 
     node: int
     asked: Any
@@ -32,9 +32,9 @@ class Answered(Generic[A]):
 
 @dataclass(eq=False)
 class NetworkClient(Generic[A]):
-    """Links to brokers that are made as they are requested, and one place to wait for all of them.
+    """Links to brokers, created on demand, and one place to wait for all of them.
 
-    One thread may use it; it owns brokers. on_failure: called with what cannot be done and why, once for each failure.
+    Not thread-safe; owns brokers. on_failure: called once per failure with what failed and why.
     """
 
     brokers: Brokers
@@ -51,17 +51,17 @@ class NetworkClient(Generic[A]):
         self._selector.register(self._woken, selectors.EVENT_READ)
         self.leaders = LeaderTable(self.brokers, self.settings, self.wake)
         self._links: dict[int, BrokerLink[A]] = {}
-        self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
-        #: Whether something has happened since this was set to False: what could not be sent before may be now.
+        self._told: dict[int | None, str] = {}  # reported failures by broker; None: of the leader lookup
+        #: Whether anything happened since this was set to False, after which unsent requests may be sendable.
         self.has_changed = True
-        #: Brokers whose connection has ended, or could not be made; the reader empties it.
+        #: Brokers whose connection was lost or could not be opened; the caller clears it.
         self.lost_nodes: set[int] = set()
 
     def wake(self) -> None:
-        """Let wait() return; any thread may call it."""
+        """Let wait() return; thread-safe."""
         try:
             self._waker.send(b"\0")
-        except BlockingIOError:  # it is full: the waiting thread will wake up
+        except BlockingIOError:  # the socket is full: the waiting thread will wake up anyway
             return
 
     def link(self, node: int) -> BrokerLink[A]:
@@ -73,9 +73,9 @@ class NetworkClient(Generic[A]):
         return found
 
     def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> list[Answered[A]]:
-        """Take what has come, and ask who leads these partitions when it is time. Returns the requests that are over.
+        """Handle arrived responses, and look up these partitions' leaders when due. Returns the completed requests.
 
-        Raises StreamsError if nothing can be asked any more, or a broker knows no version of the requests.
+        Raises StreamsError if the brokers cannot be used any more, or one supports no version of the requests.
         """
         if self.brokers.failure is not None:
             raise StreamsError(f"The brokers cannot be asked any more: {self.brokers.failure!r}")
@@ -89,7 +89,7 @@ class NetworkClient(Generic[A]):
 
     def _advance_link(self, node: int, link: BrokerLink[A], now_ms: int) -> Iterable[Answered[A]]:
         over: list[Answered[A]] = []
-        before = LinkState.WAITING if link.unanswered else link.state  # lost as something was sent
+        before = LinkState.WAITING if link.unanswered else link.state  # lost while sending
         while (found := link.advance(now_ms)) is not None:
             over.append(Answered(node, *found))
             self.has_changed = True
@@ -106,7 +106,7 @@ class NetworkClient(Generic[A]):
         return over
 
     def _note(self, what: str, node: int | None, failure: str | None) -> None:
-        """Report a failure once; the next report is of another one, or comes after a success."""
+        """Report a failure once; report again only a different failure, or after a success."""
         if failure == self._told.get(node):
             return
         if failure is None:
@@ -116,7 +116,7 @@ class NetworkClient(Generic[A]):
         self.on_failure(what, failure)
 
     def wait(self, now_ms: int, until_ms: int) -> None:
-        """Wait until something comes, there is something to do, or until_ms."""
+        """Wait until data arrives, something is due, or until_ms."""
         due = (self.leaders.next_at(), *(link.next_at(now_ms) for link in self._links.values()))
         until = min((until_ms, *(at for at in due if at is not None)))
         for key, _ in self._selector.select(max(until - now_ms, 1) / 1000):
@@ -125,12 +125,12 @@ class NetworkClient(Generic[A]):
         self.has_changed = True
 
     def note_pause(self, ms: int) -> None:
-        """Take in that for so long nothing was served, which the times that this is called with do not count."""
+        """Count a pause of the caller, which the times passed to other methods exclude."""
         for link in self._links.values():
             link.note_pause(ms)
 
     def wake_when(self, done: Future[Any]) -> None:
-        """Let wait() return when something else is done."""
+        """Let wait() return when a future is done."""
         done.add_done_callback(lambda _: self.wake())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Offsets of partitions: where they begin and end, which is the first since a time; and the deletion of old records."""
+"""Offsets of partitions (earliest, latest, first at or after a timestamp), and deletion of old records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..protocol.schema import Request
 from .leader_questions import Answer, LeaderQuestion
 from .retrying import TRY_MS
 
-#: Timestamps that stand for the first record, and for the end: the high watermark, or the last stable offset.
+#: Special timestamps for the first record and for the end (the high watermark, or the last stable offset).
 EARLIEST, LATEST = -2, -1
-#: The offset of the first record since a time where no record is that late.
+#: The offset returned for a timestamp if no record is at or after it.
 NO_RECORD = -1
 
 
 def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -> LeaderQuestion:
-    """Return the question for the first offsets with these timestamps (ms) or later ones.
+    """Return the request for the first offsets at or after these timestamps (ms).
 
     committed_only: LATEST is the last stable offset, before all open transactions (``read_committed``).
     """
@@ -38,14 +38,14 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
         for partition, each in each_partition(response.topics):
             code = each.error_code
             if not code and each.offset < 0 and timestamps[partition] < 0:
-                code = ErrorCode.OFFSET_NOT_AVAILABLE  # taken for an end, an empty store would be a restored one
+                code = ErrorCode.OFFSET_NOT_AVAILABLE  # as an end offset it would make an empty store look restored
             yield Answer(partition, code, each.offset)
 
     return LeaderQuestion(request, answers)
 
 
 def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuestion:
-    """Return the order to delete records before these offsets; purpose: see Cluster.send."""
+    """Return the request to delete records before these offsets; purpose: see Cluster.send."""
 
     def request(epochs: Mapping[TopicPartition, int]) -> Request:
         topics = by_topic((p, {"partition_index": p.partition, "offset": before[p]}) for p in sorted(epochs))

@@ -1,4 +1,4 @@
-"""How long a request is repeated, and how the time is divided (Kafka: AdminClientRunnable's calls)."""
+"""Retries of a request within a timeout, and the timeout of each attempt (Kafka: AdminClientRunnable's calls)."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import TypeVar
 from ..errors import BrokerError, RetriableError, UnreachableError
 
 T = TypeVar("T")
-#: How long one broker may take to answer, in ms; then its connection is taken for broken.
+#: Response timeout of one broker, in ms; after it the connection is considered broken.
 TRY_MS = 10_000
-#: With less time than this, in ms, a broker that is well may fail to answer.
+#: With less time than this, in ms, even a healthy broker may not answer in time.
 ENOUGH_MS = 1_000
-#: With less time than this, in ms, no request is repeated.
+#: With less time left than this, in ms, a request is not retried.
 LEAST_MS = 100
 
 
 def try_ms(deadline: float) -> float:
-    """Return how long one broker may take, in ms: half of what is left, so that there is time to ask another one."""
+    """Return the timeout of one attempt, in ms: at most half of the time left, to leave time for another broker."""
     return min(TRY_MS, max(deadline - asyncio.get_running_loop().time(), 0) * 1000 / 2)
 
 
 def to_tell(before: Exception | None, error: Exception, limit_ms: float) -> Exception:
-    """Return which of two errors is raised in the end: a try that had too little time hides no broker's answer."""
+    """Return which error to report: an UnreachableError of a short attempt replaces no broker's error."""
     if isinstance(before, BrokerError) and isinstance(error, UnreachableError) and limit_ms < ENOUGH_MS:
         return before
     return error
 
 
 def time_left(deadline: float, pause_ms: float) -> bool:
-    """Return whether there is time for a pause and another try."""
+    """Return whether there is time for a backoff and another attempt."""
     return asyncio.get_running_loop().time() + (pause_ms + LEAST_MS) / 1000 < deadline
 
 
 async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, pause_ms: float) -> T:
-    """Call attempt with the deadline (loop time) until it raises nothing retriable; return what it returns.
+    """Call attempt with the deadline (loop time) until it raises no retriable error; return its result.
 
-    Raises RetriableError, the last one, when the time is up, and at once what is not retriable.
+    Raises the last RetriableError after the timeout; raises other errors immediately.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
@@ -51,6 +51,6 @@ async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, p
                     return await attempt(deadline)
                 except RetriableError as error:
                     failure = to_tell(failure, error, limit_ms)
-                # Without time for another try the rest is waited out: callers count on the whole time between two.
+                # Without time for another attempt, wait until the deadline: callers rely on the full timeout as pause.
                 await asyncio.sleep(pause_ms / 1000 if time_left(deadline, pause_ms) else timeout_ms / 1000)
     raise failure

@@ -1,4 +1,4 @@
-"""What a cluster says of its topics: which there are, with which ids and partitions (Kafka: TopicDescription)."""
+"""Descriptions of a cluster's topics: ids and partitions (Kafka: TopicDescription)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic that exists. id: 16 bytes, or NO_ID; partitions: by number, fewer than before if it was recreated so."""
+    """A topic that exists. id: 16 bytes, or NO_ID; partitions: by number; a recreated topic may have fewer."""
 
     id: bytes
     partitions: Mapping[int, PartitionDescription]
@@ -32,21 +32,21 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """An answer. topics: those that exist, by name; racks: of the brokers that are there, None for one without."""
+    """A metadata response. topics: existing ones, by name; racks: by broker that is up, None if it has no rack."""
 
     topics: Mapping[str, TopicDescription]
     racks: Mapping[int, str | None]
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """How many partitions each topic has."""
+        """The number of partitions of each topic."""
         return {name: len(topic.partitions) for name, topic in self.topics.items()}
 
 
 def described(answer: Any, asked: Collection[str] | None) -> ClusterDescription:
-    """Return what an answer of Cluster.metadata says. asked: the topics, None for all that there are.
+    """Return the description in a response of Cluster.metadata. asked: the requested topics, None for all.
 
-    Raises BrokerError if a topic that was requested may not be looked at, or is not ready yet.
+    Raises BrokerError if access to a requested topic is denied, or if it is not ready yet.
     """
     topics = {}
     for topic in answer.topics:

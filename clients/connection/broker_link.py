@@ -23,15 +23,15 @@ from .opening import RENEWAL, Opened
 
 
 class Answer(Protocol):
-    """What an answer has in each case. throttle_ms: how long nothing is to be asked after it (KIP-219)."""
+    """The fields common to all responses. throttle_ms: the broker's quota throttle (KIP-219)."""
 
     @property
     def correlation_id(self) -> int:
-        """The number of the request that it answers."""
+        """The correlation id of the request."""
 
     @property
     def throttle_ms(self) -> int:
-        """How long the broker wants no request, in ms."""
+        """How long to send no further request to this broker, in ms."""
 
 
 A = TypeVar("A", bound=Answer)
@@ -39,11 +39,11 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[A]):
-    """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
+    """A request type. versions: the lowest and highest supported here. since: the first Kafka release with one of them.
 
-    verb: what a broker is, as in "read from". setting: makes librdkafka do it. decode: makes an answer of its bytes,
-    without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
-    many requests may be in flight.
+    verb: for error texts, a participle such as "read from". setting: the config key that selects librdkafka instead.
+    decode: parses a response from its bytes (without the length) and the version of the request; raises ValueError for
+    malformed bytes. in_flight: the maximum number of requests in flight.
     """
 
     key: int
@@ -57,7 +57,7 @@ class Api(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request in flight. asked: what its sender needs to understand the answer."""
+    """A request in flight. asked: the sender's context for handling the response."""
 
     correlation_id: int
     version: int
@@ -66,7 +66,7 @@ class Pending:
 
 
 class LinkState(Enum):
-    """CLOSED: not connected; perhaps it must stay so for a while. WAITING: for at least one answer.
+    """CLOSED: not connected, possibly in backoff. WAITING: at least one response is outstanding.
 
     RENEWING: the session is about to end, and the idle connection is being authenticated again (KIP-368).
     """
@@ -90,7 +90,7 @@ LINK_TRANSITIONS = {
 
 @dataclass(eq=False)
 class BrokerLink(Generic[A]):
-    """Connects on request, sends requests, receives their answers. Never waits; selector: watches its socket.
+    """Connects on demand, sends requests and receives responses without blocking. selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
@@ -112,13 +112,13 @@ class BrokerLink(Generic[A]):
         self._events = 0
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
-        self._not_before_ms = 0  # a quota, or a failure: nothing is sent until then
+        self._not_before_ms = 0  # send nothing until then: quota throttle, or backoff after a failure
         self._idle_since_ms = 0
-        #: Requests that the lost connection leaves unanswered; the reader empties it.
+        #: Requests without a response because the connection was lost; the caller clears it.
         self.unanswered: list[Any] = []
-        #: The highest version of requests that both sides know, since there was a connection.
+        #: The highest request version that both sides support, valid after the first connection.
         self.version = self.api.versions[0]
-        #: Why the connection was lost or refused, None since there is one again.
+        #: Why the connection was lost or refused; None after reconnecting.
         self.failure: str | None = None
 
     @property
@@ -127,7 +127,7 @@ class BrokerLink(Generic[A]):
         return self._states.state
 
     def is_ready(self, now_ms: int) -> bool:
-        """Return whether a request may be sent now. Begins to connect if it must."""
+        """Return whether a request may be sent now. Starts connecting if necessary."""
         if now_ms < self._not_before_ms:
             return False
         if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self.settings.max_idle_ms:
@@ -135,14 +135,14 @@ class BrokerLink(Generic[A]):
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
             self._opening = self.brokers.open(self.node, self.on_done)
-        if now_ms >= self._renew_at:  # behind the answers that are in flight
+        if now_ms >= self._renew_at:  # after the responses in flight
             if self.state is _S.IDLE:
                 self._renew()
             return False
         return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self.api.in_flight)
 
     def _renew(self) -> None:
-        """Lend the connection until it is authenticated again."""
+        """Hand the connection over for reauthentication."""
         assert self._opened is not None
         assert self._socket is not None
         self._states.transition_to(_S.RENEWING)
@@ -150,11 +150,11 @@ class BrokerLink(Generic[A]):
         self._opening = self.brokers.authenticate(self._opened, self.on_done)
 
     def note_pause(self, ms: int) -> None:
-        """Take in time that is not counted otherwise: the connection was idle all the same."""
+        """Count a pause that the clock excludes: the connection was idle during it."""
         self._idle_since_ms -= ms
 
     def next_at(self, now_ms: int) -> int | None:
-        """Return when something is to be done though no answer comes, in ms, None if nothing is."""
+        """Return the next time in ms at which advance() is due even without a response; None if there is none."""
         if self.state is _S.WAITING:
             return self._pending[0].deadline_ms
         return self._not_before_ms if self._not_before_ms > now_ms else None
@@ -162,10 +162,10 @@ class BrokerLink(Generic[A]):
     def send(
         self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int, version: int | None = None
     ) -> None:
-        """Send the request that a correlation id makes. If the connection is lost, advance() says so.
+        """Send the request that ``request`` builds from a correlation id. advance() reports a lost connection.
 
-        asked: comes back with the answer, or among what is unanswered. max_wait_ms: how long the broker may wait by
-        itself before it answers. version: of the request; None: the link's.
+        asked: returned with the response, or in ``unanswered``. max_wait_ms: how long the broker may hold the request
+        before responding. version: of the request; None for the link's.
         """
         assert self._socket is not None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
@@ -181,9 +181,9 @@ class BrokerLink(Generic[A]):
             self._lose(error, now_ms)
 
     def advance(self, now_ms: int) -> tuple[Any, A] | None:
-        """Take a connection that was made, or return what was asked and the answer, if one has come.
+        """Take over a finished connection, or return a response that has arrived, with its request's ``asked``.
 
-        Raises StreamsError if no version of the request is supported by both.
+        Raises StreamsError if there is no request version that both sides support.
         """
         if self._opening is not None:
             self._take_opened(self._opening, now_ms)
@@ -241,7 +241,7 @@ class BrokerLink(Generic[A]):
             )
 
     def _watch(self) -> None:
-        """Have the selector wake up for room in the socket too while a request is not sent as a whole."""
+        """Have the selector watch for writability too while part of a request is unsent."""
         assert self._socket is not None
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._socket.has_unsent else 0)
         if events != self._events:
@@ -255,7 +255,7 @@ class BrokerLink(Generic[A]):
             received = self._socket.receive()
             self._watch()
             if received is None:
-                if self._socket.has_received:  # a part of it; the caller may have come late
+                if self._socket.has_received:  # part of a response; the caller may be late
                     self._pending[0] = replace(first, deadline_ms=now_ms + self.settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self.settings.request_timeout_ms} ms")
@@ -289,10 +289,10 @@ class BrokerLink(Generic[A]):
         self._renew_at = math.inf
 
     def close(self) -> None:
-        """Close the connection, or the one that is being made or authenticated."""
+        """Close the connection, including one that is being opened or authenticated."""
         if self._opening is not None:
             self._opening.add_done_callback(_close_opened)
-        if self.state is not _S.RENEWING:  # else the event loop has it, until the future is done or cancelled
+        if self.state is not _S.RENEWING:  # else the event loop owns it until the future is done or cancelled
             self._close_socket()
         elif self._opening is not None and self._socket is not None:
             lent = self._socket

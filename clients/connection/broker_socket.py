@@ -1,4 +1,4 @@
-"""One broker's connection, as requests and answers: a length of four bytes, then as many (Kafka: NetworkReceive)."""
+"""One broker's connection as length-prefixed requests and responses (Kafka: NetworkReceive)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import socket
 import ssl
 from collections import deque
 
-#: What a socket raises when it has nothing yet, or, with TLS, must write or read first.
+#: Raised by a socket that would block, or that needs a TLS read or write first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LENGTH_BYTES = 4
 
 
 class BrokerSocket:
-    """Sends and receives without ever waiting. opened: a connected, authenticated socket, TLS or not, which it owns.
+    """Sends and receives without blocking. opened: a connected, authenticated socket, TLS or not; owned by this object.
 
-    max_bytes: a longer answer is refused.
+    max_bytes: longer responses are rejected.
     """
 
     def __init__(self, opened: socket.socket, max_bytes: int) -> None:
@@ -25,25 +25,25 @@ class BrokerSocket:
         self._length = bytearray()
         self._answer: bytearray | None = None
         self._received = 0
-        #: Whether the last receive() has taken anything.
+        #: Whether the last receive() read any bytes.
         self.has_received = False
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
+        """Return the file descriptor to wait on."""
         return self._socket.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of a request did not fit into the socket; it goes out with the next calls."""
+        """Whether part of a request did not fit into the socket buffer; the next calls send it."""
         return bool(self._unsent)
 
     def send(self, request: bytes) -> None:
-        """Send a request, or a part of it. Raises OSError."""
+        """Send a request, or part of it if the socket is full. Raises OSError."""
         self._unsent.append(memoryview(len(request).to_bytes(_LENGTH_BYTES, "big") + request))
         self.flush()
 
     def flush(self) -> None:
-        """Send what was not sent yet, or a part of it. Raises OSError."""
+        """Send as many unsent bytes as the socket takes. Raises OSError."""
         try:
             while self._unsent:
                 first = self._unsent[0]
@@ -56,7 +56,7 @@ class BrokerSocket:
             return
 
     def receive(self) -> bytearray | None:
-        """Return an answer if it is complete, without its length. Raises OSError if the connection is lost."""
+        """Return a response without its length, None if it is incomplete. Raises OSError if the connection is lost."""
         self.has_received = False
         if self._unsent:
             self.flush()

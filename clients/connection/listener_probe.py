@@ -1,6 +1,6 @@
-"""Whether a listener speaks TLS: a client whose first bytes the broker does not understand cannot tell.
+"""Detects whether a listener speaks TLS; a client with the wrong protocol gets no error that says so.
 
-A broker closes such a connection without a word, or waits for the rest of what it takes for a length.
+The broker closes such a connection without a response, or waits for the rest of a request whose length it misread.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import socket
 import ssl
 import struct
 
-#: For the connection, and for each answer, in seconds: the probe runs where a broker has been silent for long already.
+#: Timeout of the connection and of each response, in seconds; short, since the broker has been silent for long already.
 PROBE_SECONDS = 2.0
 #: Length, api key (ApiVersions), version 0, correlation id, no client id.
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-#: OpenSSL's reasons where the other side's bytes are no TLS at all.
+#: OpenSSL's reasons if the other side does not send TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE")
 
 
 def security_mismatch(bootstrap_servers: str, security_protocol: str) -> str | None:
-    """Return what is wrong with ``security.protocol``, as advice, for the first listener that says; None if none does.
+    """Return advice on a wrong ``security.protocol`` for the first mismatching listener; None if there is none.
 
-    bootstrap_servers: host:port, comma-separated. Waits up to PROBE_SECONDS for each answer of each of them.
+    bootstrap_servers: host:port, comma-separated. Blocks up to PROBE_SECONDS for each response of each listener.
     """
     wants_tls = security_protocol.upper().endswith("SSL")
     sasl = "SASL_" if security_protocol.upper().startswith("SASL") else ""
@@ -36,7 +36,7 @@ def security_mismatch(bootstrap_servers: str, security_protocol: str) -> str | N
 
 
 def _speaks_plainly(host: str, port: int) -> bool:
-    """Return whether the listener answers a request that is not encrypted."""
+    """Return whether the listener answers an unencrypted request."""
     try:
         with socket.create_connection((host, port), PROBE_SECONDS) as plain:
             plain.sendall(_API_VERSIONS)
@@ -47,9 +47,9 @@ def _speaks_plainly(host: str, port: int) -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Return whether the listener begins a TLS handshake, even if it then wants a certificate."""
+    """Return whether the listener starts a TLS handshake, even if it then requires a client certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: what it is, not who
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no data is sent
     try:
         with (
             socket.create_connection((host, port), PROBE_SECONDS) as plain,

@@ -13,18 +13,18 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-#: How long the provider may take, in seconds.
+#: Timeout of a request to the provider, in seconds.
 TIMEOUT_SECONDS = 10.0
-#: When another token is fetched, as a fraction of the lifetime of one.
+#: When a token is renewed, as a fraction of its lifetime.
 RENEWAL = 0.8
-#: How long a token counts as valid if its provider does not say, in seconds (RFC 6749 recommends that it does).
+#: Assumed lifetime of a token without expires_in, in seconds (RFC 6749 recommends that providers send it).
 DEFAULT_LIFETIME_SECONDS = 300.0
 
 
 class OidcTokens:
-    """What ``oauth_cb`` would return, from a token endpoint; it is asked when the last token has almost expired.
+    """A replacement for ``oauth_cb`` that requests a token when the last one has almost expired.
 
-    settings: librdkafka's ``sasl.oauthbearer.`` ones. Any thread may call it; it raises OSError and ValueError.
+    settings: librdkafka's ``sasl.oauthbearer.`` keys. Thread-safe; raises OSError and ValueError.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class OidcTokens:
         self._expires = self._renew_at = 0.0
 
     def __call__(self) -> tuple[str, float, str, Mapping[str, str]]:
-        """Return the token, when it expires (seconds since 1970), no principal, and the extensions."""
+        """Return the token, its expiry time (seconds since 1970), an empty principal, and the extensions."""
         with self._lock:
             if time.time() >= self._renew_at:
                 self._fetch()

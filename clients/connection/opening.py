@@ -1,4 +1,4 @@
-"""Opens a connection to a broker, and authenticates it, on an event loop (Kafka: Selector, SaslClientAuthenticator)."""
+"""Opens and authenticates connections to brokers, on an event loop (Kafka: Selector, SaslClientAuthenticator)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .sasl import Exchange
 from .waiting import in_thread, wait_for_socket
 
 _END = object()
-#: When a session is renewed, as fractions of its lifetime: not all connections at once (Kafka: 85 to 95 %).
+#: When a session is renewed, as fractions of its lifetime, spread out over connections (Kafka: 85 to 95 %).
 RENEWAL = 0.85, 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection that is ready for requests. The caller owns it.
+    """A connection that is ready for requests, owned by the caller.
 
-    versions: the lowest and highest version that the broker speaks, by api key. features: levels of the cluster's
-    finalized features. session_ms: how long it stays authenticated, None indefinitely (KIP-368).
+    versions: the lowest and highest version that the broker supports, by api key. features: levels of the cluster's
+    finalized features. session_ms: how long it stays authenticated; None means no limit (KIP-368).
     """
 
     socket: socket.socket
@@ -39,7 +39,7 @@ class Opened:
     session_ms: int | None = None
 
     def version_of(self, api: Api, version_max: int | None = None) -> int:
-        """Return the highest version of an API that both speak. Raises BrokerError if there is none."""
+        """Return the highest version of an API that both sides support. Raises BrokerError if there is none."""
         least, most = self.versions.get(api.key, (0, -1))
         highest = api.highest if version_max is None else min(api.highest, version_max)
         if max(least, api.lowest) > min(most, highest):
@@ -51,7 +51,7 @@ class Opened:
 
 
 async def open_connection(host: str, port: int, settings: NetworkSettings) -> Opened:
-    """Connect to a broker. Raises UnreachableError, or BrokerError if it does not let this client in."""
+    """Connect to a broker. Raises UnreachableError, or BrokerError if authentication fails."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
             connected = await _connect(host, port)
@@ -67,7 +67,7 @@ async def open_connection(host: str, port: int, settings: NetworkSettings) -> Op
 
 
 async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
-    """Authenticate an open connection again, on which nothing is in flight (KIP-368). Raises as open_connection."""
+    """Reauthenticate an open connection with nothing in flight (KIP-368). Raises as open_connection."""
     try:
         async with asyncio.timeout(settings.setup_timeout_ms / 1000):
             return await _authenticate(_Conversation(opened.socket, settings), opened, settings)
@@ -78,7 +78,7 @@ async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
 
 
 async def _connect(host: str, port: int) -> socket.socket:
-    """Return a connected socket: to the first of the host's addresses that can be connected to."""
+    """Return a socket connected to the first of the host's addresses that accepts a connection."""
     failure: OSError | None = None
     for family, kind, protocol, _, address in await in_thread(
         socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM
@@ -136,7 +136,7 @@ async def _with_tls(connected: socket.socket, host: str, context: ssl.SSLContext
 
 
 class _Conversation:
-    """Requests and answers in turn."""
+    """Requests and responses in turn."""
 
     def __init__(self, ready: socket.socket, settings: NetworkSettings) -> None:
         self._raw = ready
@@ -145,7 +145,7 @@ class _Conversation:
         self._correlation_id = 0
 
     async def exchange(self, request: Request, version: int) -> bytearray:
-        """Send a request in a version, and return the answer's bytes. Raises OSError."""
+        """Send a request in the given version, and return the response's bytes. Raises OSError."""
         self._correlation_id += 1
         self._socket.send(request.encode(version, self._correlation_id, self._client_id))
         while self._socket.has_unsent:
@@ -156,7 +156,7 @@ class _Conversation:
         return answer
 
     async def ask(self, request: Request, version: int) -> Any:
-        """Return a request's answer. Raises OSError, ValueError."""
+        """Send a request and return the decoded response. Raises OSError, ValueError."""
         number, answer = request.api.decode_response(await self.exchange(request, version), version)
         if number != self._correlation_id:
             raise ConnectionError(f"answer {number} to request {self._correlation_id}")
@@ -168,7 +168,7 @@ async def _with_versions(conversation: _Conversation, opened: Opened) -> Opened:
     while True:
         data = await conversation.exchange(api_versions(), version)
         if int.from_bytes(data[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION and version:
-            _, answer = API_VERSIONS.decode_response(data, 0)  # which says what the broker knows instead (KIP-511)
+            _, answer = API_VERSIONS.decode_response(data, 0)  # lists the versions that the broker supports (KIP-511)
             known = {each.api_key: each.max_version for each in answer.api_keys}
             version = min(known.get(API_VERSIONS.key, 0), version - 1)
             continue
@@ -207,7 +207,7 @@ async def _authenticate(conversation: _Conversation, opened: Opened, settings: N
 
 
 def _next(exchange: Exchange, answer: bytes | None) -> Any:
-    """Return what the client says next, _END if it has no more to say."""
+    """Return the client's next message, _END after the last one."""
     try:
         return next(exchange) if answer is None else exchange.send(answer)
     except StopIteration:

@@ -1,6 +1,6 @@
-"""SASL mechanisms (RFC 4422): each is a generator that yields what the client says and is sent what the broker says.
+"""SASL mechanisms (RFC 4422): each is a generator that yields the client's messages and is sent the broker's.
 
-A step may take long: a callback that asks for a token, or a key that is derived. So none runs on an event loop.
+A step may be slow (a callback that requests a token, a key derivation), so it must not run on an event loop.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from ..errors import BrokerError, ErrorCode
 
-#: What a client says, the first thing unasked; what the broker says to each. It returns when the client has no more to
-#: say, and raises BrokerError if the broker must not be trusted or there are no credentials.
+#: Yields the client's messages, starting with the first; is sent the broker's reply to each. Returns after the client's
+#: last message; raises BrokerError if the broker must not be trusted or there are no credentials.
 Exchange = Generator[bytes, bytes, None]
 #: Makes an exchange with the broker on this host.
 Mechanism = Callable[[str], Exchange]
 
-#: Behind GSSAPI's own messages: no security layer (TLS is that), and no limit for messages in one (RFC 4752).
+#: Sent after GSSAPI's own messages: no security layer (TLS provides it), no maximum message size (RFC 4752).
 _NO_SECURITY_LAYER = b"\1\0\0\0"
 
 
@@ -33,7 +33,7 @@ def scram(name: str, username: str, password: str) -> Mechanism:
     """SCRAM-SHA-256 or SCRAM-SHA-512 (RFC 5802, RFC 7677)."""
 
     def exchange(host: str) -> Exchange:
-        from scramp import ScramClient, ScramException  # takes 20 ms, and few need it
+        from scramp import ScramClient, ScramException  # the import takes 20 ms and is rarely needed
 
         client = ScramClient([name], username, password)
         try:
@@ -46,9 +46,9 @@ def scram(name: str, username: str, password: str) -> Mechanism:
 
 
 def oauthbearer(fetch_token: Callable[[], tuple[Any, ...]]) -> Mechanism:
-    """OAUTHBEARER (RFC 7628, KIP-255). fetch_token: returns the token first, and perhaps a dict of extensions fourth.
+    """OAUTHBEARER (RFC 7628, KIP-255). fetch_token: returns the token first and optionally a dict of extensions fourth.
 
-    That is what librdkafka's oauth_cb returns: token, expiry time, principal, extensions.
+    librdkafka's oauth_cb returns the same: token, expiry time, principal, extensions.
     """
 
     def exchange(host: str) -> Exchange:
@@ -59,7 +59,7 @@ def oauthbearer(fetch_token: Callable[[], tuple[Any, ...]]) -> Mechanism:
         extensions: Mapping[str, str] = (rest[2] if len(rest) > 2 else None) or {}
         pairs = "".join(f"{name}={value}\1" for name, value in extensions.items())
         failure = yield f"n,,\1auth=Bearer {token}\1{pairs}\1".encode()
-        if failure:  # the broker says why, and refuses after another message (RFC 7628, 3.2.3)
+        if failure:  # the broker sends the reason, and rejects after another message (RFC 7628, 3.2.3)
             yield b"\1"
             raise _refused(f"OAUTHBEARER: {failure.decode(errors='replace')}")
 

@@ -1,7 +1,7 @@
-"""TLS and SASL for both clients: the keys are librdkafka's, here they are translated for connections of our own.
+"""TLS and SASL for both clients: translates librdkafka's keys for Penstock's own connections.
 
-One table says what each ``ssl.*`` and ``sasl.*`` key becomes. A key that is not in it is refused: to drop one silently
-could open a connection that is less safe than its user believes.
+A table lists the supported ``ssl.*`` and ``sasl.*`` keys. All others are rejected: silently ignoring one could open a
+connection that is less secure than the user expects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.topology.errors import ConfigError
 from . import sasl
 from .oidc import OidcTokens
 
-#: Keys that only one of the two clients needs to know, or that are read below by their names.
+#: Keys that only one of the two clients uses, or that are read below by name.
 _KNOWN = frozenset(
     (
         "security.protocol",
@@ -27,7 +27,7 @@ _KNOWN = frozenset(
         "sasl.username",
         "sasl.password",
         "sasl.kerberos.service.name",
-        # librdkafka runs kinit with these, and ours take the ticket from the cache that kinit fills.
+        # librdkafka runs kinit with these; Penstock's connections use the ticket cache that kinit fills.
         "sasl.kerberos.principal",
         "sasl.kerberos.keytab",
         "sasl.kerberos.kinit.cmd",
@@ -55,7 +55,7 @@ _KNOWN = frozenset(
     )
 )
 
-#: Keys that others would expect to work, and what to do instead.
+#: Keys that a user may expect to work, and the alternative to each.
 _REFUSED: Mapping[str, str] = {
     "ssl.keystore.": "use PEM files: ssl.certificate.location and ssl.key.location (openssl pkcs12 converts them)",
     "ssl.truststore.": "use a PEM file: ssl.ca.location",
@@ -73,19 +73,19 @@ _REFUSED: Mapping[str, str] = {
     "sasl.client.callback.handler.class": "use oauth_cb for OAUTHBEARER",
 }
 
-#: What the method oidc needs.
+#: Required keys of sasl.oauthbearer.method=oidc.
 _OIDC = ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def is_security_key(name: str) -> bool:
-    """Return True for keys of TLS and SASL."""
+    """Return True for TLS and SASL keys."""
     return name.startswith(("ssl.", "sasl.")) or name in _KNOWN
 
 
 def check_security_keys(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a TLS or SASL key that not both clients understand."""
+    """Raise ConfigError for a TLS or SASL key that is not supported by both clients."""
     for name in settings:
         if is_security_key(name) and name not in _KNOWN:
             advice = next((advice for start, advice in _REFUSED.items() if name.startswith(start)), None)
@@ -105,7 +105,7 @@ PLAINTEXT = Security()
 
 
 def security(settings: Mapping[str, Any]) -> Security:
-    """Return what librdkafka's security settings mean; raises ConfigError."""
+    """Return the Security of librdkafka's settings; raises ConfigError."""
     check_security_keys(settings)
     protocol = str(settings.get("security.protocol") or "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
@@ -145,7 +145,7 @@ def _require(settings: Mapping[str, Any], mechanism: str, keys: Sequence[str]) -
 
 
 def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return Python's TLS settings for librdkafka's; raises ConfigError for files or texts that OpenSSL refuses."""
+    """Return the SSLContext of librdkafka's settings; raises ConfigError for files or values that OpenSSL rejects."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.get("ssl.endpoint.identification.algorithm", "https") == "none":

@@ -1,4 +1,4 @@
-"""What an event loop waits for: a socket, or a function that blocks."""
+"""Awaitables for an event loop: a socket that becomes ready, and a blocking function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def wait_for_socket(watched: socket.socket, writable: bool) -> None:
-    """Return when a socket can be read, or written to."""
+    """Wait until a socket is readable or writable."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)
@@ -25,9 +25,9 @@ async def wait_for_socket(watched: socket.socket, writable: bool) -> None:
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Return what a function that blocks returns, or raise what it raises; it runs on a thread that then ends.
+    """Run a blocking function on a temporary thread; return its result or raise its exception.
 
-    An event loop's own executor would keep its threads, and the process would wait for them when it ends.
+    An event loop's default executor would keep its threads, and the process would wait for them at exit.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()

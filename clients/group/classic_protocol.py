@@ -1,7 +1,7 @@
 """The classic group protocol, on the IO thread (Kafka: AbstractCoordinator and ConsumerCoordinator).
 
-JoinGroup, SyncGroup and the heartbeats; the leader's assignment; what each refusal of the broker means. The stream
-thread calls group_member.py; the two share the events and the Identity, which is replaced as a whole.
+It covers JoinGroup, SyncGroup and heartbeats, the leader's assignment, and the broker's errors. The stream thread calls
+group_member.py; the two share the events and the Identity, which is immutable and replaced as a whole.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .member_state import MEMBER_STATES, MemberState, member_states
 from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
 from .requests import Identity
 
-#: So many heartbeats after a join come at the eager interval: 10 s with the default one.
+#: The number of heartbeats after a join that are sent at the eager interval: 10 s with the default.
 EAGER_BEATS = 33
 
-#: What a reader can do about errors that end a membership.
+#: Advice for errors that end a membership.
 _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
         "The group has members of another kind: another program uses this application.id as its group.id, or the group "
@@ -38,9 +38,9 @@ _ADVICE: Mapping[ErrorCode, str] = {
 
 
 class ClassicProtocol(GroupProtocol):
-    """One member. All coroutines run on the IO thread. assign: the leader's decision."""
+    """One member. All coroutines run on the IO thread. assign: the leader's assignor."""
 
-    offset_commit_version = 8  # a later one does not tell a stale generation from a group that is gone
+    offset_commit_version = 8  # later versions do not distinguish a stale generation from a deleted group
     overtaken = ErrorCode.REBALANCE_IN_PROGRESS
 
     def __init__(self, parts: ProtocolParts, assign: Assign) -> None:
@@ -54,7 +54,7 @@ class ClassicProtocol(GroupProtocol):
 
     @property
     def identity(self) -> Identity:
-        """Who the member is to its coordinator."""
+        """The member's identity at the coordinator."""
         return self._identity
 
     @property
@@ -67,8 +67,8 @@ class ClassicProtocol(GroupProtocol):
     async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
         """Join until there is an Assigned, Lost or Fatal event.
 
-        losses_seen: how many Lost events the caller knew of. A subscription made without knowing of the last one names
-        tasks that others own by now, so it is not sent; the caller finds Lost in its next poll and joins again.
+        losses_seen: number of Lost events the caller had seen. A subscription from before the last one contains tasks
+        that other members may own by now, so it is not sent; the caller gets Lost from its next poll and rejoins.
         """
         if losses_seen != self._losses or self.state is MemberState.FATAL:
             return
@@ -77,14 +77,14 @@ class ClassicProtocol(GroupProtocol):
             envelope = requests.encode_subscription(subscription, self.identity.generation)
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
-        except TaskAssignmentError as error:  # this member cannot lead: the others are not to wait for it
+        except TaskAssignmentError as error:  # this member cannot lead: leave, so that the others do not wait for it
             await self.leave(str(error))
             self.fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
             self.fail(error)
 
     async def _join_once(self, envelope: bytes, reason: str) -> bool:
-        """Return True if the join has ended, with an event; False to try again."""
+        """Return True if the join has ended with an event, False to retry."""
         joined = None
         try:
             joined = await self._join_group(envelope, reason)
@@ -138,13 +138,13 @@ class ClassicProtocol(GroupProtocol):
 
     @property
     def _rebalance_timeout_ms(self) -> int:
-        """JoinGroup and SyncGroup are answered when all members have come: up to the rebalance timeout, and a bit."""
+        """The timeout of JoinGroup and SyncGroup, which block until all members have joined, plus a margin."""
         return max(self._network.request_timeout_ms, self._config.max_poll_interval_ms + 5_000)
 
     async def _lead(self, joined: Any) -> dict[str, bytes]:
         members = requests.decode_subscriptions(joined.members)
         self._log.info("Leading generation %d of %d members", joined.generation_id, len(members))
-        assignments = await self._connection.run(self._assign, members)  # it asks the brokers itself
+        assignments = await self._connection.run(self._assign, members)  # it queries the brokers itself
         if assignments.keys() != members.keys():
             raise StreamsError(f"The assignor served {sorted(assignments)}, the members are {sorted(members)}.")
         return {member: requests.encode_assignment(assignment) for member, assignment in assignments.items()}
@@ -157,19 +157,19 @@ class ClassicProtocol(GroupProtocol):
         return requests.decode_assignment(self.identity.generation, response.assignment)
 
     def _evicted(self, error: BrokerError) -> bool:
-        if self.identity.generation >= 0:  # it may hold tasks
+        if self.identity.generation >= 0:  # it may own tasks
             self._lose(error)
             return True
-        self._identity = Identity()  # a member id that was never used has expired; nothing is lost with it
+        self._identity = Identity()  # an unused member id has expired; it owned nothing
         return False
 
     # Staying
 
     async def heartbeat_loop(self) -> None:
-        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection.
+        """Send heartbeats while a member, and monitor the stream thread's polls; ends with the connection.
 
-        For a while after a join heartbeats are more frequent, because rebalances seldom come alone: the other threads
-        of a host that starts join a little later, and a member learns of it by its next heartbeat only.
+        Heartbeats are more frequent for a while after a join, because rebalances often follow each other: the other
+        threads of a starting host join slightly later, and a member learns of it only from its next heartbeat.
         """
         interval_ms = self._config.heartbeat_interval_ms
         step_ms = min(self._config.eager_heartbeat_interval_ms, interval_ms)
@@ -188,7 +188,7 @@ class ClassicProtocol(GroupProtocol):
             self.fail(error)
 
     async def _heartbeat(self) -> bool:
-        """Return False to try again soon."""
+        """Send a heartbeat; return False to retry soon."""
         if reason := self.too_slow():
             await self._give_up_slow_thread(reason)
             return True
@@ -211,7 +211,7 @@ class ClassicProtocol(GroupProtocol):
         return True
 
     async def _give_up_slow_thread(self, reason: str) -> None:
-        """Leave, so that others take over. A static member keeps its place until the session ends."""
+        """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
         if self._config.instance_id is None:
             await self.leave(reason)
@@ -235,14 +235,14 @@ class ClassicProtocol(GroupProtocol):
         self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {why}"))
 
     def fail(self, error: Exception) -> None:
-        """End the membership for good and say so."""
+        """End the membership permanently and emit Fatal."""
         if self.state is not MemberState.FATAL:
             self._machine.transition_to(MemberState.FATAL)
             self._identity = Identity()
             self._emit(Fatal(self.translate(error)))
 
     def translate(self, error: Exception) -> StreamsError:
-        """Return what a reader can do something with."""
+        """Return an error with advice for the reader."""
         if isinstance(error, StreamsError):
             return error
         group, instance = self._config.group_id, self._config.instance_id
@@ -260,7 +260,7 @@ class ClassicProtocol(GroupProtocol):
         return translated
 
     async def leave(self, reason: str) -> None:
-        """Leave the group, if it knows this member; a failure is only logged: the session timeout does the same."""
+        """Leave the group if it knows this member; failures are only logged, since the session timeout follows."""
         if not self.identity.member_id:
             return
         request = requests.leave_group(self._config, self.identity.member_id, reason)
@@ -273,21 +273,21 @@ class ClassicProtocol(GroupProtocol):
             self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
 
     async def end(self, leave: bool) -> None:
-        """Leave if told so."""
+        """Leave if requested."""
         if leave:
             await self.leave("the stream thread was closed")
 
     # Offsets
 
     def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
-        """Take note of a commit that the group's rebalance has overtaken."""
+        """Handle a commit that was rejected because of a rebalance or an eviction."""
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rebalance()
         elif identity == self.identity and self.state in MEMBER_STATES:
             self._lose(error)
 
     def require_member(self) -> None:
-        """Raise also while joining: in the middle of a rebalance the group takes no commit."""
+        """Raise also while joining: the group accepts no commit during a rebalance."""
         super().require_member()
         if self.state is MemberState.JOINING:
             raise self.retriable("the group is rebalancing")

@@ -1,4 +1,4 @@
-"""Requests to a group's coordinator: where it is, how long it has not answered, and what an answer means."""
+"""Requests to a group's coordinator: discovery, unavailability, and error codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..network_settings import NetworkSettings
 from ..protocol.schema import Api, Request
 from .requests import GroupMemberConfig
 
-#: Between two warnings about a coordinator that cannot be reached.
+#: Interval of the warnings about an unreachable coordinator.
 WARNING_INTERVAL_MS = 5_000
 
 #: The purposes of the two connections.
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class GroupCoordinator:
     """The coordinator of one group, over two connections; all methods run on the IO thread.
 
-    The broker answers a connection in order. So JoinGroup, SyncGroup and Heartbeat have one to themselves
-    (``membership``), and a commit or a LeaveGroup, which must not wait until a rebalance ends, takes ``offsets``.
+    A broker answers the requests of a connection in order. So JoinGroup, SyncGroup and Heartbeat use a separate one
+    (``membership``); commits and LeaveGroup, which must not wait for the end of a rebalance, use ``offsets``.
     """
 
     config: GroupMemberConfig
@@ -51,9 +51,9 @@ class GroupCoordinator:
         self._address: Address | None = None
         self._unreachable_since: int | None = None
         self._warned_at = 0
-        #: Whether the connection broke, or the coordinator moved, since its last answer without an error.
+        #: Whether the connection broke or the coordinator moved since the last response without an error.
         self._lost_touch = False
-        #: Until when it may still have to find its way back, as a broker does that was killed.
+        #: Until when the coordinator may still be recovering, such as a broker after a crash.
         self._recovering_until_ms = 0
 
     async def membership(self, request: Request, timeout_ms: float) -> Any:
@@ -61,7 +61,7 @@ class GroupCoordinator:
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _MEMBERSHIP))
 
     async def version(self, api: Api) -> int:
-        """Return in which version the first connection sends requests; raises as ``membership`` does."""
+        """Return the request version of the first connection; raises as ``membership`` does."""
         return await self._use(lambda address: self.connection.version(address, api, _MEMBERSHIP))
 
     async def offsets(self, request: Request, timeout_ms: float | None = None) -> Any:
@@ -81,19 +81,19 @@ class GroupCoordinator:
     async def _find(self) -> Address:
         try:
             return await self.connection.find_coordinator(CoordinatorKind.GROUP, self.config.group_id)
-        except RetriableBrokerError as error:  # the offsets topic is just being made
+        except RetriableBrokerError as error:  # the offsets topic is being created
             raise UnreachableError(f"no coordinator yet ({error.code.name})") from error
 
     def check(self, code: int, message: str | None = None) -> None:
-        """Take note of an answer's error code, 0 being none; raises BrokerError for any other."""
+        """Handle a response's error code; raises BrokerError unless it is 0."""
         now = self.clock.monotonic_ms()
         if not code and self._lost_touch:
             self._lost_touch = False
             self._recovering_until_ms = now + self.config.session_timeout_ms
         elif code == ErrorCode.FENCED_INSTANCE_ID and (self._lost_touch or now < self._recovering_until_ms):
-            # A broker that crashes in the middle of a rebalance forgets which member id it gave to a static member
-            # last, and holds an earlier one of this slot for the right one; it may say so only after it has answered
-            # for a moment. If it was another process after all, that one is fenced by the new join, and told so.
+            # A broker that crashes during a rebalance loses the latest member id of a static member, and considers an
+            # earlier one of this slot the current one. It may report this only after some successful responses. If
+            # another process really had replaced this one, the new join fences it, and that process gets the error.
             self.log.warning(
                 "The group's coordinator, unreachable a moment ago, knows another member of group.instance.id=%s; "
                 "joining again.",
@@ -101,7 +101,7 @@ class GroupCoordinator:
             )
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         found = ErrorCode(code)
-        # It has moved, or is about to: a coordinator that cannot write says that the time is up.
+        # It has moved, or is about to: a coordinator that cannot write answers REQUEST_TIMED_OUT.
         if found.kind is Kind.MOVED or found is ErrorCode.REQUEST_TIMED_OUT:
             self._lost(found.name)
         elif self._unreachable_since is not None:

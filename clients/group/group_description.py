@@ -1,8 +1,8 @@
-"""What a coordinator reports about a group: its members, and the bytes that they have joined with.
+"""A group's description by its coordinator.
 
-Classic groups answer DescribeGroups, with the bytes that each member joined with; streams groups answer
-StreamsGroupDescribe, with the topics of the topology that the broker knows (KIP-1071). Consumer groups (KIP-848), of
-programs that are no Kafka Streams application, answer ConsumerGroupDescribe.
+Classic groups are described by DescribeGroups, with the bytes that each member joined with; streams groups by
+StreamsGroupDescribe, with the topology's topics as known to the broker (KIP-1071). Consumer groups (KIP-848), of
+programs other than Kafka Streams applications, are described by ConsumerGroupDescribe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 NO_TASKS = Tasks()
 
-#: States of a group without members; DEAD: there is no such group.
+#: States of a group without members; DEAD: the group does not exist.
 WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 
 
@@ -34,8 +34,8 @@ WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 class GroupMemberDescription:
     """One member. instance_id: its group.instance.id, None if it is dynamic.
 
-    subscription, assignment: of a member of a classic group, None if they do not have the form of a consumer's, as of
-    one that is just joining. tasks: of a member of a streams group.
+    subscription, assignment: of a member of a classic group, None if they cannot be decoded, e.g. while it joins.
+    tasks: of a member of a streams group.
     """
 
     client_id: str
@@ -48,9 +48,9 @@ class GroupMemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. state: in capitals, as Kafka names it. protocol: "classic", "streams", "consumer", "" if there is none.
+    """A group. state: Kafka's name in capitals. protocol: "classic", "streams", "consumer", or "" without a group.
 
-    topics: of a streams group, each sub-topology's "sources", "changelogs" and "repartitions"; None of a classic one.
+    topics: of a streams group: each sub-topology's "sources", "changelogs" and "repartitions"; else None.
     """
 
     state: str
@@ -60,14 +60,14 @@ class GroupDescription:
 
     @property
     def has_members(self) -> bool:
-        """Whether anybody is in it."""
+        """Whether the group has members."""
         return self.state not in WITHOUT_MEMBERS
 
 
 async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[int], None]) -> GroupDescription:
-    """Ask the coordinator, again and again as ``offsets`` does; check: raises what an error code means.
+    """Request the description, with retries as ``offsets`` does; check: raises the exception of an error code.
 
-    Raises UnreachableError or BrokerError, the last one when the time is up.
+    Raises the last UnreachableError or retriable BrokerError after the timeout, other BrokerErrors immediately.
     """
     kinds: tuple[tuple[Callable[[], Request], Callable[..., GroupDescription | None]], ...] = (
         (lambda: DESCRIBE_GROUPS(groups=[group_id]), _classic_group),
@@ -80,7 +80,7 @@ async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[
         except BrokerError as error:
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
-            continue  # brokers without groups of this kind have none
+            continue  # the broker does not support groups of this kind
         if found is not None:
             return found
     return GroupDescription("DEAD")
@@ -132,7 +132,7 @@ def _classic_member(member: Any) -> GroupMemberDescription:
 def _read(decode: Callable[[], T]) -> T | None:
     try:
         return decode()
-    except StreamsError:  # another program's, or of a member that is just joining
+    except StreamsError:  # from another program, or from a member that is joining
         return None
 
 

@@ -1,4 +1,4 @@
-"""A group member as the stream thread calls it, whichever protocol runs behind it on the IO thread."""
+"""A group member's interface to the stream thread, for both protocols, which run on the IO thread."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class ProtocolMember:
-    """Implements GroupMembership; see there for what each call does.
+    """Implements GroupMembership; see there for each method.
 
-    network: how to reach the brokers; make_protocol: what runs on the IO thread; connect: makes the connections, a
-    simulation's are not real. Nothing is sent before the first join, commit or fetch.
+    network: connection settings; make_protocol: creates the protocol that runs on the IO thread; connect: creates the
+    connections, simulated ones in a simulation. Nothing is sent before the first join, commit or fetch.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class ProtocolMember:
         self._connection.submit(self._standstill.watch, self._connection.sleep)
 
     def poll(self) -> list[Event]:
-        """Return the events since the last call; the sign of life for max.poll.interval.ms."""
+        """Return the events since the last call; also the liveness signal for max.poll.interval.ms."""
         self._last_poll_ms = self._clock.monotonic_ms()
         events: list[Event] = []
         while not self._events.empty():
             event = self._events.get()
-            if not (self.join_pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
+            if not (self.join_pending and isinstance(event, Rebalance)):  # the pending join already covers it
                 events.append(event)
             if isinstance(event, Assigned | Lost | Fatal):
                 self.join_pending = False
-                self._questions.clear()  # others may have committed since: what comes now is old
+                self._questions.clear()  # other members may have committed since: pending answers are outdated
             self._losses_seen += isinstance(event, Lost)
             self._dead |= isinstance(event, Fatal)
         return events or self._io_thread_death()
@@ -99,12 +99,12 @@ class ProtocolMember:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether others may own the tasks of this member by now."""
+        """Whether other members may own this member's tasks by now."""
         return self._standstill.in_doubt
 
     @property
     def member_id(self) -> str:
-        """The broker's name of this member, empty before it has one."""
+        """The member id at the broker, empty before it has one."""
         return self._protocol.identity.member_id
 
     def join(self, subscription: MemberSubscription, reason: str = "") -> None:
@@ -131,7 +131,7 @@ class ProtocolMember:
         self._wait(asked)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Committed:
-        """Return the committed offsets. While an earlier question waits for its answer, no other one is waited for."""
+        """Return the committed offsets. Does not block while an earlier request is unanswered."""
         wanted = frozenset(partitions)
         busy = any(not question.done() for question in self._questions.values())
         if wanted not in self._questions:
@@ -152,7 +152,7 @@ class ProtocolMember:
         return found
 
     def _wait(self, future: Future[T]) -> T:
-        # Every operation has its own deadline on the IO thread; this one is for an IO thread that hangs or died.
+        # Every operation has its own deadline on the IO thread; this one covers an IO thread that hangs or has died.
         seconds = (self._config.api_timeout_ms + self._network.request_timeout_ms) / 1000
         try:
             return future.result(seconds)
@@ -171,7 +171,7 @@ class ProtocolMember:
         return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
     def close(self, leave: bool) -> None:
-        """End the membership and the connections; a second call does nothing."""
+        """End the membership and close the connections; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -187,7 +187,7 @@ class ProtocolMember:
 class GroupMember(ProtocolMember):
     """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-    assign: the leader's decision; it runs on a separate thread.
+    assign: computes the assignment if this member is the leader; runs on a separate thread.
     """
 
     def __init__(
@@ -204,11 +204,11 @@ class GroupMember(ProtocolMember):
 class StreamsGroupMember(ProtocolMember):
     """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
 
-    To the stream thread it is as a classic group: thread translates its bytes to and from a streams group's.
-    Session timeout, heartbeat interval and number of standby tasks are not set here but on the broker, for the group
+    To the stream thread it looks like a classic group; ``thread`` converts between the two encodings.
+    Session timeout, heartbeat interval and number of standby tasks are group configs on the broker, not set here
     (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
 
-    network: how to reach the brokers; rack_id: client.rack.
+    network: connection settings; rack_id: client.rack.
     """
 
     def __init__(
@@ -227,8 +227,8 @@ class StreamsGroupMember(ProtocolMember):
         super().__init__(config, network, clock, make_protocol)
 
     def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
-        """Report the positions of standby and warm-up tasks: sums over their changelogs, and over the changelogs' ends.
+        """Report standby and warm-up tasks' positions and end offsets, each summed over the task's changelogs.
 
-        The coordinator hears of it at its own interval, and as soon as a warm-up task has caught up. Never blocks.
+        They are sent at the coordinator's interval, and as soon as a warm-up task has caught up. Never blocks.
         """
         self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))

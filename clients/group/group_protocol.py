@@ -1,6 +1,6 @@
-"""What both protocols of a group member share: how they commit and read offsets, and how they fail.
+"""The common base of both group protocols: committing and reading offsets, and failing.
 
-classic_protocol.py and streams_protocol.py are the two.
+classic_protocol.py and streams_protocol.py implement it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
 
-#: Leaving is a courtesy: after this many ms it is left to the session timeout.
+#: Leaving is optional: after this timeout, in ms, the session timeout takes effect instead.
 LEAVE_TIMEOUT_MS = 3_000
 
 
 def evicts(error: BrokerError) -> bool:
-    """Return whether the group continues without this member, which may join it again.
+    """Return whether the group has removed this member, which may then rejoin.
 
-    It may not if another one has its ``group.instance.id``: the two would throw each other out in turn.
+    False if another member has its ``group.instance.id``: the two would fence each other in turn.
     """
     return error.kind is Kind.EVICTED and error.code is not ErrorCode.FENCED_INSTANCE_ID
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolParts:
-    """What a protocol works with. emit: takes an event; ms_since_poll: how long ago the stream thread polled."""
+    """Dependencies of a protocol. emit: called with events; ms_since_poll: the time since the stream thread polled."""
 
     config: GroupMemberConfig
     connection: Cluster
@@ -56,7 +56,7 @@ class GroupProtocol(ABC):
 
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
-    #: The answer to a commit that says that the group has moved on, which by itself does not end this membership.
+    #: The error of a commit with an outdated generation or epoch, which alone does not end this membership.
     overtaken: ClassVar[ErrorCode]
 
     def __init__(self, parts: ProtocolParts) -> None:
@@ -74,34 +74,34 @@ class GroupProtocol(ABC):
     @property
     @abstractmethod
     def identity(self) -> Identity:
-        """Who the member is now; may be read by the stream thread."""
+        """The member's current identity; the stream thread may read it."""
 
     @abstractmethod
     async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
-        """Join, or make the group rebalance; an event follows. losses_seen: how many Lost events the caller knew of."""
+        """Join, or make the group rebalance; an event follows. losses_seen: Lost events seen by the caller."""
 
     @abstractmethod
     async def heartbeat_loop(self) -> None:
-        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection."""
+        """Send heartbeats while a member, and monitor the stream thread's polls; ends with the connection."""
 
     @abstractmethod
     async def end(self, leave: bool) -> None:
-        """Say goodbye where that is due; see GroupMembership.close."""
+        """Leave the group if necessary; see GroupMembership.close."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """End the membership for good and say so."""
+        """End the membership permanently and emit Fatal."""
 
     @abstractmethod
     def translate(self, error: Exception) -> StreamsError:
-        """Return what a reader can do something with."""
+        """Return an error with advice for the reader."""
 
     @abstractmethod
     def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
-        """Take note of a commit that the group has overtaken; identity: with which the commit was sent."""
+        """Handle a rejected commit with an outdated identity; identity: the one that the commit was sent with."""
 
     def too_slow(self) -> str | None:
-        """Return what is wrong when the stream thread has not polled for too long (KIP-62), None if it has."""
+        """Return an error text if max.poll.interval.ms is exceeded (KIP-62), None if it is not."""
         ms = self._ms_since_poll()
         if ms <= self._config.max_poll_interval_ms:
             return None
@@ -111,7 +111,7 @@ class GroupProtocol(ABC):
         )
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit; see GroupMembership.commit for what is raised."""
+        """Commit; raises as GroupMembership.commit."""
         self.require_member()
         identity = self.identity
         try:
@@ -129,15 +129,15 @@ class GroupProtocol(ABC):
             raise self.translate(error) from error
 
     def require_member(self) -> None:
-        """Raise unless the group counts on this member.
+        """Raise TaskMigratedError unless this is a member.
 
-        Without a generation the broker would take the commit for one of a program that needs no group.
+        Without a generation the broker would accept the commit as one from outside of the group protocol.
         """
         if self.identity.generation < 0:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
 
     def retriable(self, why: str, kind: type[RetriableCommitError] = RetriableCommitError) -> RetriableCommitError:
-        """Return the error of a commit that may be tried again."""
+        """Return the error of a commit that may be retried."""
         return kind(f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later.")
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -9,7 +9,7 @@ from ..state_machine import StateMachine, Transitions
 
 
 class MemberState(Enum):
-    """Where a member stands with its group.
+    """The state of a member in its group.
 
     ::
 
@@ -20,8 +20,8 @@ class MemberState(Enum):
         LOST ------> JOINING, FATAL
         FATAL ----->
 
-    - STABLE to JOINING: a rebalance that this member asks for (a probing one, or after it released tasks).
-    - JOINING to LOST: the group had continued without the member when it came to join.
+    - STABLE to JOINING: a rebalance that this member requests (a probing one, or after it released tasks).
+    - JOINING to LOST: the group had already removed the member.
     """
 
     UNJOINED = "UNJOINED"
@@ -43,7 +43,7 @@ MEMBER_TRANSITIONS: Transitions[MemberState] = {
     _S.FATAL: (),
 }
 
-#: In these the group counts on the member: it heartbeats and may commit.
+#: The states in which the member heartbeats and may commit.
 MEMBER_STATES = frozenset({_S.STABLE, _S.REBALANCE})
 
 

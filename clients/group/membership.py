@@ -1,9 +1,9 @@
-"""What a stream thread sees of its group: the interface, its events and its errors.
+"""A stream thread's view of its group: the interface, its events and its errors.
 
-group_member.py implements it with the classic protocol (JoinGroup/SyncGroup) and with that of streams groups
+group_member.py implements it with the classic protocol (JoinGroup/SyncGroup) and with the streams group protocol
 (KIP-1071).
 
-A thread's use of it, all from one thread, nothing of it blocks unless it says so:
+How a thread uses it (single-threaded; no call blocks unless documented):
 
     member.join(subscription)
     every loop: for event in member.poll(): …
@@ -14,7 +14,7 @@ A thread's use of it, all from one thread, nothing of it blocks unless it says s
     member.commit(offsets) …
     member.close(leave=True)
 
-The group sees a join with unchanged user data as no change at all, so user data holds a field that differs each time.
+The group ignores a join with unchanged user data, so user data contains a field that differs each time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """The group rebalances: finish the batch, commit, then join again."""
+    """The group is rebalancing: finish the batch, commit, then join again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """This member's part. active: partitions of its active tasks, as group tools show them."""
+    """This member's assignment. active: partitions of its active tasks, as group tools show them."""
 
     generation: int
     user_data: bytes
@@ -46,14 +46,14 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not a member any more: the tasks may belong to others by now. Close them dirty, without a commit, then join."""
+    """No longer a member: other members may own the tasks. Close them dirty, without a commit, then join."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """This member can never work again; raise the error."""
+    """This member has failed permanently; raise the error."""
 
     error: StreamsError
 
@@ -62,10 +62,10 @@ Event = Rebalance | Assigned | Lost | Fatal
 
 
 class MemberSubscription(NamedTuple):
-    """What one member joins with.
+    """The subscription of one member.
 
-    topics: everything the application reads, else the broker expires offsets of the others. owned: partitions of its
-    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader sees it,
+    topics: all topics that the application reads; the broker expires committed offsets of any others. owned: partitions
+    of its active tasks; rack: client.rack, empty if unset. instance_id: its group.instance.id as the leader sees it,
     None if it is dynamic.
     """
 
@@ -77,92 +77,92 @@ class MemberSubscription(NamedTuple):
 
 
 class MemberAssignment(NamedTuple):
-    """What the leader sends to one member. active: partitions of its active tasks, for group tools."""
+    """The leader's assignment for one member. active: partitions of its active tasks, for group tools."""
 
     active: Collection[TopicPartition]
     user_data: bytes
 
 
-#: The leader's decision: member id -> subscription to member id -> assignment. It may ask the brokers, and take long.
+#: The leader's assignor: from subscriptions to assignments, by member id. It may query the brokers, and may be slow.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
 
 
 class RetriableCommitError(StreamsError):
-    """Nothing was committed, but the tasks are still this member's: commit again later, after a running rebalance.
+    """Nothing was committed, but this member still owns the tasks: commit again later, after a running rebalance.
 
     Kafka's consumer raises RebalanceInProgressException or TimeoutException here.
     """
 
 
 class CommitTimeoutError(RetriableCommitError):
-    """The brokers did not take the commit in time; with the other retriable errors they have answered."""
+    """The brokers did not accept the commit in time; other retriable errors are responses of a broker."""
 
 
 class FencedInstanceIdError(StreamsError):
     """Another process has joined with this ``group.instance.id`` (FencedInstanceIdException)."""
 
 
-#: Uses the time until a future is done.
+#: Called to do other work until a future is done.
 Meanwhile = Callable[[Future[None]], None]
 
 
 class GroupMembership(Protocol):
-    """One member of a group. Only the thread that made it may call it."""
+    """One member of a group. Only the thread that created it may call it."""
 
     def poll(self) -> list[Event]:
-        """Return what happened since the last call, oldest first; never blocks.
+        """Return the events since the last call, oldest first; never blocks.
 
-        Also the sign of life that ``max.poll.interval.ms`` measures: later than that, the member leaves its group.
+        Also the liveness signal for ``max.poll.interval.ms``: if it is exceeded, the member leaves its group.
         """
 
     @property
     def join_pending(self) -> bool:
-        """True from ``join`` until ``poll`` has returned its Assigned, Lost or Fatal; a second join has to wait."""
+        """True from ``join`` until ``poll`` has returned Assigned, Lost or Fatal; no second join is allowed before."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the process was suspended for so long that others may own the tasks, until the group has answered.
+        """Whether other members may own the tasks after a long suspension of the process, until the group responds.
 
-        Till then nothing may be written; see standstill.py.
+        Nothing may be written while it is True; see standstill.py.
         """
 
     def join(self, subscription: MemberSubscription, reason: str = "") -> None:
-        """Join the group, or make it rebalance; returns at once, an Assigned event follows.
+        """Join the group, or make it rebalance; returns immediately, an Assigned event follows.
 
         reason: for the broker's log (KIP-800). Raises StreamsError while join_pending.
         """
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
-        """Commit and wait for it.
+        """Commit and wait for the result.
 
-        meanwhile: called with the future that is waited for, may use the time until it is done.
-        Raises RetriableCommitError (try again), TaskMigratedError (not a member any more; a Lost event follows),
-        FencedInstanceIdError, or StreamsError for what the broker refuses for good.
+        meanwhile: called with the awaited future; may do other work until it is done.
+        Raises RetriableCommitError (retry), TaskMigratedError (no longer a member; a Lost event follows),
+        FencedInstanceIdError, or StreamsError if the broker rejects it permanently.
         """
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
-        """Commit without waiting; the future ends as ``commit`` would."""
+        """Commit without waiting; the future has the result or error of ``commit``."""
 
     def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
-        """Wait for what commit_async has returned; arguments and errors are those of ``commit``."""
+        """Wait for a future of commit_async; arguments and errors are those of ``commit``."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset of each partition, None where there is none.
+        """Return the group's committed offset of each partition, None if there is none.
 
-        Waits for it, but only for a moment: then it raises BrokerUnavailableError, and the next call with the same
-        partitions gets the answer that has come meanwhile. Offsets of open transactions are not answered before these
-        end (KIP-447). Raises StreamsError for what the broker refuses.
+        Blocks for a short time only, then raises BrokerUnavailableError; the next call with the same partitions returns
+        the answer if it has arrived meanwhile. Pending transactional offsets delay the answer until their transaction
+        ends (KIP-447). Raises StreamsError if the broker rejects the request.
         """
 
     def group_metadata(self) -> GroupMetadata:
-        """Return what a transaction's offsets need to fence a zombie (KIP-447).
+        """Return the metadata by which a transaction's offset commit fences zombies (KIP-447).
 
-        Raises TaskMigratedError when this is not a member: without a generation the broker would fence nothing.
+        Raises TaskMigratedError if this is not a member: without a generation the broker would not fence.
         """
 
     def close(self, leave: bool) -> None:
-        """End the membership and all connections. Nothing may be called after it.
+        """End the membership and close all connections. No other call is allowed afterwards.
 
-        leave: tell the group, so that others take over at once. A static member that will be replaced under the same
-        ``group.instance.id`` does not leave; its tasks wait for it until the session times out.
+        leave: leave the group, so that other members take over immediately. A static member that will be replaced under
+        the same ``group.instance.id`` does not leave; its tasks stay assigned to it until the session times out.
         """

@@ -1,4 +1,4 @@
-"""Committing and reading the group's offsets, with retries until ``default.api.timeout.ms``; runs on the IO thread."""
+"""Commits and reads the group's offsets on the IO thread, with retries until ``default.api.timeout.ms``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class GroupOffsets:
     ) -> None:
         """Commit; version_max: of the request.
 
-        Raises UnreachableError or BrokerError, the last one when the time is up, or StreamsError.
+        Raises the last UnreachableError or retriable BrokerError after the timeout, other BrokerErrors immediately, or
+        StreamsError.
         """
 
         def check(response: Any) -> None:
@@ -61,18 +62,18 @@ class GroupOffsets:
         return offsets
 
     async def until_deadline(self, request: Callable[[], Request], result: Callable[[Any], T]) -> T:
-        """Send a request until result(response) raises nothing retriable; raises as ``commit`` does."""
+        """Send a request until result(response) raises no retriable error; raises as ``commit`` does."""
         network = self._coordinator.network
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
-        refusal: Exception | None = None  # of the try before
+        refusal: Exception | None = None  # of the previous attempt
         while True:
             timeout_ms = min(network.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
                 return result(await self._coordinator.offsets(request(), timeout_ms))
-            except RetriableError as error:  # raised, with what was wrong, when there is no time for another try
+            except RetriableError as error:  # raised if there is no time for another attempt
                 if self._clock.monotonic_ms() + network.retry_backoff_ms >= deadline:
                     was_cut = isinstance(error, UnreachableError) and timeout_ms < network.request_timeout_ms
-                    if was_cut and refusal is not None:  # it had too little time to meet what the one before it met
+                    if was_cut and refusal is not None:  # the attempt was too short to meet the same error
                         raise refusal from error
                     raise
                 refusal = error
@@ -80,6 +81,6 @@ class GroupOffsets:
 
 
 def _worst(failed: Mapping[TopicPartition, int]) -> int:
-    """Return the code to act on: one that trying again does not change goes before the others."""
+    """Return the code to act on: codes that are not retriable take precedence."""
     final = [code for code in failed.values() if not ErrorCode(code).retriable]
     return (final or list(failed.values()))[0]

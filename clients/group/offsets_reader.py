@@ -1,7 +1,7 @@
-"""Reads a group's committed offsets and members, for callers that are not members of it or must not ask one.
+"""Reads a group's committed offsets and members, for callers other than the group's members.
 
-Neither of librdkafka's ways is usable (2.16): AdminClient.list_consumer_group_offsets follows a null pointer when the
-coordinator answers that it is loading or has moved, and Consumer.committed reads the metadata past its end.
+librdkafka 2.16 cannot be used: AdminClient.list_consumer_group_offsets dereferences a null pointer if the coordinator
+is loading or has moved, and Consumer.committed reads past the end of the metadata.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class GroupOffsetsReader:
-    """Asks a group's coordinator over its own connection, which the first request opens.
+    """Sends requests to a group's coordinator over its own connection, which is opened on first use.
 
-    network: how to reach the brokers. timeout_ms: for one question, tries included. Only one thread may use it.
+    network: connection settings. timeout_ms: of one call, including retries. Not thread-safe.
     """
 
     group_id: str
@@ -46,10 +46,10 @@ class GroupOffsetsReader:
         self._opened: tuple[Cluster, GroupOffsets, GroupCoordinator] | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offset of each partition, None where there is none; waits for it.
+        """Return the committed offset of each partition, None if there is none; blocks.
 
-        Offsets of open transactions are waited for. Raises BrokerUnavailableError after the timeout, StreamsError for
-        what the broker refuses.
+        Waits for the end of transactions with pending offsets. Raises BrokerUnavailableError after the timeout,
+        StreamsError if the broker rejects the request.
         """
         if not partitions:
             return {}
@@ -57,7 +57,7 @@ class GroupOffsetsReader:
         return self._result(connection.submit(offsets.fetch, list(partitions)), "The committed offsets")
 
     def describe(self) -> GroupDescription:
-        """Return the group's state, its members and what they run; raises as ``committed`` does."""
+        """Return the group's state, members and their tasks; raises as ``committed`` does."""
         connection, offsets, coordinator = self._open()
         return self._result(connection.submit(describe_group, self.group_id, offsets, coordinator.check), "The members")
 

@@ -1,4 +1,4 @@
-"""The requests of a classic group member: what goes into them and what comes out. Nothing is sent from here."""
+"""Builds the requests of a classic group member, and parses the responses. Does no I/O."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ..protocol.offset_commits import OffsetAndMetadata, committed_by_topic
 from ..protocol.schema import Request, Structure
 from .membership import Assigned, MemberAssignment, MemberSubscription
 
-#: Broker and group tools understand the envelopes of this protocol type; ours is the user data inside. A malformed
-#: envelope makes the broker (4.3.0) leave the JoinGroup unanswered.
+#: Brokers and group tools parse the envelopes of this protocol type; Penstock's data is the user data inside. Broker
+#: 4.3.0 does not respond to a JoinGroup with a malformed envelope.
 PROTOCOL_TYPE = "consumer"
-#: Kafka Streams' name of its assignor.
+#: Kafka Streams' name for its assignor.
 PROTOCOL_NAME = "stream"
-#: With owned partitions (1), their generation (2), and the rack (3).
+#: Adds owned partitions (1), their generation (2), and the rack (3).
 _SUBSCRIPTION_VERSION = 3
-#: The last version that needs no member: the offsets are read without one.
+#: The last version without member fields: offsets are read without a membership.
 _OFFSET_FETCH_VERSION_MAX = 8
 _STRING_BYTES_MAX = 32_767  # the broker drops the connection over a longer one
 _REASON_CHARACTERS_MAX = 255  # KIP-800
@@ -42,9 +42,9 @@ _REASON_CHARACTERS_MAX = 255  # KIP-800
 class GroupMemberConfig:
     """Settings of a member by Kafka's names; durations in milliseconds. Those of its connections: NetworkSettings.
 
-    unavailable_timeout_ms: how long no coordinator may be reachable before the member gives up (task.timeout.ms).
-    committed_wait_ms: how long GroupMembership.committed waits before it says that it must be asked again.
-    process_id_file: what instance_id was made from, "" if it was configured.
+    unavailable_timeout_ms: how long the coordinator may be unreachable before the member fails (task.timeout.ms).
+    committed_wait_ms: how long GroupMembership.committed blocks before it raises and must be called again.
+    process_id_file: the file that instance_id was derived from, "" if it was configured.
     """
 
     group_id: str
@@ -70,7 +70,7 @@ class GroupMemberConfig:
 
 
 class Identity(NamedTuple):
-    """Who the member is to its coordinator; without a generation it is no member."""
+    """The member's identity at its coordinator; a negative generation means that it is not a member."""
 
     generation: int = -1
     member_id: str = ""
@@ -114,7 +114,7 @@ def heartbeat(config: GroupMemberConfig, identity: Identity) -> Request:
 
 
 def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Request:
-    """Return the LeaveGroup request: by member id, and by instance id too where the member is static."""
+    """Return the LeaveGroup request: by member id, for a static member also by instance id."""
     member = {
         "member_id": member_id,
         "group_instance_id": config.instance_id,
@@ -135,7 +135,7 @@ def offset_commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     version_max: int,
 ) -> Request:
-    """Return the OffsetCommit request; raises StreamsError for a text that no broker reads."""
+    """Return the OffsetCommit request; raises StreamsError for metadata too long for any broker."""
     for partition, committed in offsets.items():
         size = len(committed.metadata.encode())
         if size > _STRING_BYTES_MAX:
@@ -174,7 +174,7 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for partition, found in each_partition(answer.topics):
         code = code or found.error_code
-        # librdkafka sends its transactional metadata with the C string's NUL
+        # librdkafka sends its transactional metadata with the C string's terminating NUL
         metadata = (found.metadata or "").rstrip("\0")
         offset = OffsetAndMetadata(found.committed_offset, metadata, found.committed_leader_epoch)
         offsets[partition] = offset if offset.offset >= 0 else None
@@ -182,7 +182,7 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
 
 
 def encode_subscription(subscription: MemberSubscription, generation: int) -> bytes:
-    """Return a member's envelope (ConsumerProtocolSubscription v3). generation: in which it owns its partitions."""
+    """Return a member's envelope (ConsumerProtocolSubscription v3). generation: of the owned partitions."""
     envelope = {
         "version": _SUBSCRIPTION_VERSION,
         "topics": sorted(subscription.topics),
@@ -195,7 +195,7 @@ def encode_subscription(subscription: MemberSubscription, generation: int) -> by
 
 
 def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
-    """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
+    """Return the subscriptions in a JoinGroup response to the leader, by member id; raises StreamsError."""
     return {
         member.member_id: decode_subscription(member.metadata, member.member_id, member.group_instance_id)
         for member in members
@@ -203,7 +203,7 @@ def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscripti
 
 
 def decode_subscription(envelope: bytes, sender: str, instance_id: str | None = None) -> MemberSubscription:
-    """Return what a member sent to the leader, in any version of the envelope; raises StreamsError."""
+    """Return a member's subscription from any version of the envelope; raises StreamsError."""
     found = _opened(CONSUMER_SUBSCRIPTION, "ConsumerProtocolSubscription", envelope, sender)
     return MemberSubscription(
         found.user_data or b"",
@@ -221,7 +221,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
 
 
 def decode_assignment(generation: int, envelope: bytes) -> Assigned:
-    """Return the event that a SyncGroup response brings; raises StreamsError for a malformed envelope."""
+    """Return the Assigned event of a SyncGroup response; raises StreamsError for a malformed envelope."""
     found = _opened(CONSUMER_ASSIGNMENT, "ConsumerProtocolAssignment", envelope, "the group's leader")
     return Assigned(generation, found.user_data or b"", _partitions(found.assigned_partitions))
 
@@ -235,7 +235,7 @@ def _partitions(by_topic: Collection[Any]) -> frozenset[TopicPartition]:
 
 
 def _opened(envelope: Structure, name: str, raw: bytes, sender: str) -> Any:
-    version = min(int.from_bytes(raw[:2], signed=True), _SUBSCRIPTION_VERSION)  # a later one only adds fields
+    version = min(int.from_bytes(raw[:2], signed=True), _SUBSCRIPTION_VERSION)  # later versions only add fields
     try:
         if version < 0:
             raise ValueError(f"version {version}")

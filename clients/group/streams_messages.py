@@ -1,4 +1,4 @@
-"""A streams group's requests and responses (KIP-1071): what goes in and what comes out. Nothing is sent from here."""
+"""Builds a streams group's requests, and parses the responses (KIP-1071). Does no I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .streams_values import (
     Tasks,
 )
 
-#: The first version of the heartbeat with which brokers take an instance id, and offsets of tasks: that of Kafka 4.4.
+#: The first heartbeat version in which brokers accept an instance id and task offsets (Kafka 4.4).
 STATIC_MEMBERS_VERSION = 1
 
 
@@ -41,7 +41,7 @@ def heartbeat(
     said: Heartbeat,
     version: int,
 ) -> Request:
-    """Return the request of a heartbeat in a version that the broker knows."""
+    """Return the request of a heartbeat in a version that the broker supports."""
     optional: dict[str, Any] = {}
     if said.joining is not None:
         optional |= {
@@ -74,7 +74,7 @@ def heartbeat(
 
 
 def leave(config: GroupMemberConfig, member_id: str, comes_back: bool, version: int) -> Request:
-    """Return the heartbeat that leaves the group; comes_back: a static member whose tasks wait for its successor."""
+    """Return the heartbeat that leaves the group; comes_back: a static member, whose tasks wait for its successor."""
     request = STREAMS_GROUP_HEARTBEAT(
         group_id=config.group_id,
         member_id=member_id,
@@ -99,7 +99,7 @@ def _topology(topology: StreamsTopology) -> Any:
 
 
 def _subtopology(subtopology: StreamsSubtopology) -> dict[str, Any]:
-    """Return a sub-topology; it reads no patterns, which are refused before."""
+    """Return a sub-topology; topic patterns are rejected earlier."""
     repartition = [topic.name for topic in subtopology.repartition_source_topics]
     return {
         "subtopology_id": str(subtopology.subtopology),
@@ -154,7 +154,7 @@ def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, Any]]:
 
 
 def answer(response: Any) -> Answer:
-    """Return what a response without an error says; raises StreamsError if it makes no sense."""
+    """Return the answer in a response without an error; raises StreamsError for invalid sub-topologies."""
     statuses = {status.status_code: status.status_detail for status in response.status or ()}
     return Answer(
         response.member_epoch,
@@ -185,7 +185,7 @@ def _read_tasks(task_ids: Iterable[Any]) -> Iterable[TaskId]:
 
 
 def _hosts(entries: Iterable[Any]) -> HostPartitions:
-    """Unite what the threads of one host say, each of which is a member."""
+    """Merge the entries of a host's threads, each of which is a member."""
     active: dict[str, Partitions] = defaultdict(frozenset)
     standby: dict[str, Partitions] = defaultdict(frozenset)
     for entry in entries:

@@ -1,7 +1,7 @@
-"""The streams group protocol (KIP-1071), as it runs on the IO thread.
+"""The streams group protocol (KIP-1071) on the IO thread.
 
-streams_membership.py decides what to send and what an answer means; here it is sent. Heartbeats go out one at a time:
-the next one depends on the answer to the last.
+streams_membership.py decides on the contents of heartbeats and handles the answers; this module does the I/O.
+Heartbeats are sent one at a time, because each depends on the answer to the last.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ T = TypeVar("T")
 
 
 class ThreadBytes(Protocol):
-    """The bytes in which a stream thread reports and receives its tasks: those of a classic group's members."""
+    """The encoding in which a stream thread reports and receives its tasks: the classic group's user data."""
 
     def report(self, user_data: bytes) -> Report:
-        """Return what the thread joins with; raises StreamsError."""
+        """Return the thread's report from its user data; raises StreamsError."""
 
     def assignment(
         self,
@@ -54,13 +54,13 @@ class ThreadBytes(Protocol):
         standby: Mapping[TaskId, Partitions],
         hosts: HostPartitions,
     ) -> bytes:
-        """Return the user data of what the leader of a classic group would answer."""
+        """Return the assignment's user data as the leader of a classic group would encode it."""
 
 
 class StreamsProtocol(GroupProtocol):
-    """One member. member_id: its name for the life of the process; rack_id: client.rack, for the broker's assignor."""
+    """One member. member_id: fixed for the life of the process; rack_id: client.rack, for the broker's assignor."""
 
-    offset_commit_version = 9  # the first one for member epochs, and the last that names topics by name
+    offset_commit_version = 9  # the first version with member epochs, and the last with topic names
     overtaken = ErrorCode.GROUP_ID_NOT_FOUND
 
     def __init__(
@@ -97,7 +97,7 @@ class StreamsProtocol(GroupProtocol):
     # Joining and staying
 
     async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
-        """Report what the thread owns, and join if this is no member; the broker knows the topics by the topology."""
+        """Report the thread's tasks, and join if not a member; the broker knows the topics from the topology."""
         try:
             report = self._thread.report(subscription.user_data)
             self._user_endpoint = report.user_endpoint
@@ -108,7 +108,7 @@ class StreamsProtocol(GroupProtocol):
             self.fail(error)
 
     async def heartbeat_loop(self) -> None:
-        """Heartbeat at the broker's interval, and watch the stream thread's polls."""
+        """Send heartbeats at the broker's interval, and monitor the stream thread's polls."""
         try:
             while self.state is not MemberState.FATAL:
                 await self._connection.sleep(self._ms_to_sleep() / 1000)
@@ -118,8 +118,8 @@ class StreamsProtocol(GroupProtocol):
 
     def _ms_to_sleep(self) -> int:
         due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
-        # What becomes due earlier is sent by join(). Its answer may be in flight and set a shorter interval, so that
-        # until then only a pause is sure to be short enough.
+        # join() sends a heartbeat that is due earlier. Its answer may set a shorter interval; while it is outstanding,
+        # only the retry backoff is sure to be short enough.
         if due is None or self._exchanging:
             return self._network.retry_backoff_ms
         return max(due, self._network.retry_backoff_ms)
@@ -138,7 +138,7 @@ class StreamsProtocol(GroupProtocol):
             self._exchanging = False
 
     async def _heartbeat(self) -> bool:
-        """Return False to try again soon."""
+        """Send a heartbeat; return False to retry soon."""
         sent_ms = self._standstill.beat()
         heartbeat = self._membership.next_heartbeat(sent_ms)
         try:
@@ -174,7 +174,7 @@ class StreamsProtocol(GroupProtocol):
         return answer
 
     async def _negotiate(self) -> None:
-        """Find out what this coordinator can do; during an upgrade the next one may be of another version."""
+        """Determine the coordinator's version; during an upgrade the next coordinator may have another one."""
         try:
             self._version = await self._coordinator.version(STREAMS_GROUP_HEARTBEAT)
         except BrokerError as error:
@@ -199,19 +199,19 @@ class StreamsProtocol(GroupProtocol):
         return response
 
     async def _described_tasks(self) -> Tasks | None:
-        """Return what the coordinator has given to this member.
+        """Return the tasks that the coordinator has assigned to this member.
 
-        It says so only once. A lost answer may have held tasks, which no member would process then.
+        It sends an assignment only once. A lost answer may have contained tasks, which no member would then process.
         """
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
 
     async def _take_over_instance(self, refusal: BrokerError) -> None:
-        """Free the instance id in the name of the member that has it: it was killed, or will be fenced.
+        """Release the instance id on behalf of the member that holds it: it was killed, or will be fenced.
 
-        A replaced process gets its tasks back at once, and the latest member wins, as with the classic protocol: the
-        earlier one finds that it was replaced. By itself the coordinator would refuse the id until the session of the
-        old member ends.
+        A restarted process gets its tasks back immediately, and the latest member wins, as with the classic protocol;
+        the earlier one learns that it was replaced. The coordinator alone would reject the id until the session of
+        the old member times out.
         """
         for found in await self._described_members():
             if found.instance_id != self._config.instance_id:
@@ -219,10 +219,10 @@ class StreamsProtocol(GroupProtocol):
             if self._membership.has_been_member and found.member_id != self._membership.member_id:
                 self.fail(refusal_error(self._config, refusal))
             elif await self._leave(f"{self._membership.member_id} succeeds it", found.member_id, comes_back=True):
-                self._membership.hurry()  # before the other one can come back
+                self._membership.hurry()  # before the other one can rejoin
 
     async def _explained(self, refusal: BrokerError) -> BrokerError:
-        """Add what differs to the refusal of a topology."""
+        """Add the topology differences to an error about the topology."""
         if not refuses_topology(refusal):
             return refusal
         try:
@@ -245,7 +245,7 @@ class StreamsProtocol(GroupProtocol):
         return await self._looked_up(self._offsets.until_deadline(lambda: request, read))
 
     async def _learn_partitions(self, tasks: Tasks) -> None:
-        """Find out the input partitions of tasks; topics of one sub-topology may have different numbers of them."""
+        """Look up the input partitions of tasks; topics of a sub-topology may differ in their partition counts."""
         wanted = {
             task: self._subtopologies[task.subtopology]
             for role in tasks
@@ -258,7 +258,7 @@ class StreamsProtocol(GroupProtocol):
             answer = await self._connection.metadata(names, timeout_ms=try_ms(deadline))
             counts = dict.fromkeys(names, 0) | described(answer, names).partition_counts
             found = {task: reads.input_partitions(task.partition, counts) for task, reads in wanted.items()}
-            if not all(counts.values()) or not all(found.values()):  # this broker has not heard of them yet
+            if not all(counts.values()) or not all(found.values()):  # this broker does not know the topics yet
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return found
 
@@ -266,7 +266,7 @@ class StreamsProtocol(GroupProtocol):
         self._partitions = await self._looked_up(retried(attempt, timeout_ms, pause_ms)) if names else {}
 
     async def _looked_up(self, asked: Awaitable[T]) -> T:
-        """Wait for what an answer needs; it is not dropped as easily as a heartbeat."""
+        """Wait for a lookup that an answer depends on; raises BrokerUnavailableError after its timeout."""
         try:
             return await asked
         except RetriableError as error:
@@ -285,17 +285,17 @@ class StreamsProtocol(GroupProtocol):
         active = {task: self._partitions[task] for task in event.tasks.active}
         standby = {task: self._partitions[task] for task in event.tasks.replicas}
         partitions = frozenset(partition for found in active.values() for partition in found)
-        # The assignor reports its endpoint to a group that does not know it.
+        # Include this member's endpoint, which the group may not know yet.
         own_host = {self._user_endpoint: partitions} if self._user_endpoint else {}
         hosts = HostPartitions({**own_host, **event.hosts.active}, event.hosts.standby)
         return Assigned(event.epoch, self._thread.assignment(event, active, standby, hosts), partitions)
 
     def fail(self, error: Exception) -> None:
-        """End the membership for good and say so."""
+        """End the membership permanently and emit Fatal."""
         self._emit_all(self._membership.fail(self.translate(error)))
 
     def translate(self, error: Exception) -> StreamsError:
-        """Return what a reader can do something with."""
+        """Return an error with advice for the reader."""
         if isinstance(error, StreamsError):
             return error
         if isinstance(error, BrokerError):
@@ -307,18 +307,18 @@ class StreamsProtocol(GroupProtocol):
     # The end
 
     async def _give_up_slow_thread(self, reason: str) -> None:
-        """Leave, so that others take over. A static member keeps its place until the session ends."""
+        """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
         await self._leave(reason, self._membership.member_id, comes_back=self._static)
         self._emit_all(self._membership.lose(reason))
 
     async def end(self, leave: bool) -> None:
-        """Leave if told so; a static member to be replaced has to free its instance id: no other process can."""
+        """Leave if requested; a static member that will be replaced must release its instance id itself."""
         if self._membership.end() and (leave or self._static):
             await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
 
     async def _leave(self, reason: str, member_id: str, comes_back: bool) -> bool:
-        """Leave the group; a failure is only logged: the session timeout has the same effect."""
+        """Leave the group; failures are only logged, since the session timeout has the same effect."""
         request = streams_messages.leave(self._config, member_id, comes_back, self._version)
         try:
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
@@ -332,13 +332,13 @@ class StreamsProtocol(GroupProtocol):
     # Offsets
 
     def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
-        """Take note of a commit with an epoch that is not the member's any more."""
+        """Handle a rejected commit with an outdated member epoch."""
         newer_on_its_way = self._exchanging and error.code is ErrorCode.STALE_MEMBER_EPOCH
         if identity == self.identity and not newer_on_its_way:
             self._emit_all(self._membership.lose(f"a commit was refused: {error}"))
 
     async def take_task_offsets(self, offsets: TaskOffsets) -> None:
-        """Send it to the coordinator with the next heartbeat that has room for it."""
+        """Send the offsets to the coordinator with the next heartbeat that is due to include them."""
         self._membership.offsets.update(offsets)
 
 

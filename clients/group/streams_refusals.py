@@ -1,4 +1,4 @@
-"""What it means when the coordinator refuses a heartbeat (KIP-1071), and what a reader can do about it."""
+"""The coordinator's errors for heartbeats (KIP-1071), with advice for the reader."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .group_protocol import evicts
 from .membership import FencedInstanceIdError
 from .requests import GroupMemberConfig
 
-#: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It asks for it;
-#: the id is free at the latest when that one's session ends, for which a broker allows up to 60 s
-#: (group.streams.max.session.timeout.ms).
+#: How long a static member retries to take over its group.instance.id from the previous holder, in ms. It releases the
+#: id on the holder's behalf; at the latest the id is free when the holder's session times out, after up to 60 s by the
+#: broker's default (group.streams.max.session.timeout.ms).
 _INSTANCE_RELEASE_PATIENCE_MS = 90_000
-#: How long an error without a reason is taken for a passing one. Kafka 4.4 makes one where it should say that source
-#: topics are missing, if the member has an application.server; a broker hears of a new topic with a delay.
+#: How long an unknown error is considered transient, in ms. Kafka 4.4 returns one instead of "missing source topics" if
+#: the member has an application.server, and brokers learn of a new topic with a delay.
 _UNKNOWN_ERROR_PATIENCE_MS = 5_000
 
 
 def ends_membership(refusal: BrokerError, joining: bool) -> bool:
-    """Return True if the membership is over, but not the member. joining: it was its first heartbeat."""
+    """Return True if the membership has ended but the member can rejoin. joining: it was its first heartbeat."""
     if refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return not joining  # the group was deleted
     return evicts(refusal)
 
 
 def patience_ms(refusal: BrokerError) -> int:
-    """Return for how long trying again may help."""
+    """Return how long to retry, in ms."""
     if refusal.code is ErrorCode.UNRELEASED_INSTANCE_ID:
         return _INSTANCE_RELEASE_PATIENCE_MS
     return _UNKNOWN_ERROR_PATIENCE_MS if refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR else 0
@@ -45,7 +45,7 @@ _OTHER_TOPOLOGY = (
     "(kafka-streams-groups.sh --delete)."
 )
 
-#: What a reader can do.
+#: Advice for the reader.
 _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.UNSUPPORTED_VERSION: _UNSUPPORTED,
     ErrorCode.GROUP_ID_NOT_FOUND: (

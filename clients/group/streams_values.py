@@ -1,6 +1,6 @@
-"""What a member of a streams group (KIP-1071) and its coordinator exchange, as plain values.
+"""The values that a streams group member (KIP-1071) and its coordinator exchange.
 
-streams_membership.py decides by them, streams_messages.py turns them into Kafka's messages and back.
+streams_membership.py works with them, streams_messages.py converts them to and from Kafka's messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.topology.records import TaskId, TopicPartition
 JOIN_GROUP_MEMBER_EPOCH = 0
 LEAVE_GROUP_MEMBER_EPOCH = -1
 LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
-#: The sum of a running active task's offsets, which has no lag (Kafka: Long.MAX_VALUE).
+#: The offset sum reported for a running active task, which has no lag (Kafka: Long.MAX_VALUE).
 NO_LAG = 2**63 - 1
 
 
@@ -26,7 +26,7 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that the broker makes. partitions: 0 if the broker derives it; replication_factor: -1 for its default."""
+    """A topic that the broker creates. partitions: 0 if the broker derives it; replication_factor: -1 for default."""
 
     name: str
     partitions: int = 0
@@ -38,8 +38,8 @@ class InternalTopic:
 class StreamsSubtopology:
     """One sub-topology. source_topics: the user's.
 
-    All in the order in which Kafka Streams lists them: the broker compares the descriptions of all members of a group,
-    some of which may run on Java.
+    All fields are in Kafka Streams' order, because the broker compares the descriptions of all members of a group,
+    some of which may run Java.
     """
 
     subtopology: int
@@ -55,13 +55,13 @@ class StreamsSubtopology:
         return frozenset((*self.source_topics, *(topic.name for topic in self.repartition_source_topics)))
 
     def input_partitions(self, number: int, counts: Mapping[str, int]) -> Partitions:
-        """Return what the task with this number reads: topics of one sub-topology may differ in their partitions."""
+        """Return the input partitions of this task; topics of a sub-topology may differ in partition counts."""
         return frozenset(TopicPartition(topic, number) for topic in self.read_topics if number < counts[topic])
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsTopology:
-    """The topology as it is sent to the broker. epoch: Kafka 4.4 knows no other than 0."""
+    """The topology as sent to the broker. epoch: Kafka 4.4 supports only 0."""
 
     subtopologies: tuple[StreamsSubtopology, ...]
     epoch: int = 0
@@ -69,10 +69,10 @@ class StreamsTopology:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a stream thread reports when it joins.
+    """A stream thread's report when it joins.
 
-    active_tasks, standby_tasks: those that are open. task_offsets: of tasks with state on its disk, the sum of their
-    changelog offsets, or NO_LAG. user_endpoint: ``host:port``, empty without one.
+    active_tasks, standby_tasks: the open ones. task_offsets: for tasks with state on disk, the sum of their changelog
+    offsets, or NO_LAG. user_endpoint: ``host:port``, empty if unset.
     """
 
     process_id: UUID
@@ -93,7 +93,7 @@ class Tasks(NamedTuple):
 
     @property
     def replicas(self) -> frozenset[TaskId]:
-        """Tasks that only keep a copy of the state; a warm-up is a standby that wants to become active soon."""
+        """Tasks that only keep a copy of the state; a warm-up is a standby that is to become active soon."""
         return self.standby | self.warmup
 
     def union(self, other: Tasks) -> Tasks:
@@ -115,10 +115,10 @@ class TaskOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the member says next. None where nothing has changed since the last heartbeat that was answered.
+    """A member's next heartbeat. None for fields unchanged since the last answered heartbeat.
 
-    membership: tells one membership from the next of the same member; it is not sent. joining: what the stream thread
-    reported for the join, when this is the first heartbeat of a membership. owned: the tasks it may have open.
+    membership: distinguishes consecutive memberships of the same member; not sent. joining: the stream thread's report
+    for the join, if this is the first heartbeat of a membership. owned: the tasks it may have open.
     """
 
     membership: int
@@ -132,7 +132,7 @@ class Heartbeat:
 
 
 class Status(IntEnum):
-    """What is special about the group (Kafka: StreamsGroupHeartbeatResponse.Status)."""
+    """A status of the group (Kafka: StreamsGroupHeartbeatResponse.Status)."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -143,7 +143,7 @@ class Status(IntEnum):
     MISSING_CLIENT_TAGS = 6
 
 
-#: While the group has one of these it is not ready: no member has all of its tasks yet.
+#: Statuses of a group that is not ready: members do not have all of their tasks yet.
 NOT_READY = frozenset(
     {
         Status.MISSING_SOURCE_TOPICS,
@@ -163,11 +163,11 @@ class HostPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the coordinator says to a heartbeat. Durations in milliseconds.
+    """The coordinator's answer to a heartbeat. Durations in milliseconds.
 
-    statuses: by code, which may be one that this Penstock does not know, with the broker's text. tasks: all that the
-    member shall have, None if unchanged. hosts: None if unchanged since endpoint_epoch. acceptable_recovery_lag: in
-    offsets, -1 from a broker that does not say.
+    statuses: the broker's texts by code, which may be unknown to this version of Penstock. tasks: the member's whole
+    target assignment, None if unchanged. hosts: None if unchanged since endpoint_epoch. acceptable_recovery_lag: in
+    offsets, -1 if the broker does not send it.
     """
 
     epoch: int
@@ -182,10 +182,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TasksAssigned:
-    """The answer to a join, or news of the hosts: the tasks that this member shall have.
+    """The target assignment of this member, after a join or when the hosts have changed.
 
-    taken: True if it owns tasks that are not its own any more; the group waits until it says that it has given them up.
-    shutdown_application: a member has asked for the end of the whole application.
+    taken: True if it owns tasks that were revoked; the group waits until it reports that it has closed them.
+    shutdown_application: a member has requested the shutdown of the whole application.
     """
 
     epoch: int

@@ -1,6 +1,6 @@
-"""How the topology of a streams group, as its coordinator describes it, differs from a member's own.
+"""Differences between a streams group's topology, as described by its coordinator, and a member's topology.
 
-The coordinator only says that they are not the same.
+The coordinator only reports that they differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 
 
 class _Subtopology(NamedTuple):
-    """What both know of a sub-topology. settings: of the internal topics, by name."""
+    """The comparable part of a sub-topology. settings: of the internal topics, by name."""
 
     topics: Mapping[str, frozenset[str]]
     settings: Mapping[str, Mapping[str, str]]
@@ -22,9 +22,9 @@ _NONE = _Subtopology({}, {})
 
 
 def difference(described: Any, own: StreamsTopology) -> str:
-    """Return sentences that name what differs, "" where the description shows nothing.
+    """Return sentences that name the differences, "" if the description shows none.
 
-    It has no co-partition groups. described: the topology in a response of StreamsGroupDescribe.
+    The description has no co-partition groups. described: the topology in a StreamsGroupDescribe response.
     """
     there = {found.subtopology_id: _described(found) for found in described.subtopologies or ()}
     here = {str(found.subtopology): _own(found) for found in own.subtopologies}

@@ -1,6 +1,6 @@
 """The only adapter for librdkafka: a Reader and a Writer over confluent-kafka's clients.
 
-What is here is imported when it is first used: most processes do without librdkafka.
+Its modules are imported on first use, because most processes do not need librdkafka.
 """
 
 from __future__ import annotations

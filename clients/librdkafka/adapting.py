@@ -1,4 +1,4 @@
-"""Readers and Writers over what a client supplier of the user's own has given."""
+"""Readers and Writers over the clients of a custom client supplier."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def as_writer(client: Writer | Producer) -> Writer:
 
 
 def _is_confluents(client: Any) -> bool:
-    """Whether it has the methods of confluent-kafka's clients: it may be wrapped, so that its class does not say so."""
+    """Whether it has the methods of confluent-kafka's clients; checks no class, because the client may be wrapped."""
     return hasattr(client, "list_topics")

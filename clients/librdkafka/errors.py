@@ -1,4 +1,4 @@
-"""What librdkafka's errors are called here: the one place where they are translated."""
+"""Translates librdkafka's errors to ours."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..errors import (
     broker_error,
 )
 
-#: Of librdkafka's own codes, those that mean what a broker's code means.
+#: librdkafka's own codes that are equivalent to a broker's code.
 _AS_BROKERS = {
     KafkaError._AUTO_OFFSET_RESET: ErrorCode.OFFSET_OUT_OF_RANGE,
     KafkaError._UNKNOWN_TOPIC: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     KafkaError._FENCED: ErrorCode.PRODUCER_FENCED,
 }
-#: Records whose bytes are not what was written: unlike a broker's CORRUPT_MESSAGE, another try does not help.
+#: Codes of corrupted records; unlike a broker's CORRUPT_MESSAGE, a retry does not help.
 _DAMAGED = frozenset((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION))
 _UNREACHABLE = frozenset(
     (
@@ -40,9 +40,9 @@ PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 
 
 def client_error(error: KafkaError) -> ClientError:
-    """Return what a KafkaError is here."""
+    """Return the ClientError of a KafkaError."""
     code, text = error.code(), error.str()
-    if code >= KafkaError.UNKNOWN:  # brokers' codes are from -1 on
+    if code >= KafkaError.UNKNOWN:  # brokers' codes start at -1
         return broker_error(code, text)
     if code in _AS_BROKERS:
         return broker_error(_AS_BROKERS[code], text)

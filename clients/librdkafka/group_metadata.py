@@ -1,7 +1,7 @@
-"""The bytes by which a producer's transaction names the member that sends offsets with it (KIP-447).
+"""The serialized group metadata of the member whose offsets a transaction commits (KIP-447).
 
-librdkafka has no public way to make them, only to take them from a subscribed consumer; so its serialization is written
-here, and checked against the one that the installed confluent-kafka makes (`verify_layout`).
+librdkafka has no public API to create it other than from a subscribed consumer, so its serialization is reimplemented
+here and checked against the installed confluent-kafka (`verify_layout`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode_group_metadata(member: GroupMetadata) -> bytes:
 
 
 def verify_layout() -> None:
-    """Raise StreamsError if the installed confluent-kafka serializes group metadata in another way (exactly-once)."""
+    """Raise StreamsError if the installed confluent-kafka serializes group metadata differently (exactly-once)."""
     for instance_id in (None, "an-instance"):
         config = {"group.id": "a-group"} | ({"group.instance.id": instance_id} if instance_id else {})
         consumer = Consumer(config, logger=None)

@@ -1,4 +1,4 @@
-"""Makes confluent-kafka's clients, and Readers and Writers over them. settings: by librdkafka's names."""
+"""Creates confluent-kafka's clients, and Readers and Writers over them. settings: by librdkafka's names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .writer import LibrdkafkaWriter
 
 Client = TypeVar("Client")
 
-#: librdkafka writes its log lines here; they come out when the client is polled.
+#: The logger of librdkafka's log lines; they are emitted when the client is polled.
 CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
-#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition in flight, and its thread
-#: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
-#: A quarter of a millisecond is enough for it to sleep, a tenth is not.
+#: The minimum linger.ms with idempotence. librdkafka then has one request per partition in flight, and without linger
+#: its thread spins while records wait behind that request; on two cores this kept a broker from answering.
+#: With 0.25 ms the thread sleeps, with 0.1 ms it does not.
 LEAST_LINGER_MS = 0.25
 
 
@@ -32,17 +32,17 @@ def make_reader(settings: Mapping[str, Any]) -> LibrdkafkaReader:
 
 def make_writer(settings: Mapping[str, Any]) -> LibrdkafkaWriter:
     """Return a Writer; raises as make_producer."""
-    # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
+    # Success reports would cost half as much as the send itself; flush() confirms all records at once.
     return LibrdkafkaWriter(make_producer({"delivery.report.only.error": True, **settings}))
 
 
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Return a Consumer. Raises ConfigError for settings that librdkafka refuses; it names the key."""
+    """Return a Consumer. Raises ConfigError, which names the key, for settings that librdkafka rejects."""
     return _make(Consumer, "consumer", settings)
 
 
 def make_producer(settings: Mapping[str, Any]) -> Producer:
-    """Return a Producer. Raises ConfigError as make_consumer, StreamsError if its transactions would not be fenced."""
+    """Return a Producer. Raises ConfigError as make_consumer, StreamsError if its transactions could not be fenced."""
     if "transactional.id" in settings:
         verify_layout()
     given = dict(settings)

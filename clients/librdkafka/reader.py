@@ -20,19 +20,19 @@ from penstock.topology.records import TopicPartition
 from ..reading.reader import Reader, ReaderEvent, Records
 from .errors import client_error
 
-#: How long a poll lasts in a reader that may be woken, in seconds: nothing ends librdkafka's own poll early.
+#: Duration of one poll in a reader that may be woken, in seconds; librdkafka's own poll cannot be interrupted.
 WAKE_CHECK_SECONDS = 0.005
 
 
 class LibrdkafkaReader(Reader):
-    """A Reader over a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
+    """A Reader over a Consumer with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
 
-    What librdkafka has fetched ahead of a partition is dropped when it is paused.
+    librdkafka drops a partition's prefetched records when the partition is paused.
     """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be in flight
+        self._topics: set[str] = set()  # ever assigned: messages of an unassigned topic may still be in flight
         self._woken = threading.Event()
         self._poll_seconds = math.inf  # of one poll
 
@@ -42,20 +42,20 @@ class LibrdkafkaReader(Reader):
         self._hear_of({partition.topic for partition in offsets})
 
     def _hear_of(self, topics: Collection[str]) -> None:
-        """Have librdkafka ask at once where new topics are; by itself a client that is connected waits up to 1 s."""
+        """Have librdkafka look up new topics immediately; otherwise a connected client waits up to 1 s."""
         ask_for_leaders(self._consumer, set(topics) - self._topics)
         self._topics.update(topics)
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """See Reader; librdkafka is not told."""
+        """See Reader; ignored, since librdkafka does not take epochs."""
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """See Reader; records of librdkafka do not say."""
+        """See Reader; unknown, since librdkafka's records have no leader epoch."""
         return -1
 
     @override
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.
+        # librdkafka keeps a partition paused across assignments, and would not fetch it after reassignment.
         self._consumer.resume(_plain(partitions))
         self._consumer.incremental_unassign(_plain(partitions))
 
@@ -72,7 +72,7 @@ class LibrdkafkaReader(Reader):
         messages = self._consume(max_records, timeout_seconds)
         if not messages:
             return {}, []
-        # The unbound method is four times as fast; a supplier's own consumer may have messages of several classes.
+        # The unbound method is four times faster; a client supplier's consumer may return messages of several classes.
         known = type(messages[0]) is confluent_kafka.Message
         error_of = confluent_kafka.Message.error if known else methodcaller("error")
         events: list[ReaderEvent] = []
@@ -82,8 +82,8 @@ class LibrdkafkaReader(Reader):
         return by_partition(messages, self._topics), events
 
     def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
-        # consume() waits until it has all records that were requested, poll() for one: together they do what Kafka's
-        # Consumer.poll does, which returns as soon as there is something.
+        # consume() waits for all requested records, poll() for one; together they behave like Kafka's Consumer.poll,
+        # which returns as soon as there are records.
         messages: list[Any] = self._consumer.consume(max_records, 0)
         while not messages and timeout_seconds > 0 and not self._woken.is_set():
             first = self._consumer.poll(min(timeout_seconds, self._poll_seconds))
@@ -112,14 +112,14 @@ class LibrdkafkaReader(Reader):
 
 
 def ask_for_leaders(consumer: Any, topics: Collection[str]) -> None:
-    """Have librdkafka ask a broker where these topics' partitions are, without waiting for the answer."""
+    """Have librdkafka request these topics' metadata, without waiting for the response."""
     for topic in sorted(topics):
-        with suppress(KafkaException):  # always raised: the answer, which librdkafka takes itself, is not waited for
+        with suppress(KafkaException):  # always raised, a timeout of 0; librdkafka handles the response itself
             consumer.list_topics(topic, 0)
 
 
 def by_partition(messages: list[Any], topics: Collection[str]) -> Records:
-    """Group messages of these topics by partition, each in its order. With one topic that is done at the speed of C."""
+    """Group messages of these topics by partition, in order. With a single topic the loops run in C."""
     if len(topics) == 1 and messages:
         (topic,) = topics
         partition_of = type(messages[0]).partition

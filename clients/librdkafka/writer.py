@@ -1,4 +1,4 @@
-"""A Writer over a confluent_kafka.Producer; its transactions speak the protocol of before KIP-890."""
+"""A Writer over a confluent_kafka.Producer; its transactions use the protocol before KIP-890."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ..writing.writer import Lost, TransactionalWriter
 from .errors import PURGED, client_error
 from .group_metadata import encode_group_metadata
 
-#: How long one wait for room in librdkafka's queue lasts, in seconds; the record is then tried again.
+#: How long to wait for room in librdkafka's queue before retrying the record, in seconds.
 ROOM_SECONDS = 0.05
 #: How much longer than its timeout a call may take, in seconds, before it is abandoned.
 GRACE_SECONDS = 2.0
-#: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
+#: librdkafka treats timestamp 0 as "now", which would move a record from 1970 to today; 1 ms is the closest.
 NOW, EARLIEST = 0, 1
 _FOREVER = -1
 
 
 class LibrdkafkaWriter(TransactionalWriter):
-    """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
+    """A Writer over a Producer; transactions need a Producer with a ``transactional.id``.
 
-    Gives up on a call of the transaction that does not return in time: with librdkafka 2.16
-    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait forever once that is
-    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
-    the thread that waits in it, and fenced by the one that replaces it.
+    Abandons a transactional call that does not return in time: with librdkafka 2.16, ``send_offsets_to_transaction``
+    may block forever, whatever its timeout, if the transaction coordinator was unavailable when it was called and has
+    come back since. Such a client can be neither used nor closed: it is abandoned together with the blocked thread, and
+    fenced by its replacement.
     """
 
     def __init__(self, producer: Any) -> None:
@@ -50,7 +50,7 @@ class LibrdkafkaWriter(TransactionalWriter):
         at = NOW if timestamp is None else timestamp or EARLIEST
         while True:
             try:
-                # callback and on_delivery are two names of one thing, of which the first counts.
+                # callback and on_delivery are aliases; the first one takes precedence.
                 self._producer.produce(topic, value, key, partition, self._on_delivery, None, at, headers)
                 return
             except BufferError:
@@ -59,7 +59,7 @@ class LibrdkafkaWriter(TransactionalWriter):
                 raise client_error(error.args[0]) from error
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """Note a record's loss; nothing more, because librdkafka must not be called from here."""
+        """Record a lost record; librdkafka must not be called from here."""
         if error is not None and error.code() not in PURGED:
             self._lost.append(Lost(client_error(error), message))
 
@@ -79,7 +79,7 @@ class LibrdkafkaWriter(TransactionalWriter):
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call what serves callbacks; raises UnusableClientError if the client fails for good."""
+        """Call a method that runs callbacks; raises UnusableClientError if the client fails permanently."""
         try:
             checked(call, *arguments)
         except KafkaException as error:
@@ -91,7 +91,7 @@ class LibrdkafkaWriter(TransactionalWriter):
         return lost
 
     def drop(self) -> None:
-        """See Writer: librdkafka cannot tell what is in flight from what is not."""
+        """See Writer; does nothing, since librdkafka does not expose which records are in flight."""
 
     @override
     def close(self) -> None:
@@ -129,7 +129,7 @@ class LibrdkafkaWriter(TransactionalWriter):
 
 
 def _bounded(call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a call, the last of whose arguments is its timeout in seconds, in a thread that may be left behind.
+    """Run a call, whose last argument is its timeout in seconds, on a thread that may be abandoned.
 
     Raises TransactionError.
     """
@@ -155,17 +155,17 @@ def _bounded(call: Callable[..., Any], *arguments: Any) -> None:
 
 def _transaction_error(error: KafkaError) -> TransactionError:
     cause = client_error(error)
-    # librdkafka does not say of a member that the group has replaced that the transaction is to be aborted.
+    # For a member that the group has replaced, librdkafka does not report that the transaction must be aborted.
     can_abort = not error.fatal() and (error.txn_requires_abort() or cause.kind is Kind.EVICTED)
     return TransactionError(cause, can_abort=can_abort)
 
 
 def checked(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a method of a Producer that serves its callbacks: poll, flush, or one of the transaction's.
+    """Call a method of a Producer that runs callbacks: poll, flush, or a transactional one.
 
-    If the client fails for good meanwhile, confluent-kafka 2.16 sets an exception and returns a result nevertheless;
-    called plainly, Python then raises it out of any later statement. operator.call looks at once. Or it returns nothing
-    and sets no exception: then the reason is unknown.
+    If the client fails permanently meanwhile, confluent-kafka 2.16 sets an exception but still returns a result; after
+    a plain call, Python would raise it from a later statement. operator.call raises it immediately. If it returns
+    nothing and sets no exception, the reason is unknown.
     """
     try:
         return operator.call(call, *arguments)

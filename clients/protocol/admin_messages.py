@@ -1,4 +1,4 @@
-"""The messages by which topics are made and looked at, and records deleted; messages.py says how to read them."""
+"""Messages to create and describe topics and to delete records; schema.py explains the notation."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Kafka's compact encoding, as the flexible versions of requests have it (KIP-482)."""
+"""Kafka's compact encoding of flexible request versions (KIP-482)."""
 
 from __future__ import annotations
 
 import struct
 
-#: "No tagged fields", behind each header and structure.
+#: "No tagged fields", at the end of each header and structure.
 NO_TAGS = b"\0"
 #: A null string or list.
 NULL = b"\0"
@@ -15,7 +15,7 @@ _TOO_SHORT = "an answer that ends too early"
 
 
 def compact_length(size: int) -> bytes:
-    """Return the length in front of a string, a list or bytes: one more, seven bits in each byte, the lowest first."""
+    """Return the length prefix of a string, list or bytes: length + 1 as a varint, low 7 bits first."""
     rest, found = size + 1, bytearray()
     while rest > 127:
         found.append(rest & 127 | 128)
@@ -25,19 +25,19 @@ def compact_length(size: int) -> bytes:
 
 
 def compact_string(text: str) -> bytes:
-    """Return a string with its length in front."""
+    """Return a length-prefixed string."""
     data = text.encode()
     return compact_length(len(data)) + data
 
 
 def request_header(api_key: int, version: int, correlation_id: int, client_id: str) -> bytes:
-    """Return a request's header (version 2), without the length in front of it."""
+    """Return a request's header (version 2) without its length prefix."""
     name = client_id.encode()
     return _HEADER.pack(api_key, version, correlation_id) + struct.pack(">h", len(name)) + name + NO_TAGS
 
 
 class CompactReader:
-    """Reads an answer from beginning to end. Raises ValueError if it ends too early."""
+    """Reads a response sequentially. Raises ValueError if it ends too early."""
 
     def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
@@ -49,15 +49,15 @@ class CompactReader:
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
-        """Return so many bytes."""
+        """Return the next ``count`` bytes."""
         return bytes(self._taken(size))
 
     def number(self, size: int) -> int:
-        """Return a signed number of so many bytes."""
+        """Return a signed integer of this many bytes."""
         return int.from_bytes(self._taken(size), "big", signed=True)
 
     def unsigned(self) -> int:
-        """Return a number of the compact kind."""
+        """Return an unsigned varint."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self._taken(1)
@@ -67,11 +67,11 @@ class CompactReader:
         raise ValueError(_ENDLESS)
 
     def count(self) -> int:
-        """Return how many entries or bytes follow; null counts as 0."""
+        """Return the number of entries or bytes that follow; 0 for null."""
         return max(self.unsigned() - 1, 0)
 
     def string(self) -> str:
-        """Return a string; null is read as the empty one."""
+        """Return a string; empty for null."""
         return bytes(self._taken(self.count())).decode()
 
     def tags(self) -> dict[int, bytes]:

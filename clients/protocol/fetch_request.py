@@ -1,4 +1,4 @@
-"""The Fetch request as bytes, versions 12 to 17 (Kafka: FetchRequest.json). Kafka 2.7 knows the first."""
+"""Encodes Fetch requests, versions 12 (Kafka 2.7) to 17 (Kafka: FetchRequest.json)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reading.fetch_settings import FetchSettings
 from .compact import NO_TAGS, compact_length, compact_string, request_header
 
 API_KEY = 1
-#: The last version that has topics' names; all behind it have ids.
+#: The last version with topic names; later versions use topic ids.
 NAMES_VERSION = 12
 API_VERSIONS = (NAMES_VERSION, 17)
 
@@ -24,7 +24,7 @@ _CONSUMER = -1  # instead of a replica's id
 _NO_REPLICA_ID = 15  # the first version in which only replicas say that they are one
 _NO_LOG_START = -1
 
-#: A partition as requests and answers name it: its topic's id (bytes), or name, and its number.
+#: A partition in requests and responses: topic id (bytes) or name, and number.
 Part: TypeAlias = tuple[bytes | str, int]
 
 
@@ -39,7 +39,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """What a request has of its session (KIP-227). changed: new partitions, too, in the order of a full request."""
+    """The session part of a request (KIP-227). changed: includes new partitions, in the order of a full request."""
 
     id: int
     epoch: int
@@ -51,7 +51,7 @@ class SessionPart:
 def fetch_request(
     settings: FetchSettings, version: int, correlation_id: int, max_wait_ms: int, session: SessionPart
 ) -> bytes:
-    """Return a request, without the length in front of it."""
+    """Return a request without its length prefix."""
     parts = [request_header(API_KEY, version, correlation_id, settings.client_id)]
     if version < _NO_REPLICA_ID:
         parts.append(_INT32.pack(_CONSUMER))
@@ -70,7 +70,7 @@ def fetch_request(
 
 
 def _by_topic(partitions: Mapping[Part, bytes]) -> list[bytes]:
-    """Return partitions as a list of topics. In their order, in which brokers fill an answer: one may come twice."""
+    """Return partitions as a list of topics, in order, as brokers fill responses; a topic may occur twice."""
     topics = [(topic, list(group)) for topic, group in groupby(partitions.items(), lambda item: item[0][0])]
     parts = [compact_length(len(topics))]
     for topic, group in topics:

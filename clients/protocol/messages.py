@@ -1,7 +1,7 @@
 """Rarely used messages, as Kafka defines them (clients/src/main/resources/common/message).
 
-schema.py says how to read a definition. The lowest versions are those of Kafka 2.4, the highest those of Kafka 4.4 that
-a client has a use for. Produce and Fetch, which are hot, are written by hand beside this file.
+schema.py explains the notation. The lowest versions are those of Kafka 2.4, the highest those of Kafka 4.4 that are
+useful to a client. Produce and Fetch are performance-critical and encoded by hand in separate modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is committed, and by whom: what OffsetCommit and TxnOffsetCommit have in common."""
+"""The common parts of OffsetCommit and TxnOffsetCommit: the offsets, and the committing member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .by_topic import by_topic
 class OffsetAndMetadata(NamedTuple):
     """A committed offset (the next one to read) and the text stored with it.
 
-    leader_epoch: of the record before it, -1 if unknown: by it a log is noticed that was truncated since (KIP-320).
+    leader_epoch: of the record before it, -1 if unknown; serves to detect a log truncated since then (KIP-320).
     """
 
     offset: int
@@ -22,7 +22,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """The member that commits offsets in a transaction, by which the broker refuses a zombie (KIP-447).
+    """The member that commits offsets in a transaction, by which the broker fences zombies (KIP-447).
 
     instance_id: its ``group.instance.id``, None for a dynamic member.
     """

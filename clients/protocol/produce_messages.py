@@ -1,6 +1,6 @@
-"""The Produce request and its answer as bytes, versions 9 to 12 (Kafka: ProduceRequest.json).
+"""Encodes Produce requests and decodes the responses, versions 9 to 12 (Kafka: ProduceRequest.json).
 
-Brokers know version 9 since Kafka 2.4, version 12 since 4.0. Their fields are the same, but for tagged ones.
+Brokers support version 9 since Kafka 2.4, version 12 since 4.0. Their fields are the same except for tagged ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .compact import NO_TAGS, NULL, CompactReader, compact_length, compact_strin
 
 API_KEY = 0
 API_VERSION = 9
-#: From this version on a broker itself adds the partitions to the transaction (KIP-890).
+#: From this version on, the broker adds the partitions to the transaction automatically (KIP-890).
 NEW_TRANSACTIONS_VERSION = 12
 
 _ALL_REPLICAS = -1
@@ -31,7 +31,7 @@ def produce_request(
     batches: Mapping[TopicPartition, bytes],
     correlation_id: int,
 ) -> bytes:
-    """Return a request that writes a record batch to each of some partitions, without the length in front of it."""
+    """Return a request that writes one record batch to each of these partitions, without the length prefix."""
     by_topic: dict[str, list[tuple[int, bytes]]] = {}
     for partition, data in batches.items():
         by_topic.setdefault(partition.topic, []).append((partition.partition, data))
@@ -52,20 +52,20 @@ def produce_request(
 
 @dataclass(frozen=True, slots=True)
 class PartitionResponse:
-    """What became of a partition's batch. error: Kafka's code, 0 if it is written. message: what the broker adds."""
+    """The result of a partition's batch. error: Kafka's code, 0 if it was written. message: the broker's message."""
 
     error: int
     message: str
 
 
 class ProduceAnswer:
-    """An answer. data: its bytes, without the length. Raises ValueError if they are none. There is one version."""
+    """A response. data: its bytes without the length. Raises ValueError if malformed. All versions are parsed alike."""
 
     def __init__(self, data: bytes | bytearray, _version: int = API_VERSION) -> None:
         reader = CompactReader(data)
         self.correlation_id = reader.number(4)
         reader.tags()
-        #: What became of each partition's batch.
+        #: The result of each partition's batch.
         self.partitions: dict[TopicPartition, PartitionResponse] = {}
         for _ in range(reader.count()):
             topic = reader.string()
@@ -73,7 +73,7 @@ class ProduceAnswer:
                 partition = TopicPartition(topic, reader.number(4))
                 self.partitions[partition] = _partition_response(reader)
             reader.tags()
-        #: How long nothing is to be sent, in ms.
+        #: The quota throttle, in ms.
         self.throttle_ms = reader.number(4)
         reader.tags()
 

@@ -1,13 +1,13 @@
-"""Kafka's messages by their definitions: a text names the fields of all versions, as Kafka's own JSON files do.
+"""Encodes Kafka's messages by definitions in text form, which list the fields of all versions as Kafka's JSON files do.
 
 One line for each field: ``name: type versions = default``, its own fields indented below it. Types: int8 to int64,
 uint16, bool, string, bytes, uuid (16 bytes), ``[int32]`` for an array of such, ``[]`` for an array of structures,
-``{}`` for one structure; a ``?`` behind it for what may be null, and then is null by default. Versions: ``5+`` or
-``0-7``, none for all. ``tag N`` behind the versions: a tagged field (KIP-482). A line ``Name:`` behind the fields
-begins a structure that several fields have, as ``[Name]`` or ``Name``.
+``{}`` for one structure; a trailing ``?`` marks a nullable type, whose default is null. Versions: ``5+`` or ``0-7``,
+none for all. ``tag N`` after the versions: a tagged field (KIP-482). A line ``Name:`` after the fields begins a
+structure that several fields refer to, as ``[Name]`` or ``Name``.
 
-Tagged fields that a definition does not name are skipped, and fields that a version does not have keep their default:
-a broker may be newer than this client, or older.
+Unknown tagged fields are skipped, and fields that a version lacks keep their default, since a broker may be newer or
+older than this client.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LINE = re.compile(
 
 
 class Type:
-    """How a value is written and read. flexible: in the compact encoding of newer versions (KIP-482)."""
+    """Encodes and decodes a value. flexible: in the compact encoding of newer versions (KIP-482)."""
 
-    #: The value of a field that is not given, or not in a version.
+    #: The value of a field that was not passed, or that a version lacks.
     default: Any = 0
 
     def encode(self, value: Any, version: int, flexible: bool) -> bytes:
@@ -86,7 +86,7 @@ class _Uuid(Type):
 
 
 class _Sized(Type):
-    """What has its length in front: size_bytes are those of the length in versions that are not flexible."""
+    """A length-prefixed value. size_bytes: the size of the length in versions that are not flexible."""
 
     size_bytes = 4
 
@@ -94,7 +94,7 @@ class _Sized(Type):
         return compact_length(size) if flexible else size.to_bytes(self.size_bytes, "big", signed=True)
 
     def _read_length(self, reader: CompactReader, flexible: bool) -> int:
-        """Return the length, -1 for null. Raises ValueError if it is longer than what follows."""
+        """Return the length, -1 for null. Raises ValueError if it exceeds the remaining bytes."""
         length = reader.unsigned() - 1 if flexible else reader.number(self.size_bytes)
         if length > reader.left:
             raise ValueError(f"{length} bytes or entries in {reader.left} bytes")
@@ -142,7 +142,7 @@ class _Array(_Sized):
 
 
 class _Nullable(Type):
-    """A structure that may be null has a byte in front (KIP-893); strings, bytes and arrays have their length."""
+    """A nullable structure is prefixed by a byte (KIP-893); strings, bytes and arrays by their length."""
 
     default = None
 
@@ -171,7 +171,7 @@ class _Field:
 
 
 class Structure(Type):
-    """Fields in their order. A value is a mapping of their names when it is written, a namespace when it is read."""
+    """Fields in order. Values are mappings by field name when encoded, namespaces when decoded."""
 
     def __init__(self, fields: list[_Field]) -> None:
         self._fields = fields
@@ -231,7 +231,7 @@ _PRIMITIVES: Mapping[str, Callable[[], Type]] = {
 
 
 def structure(definition: str) -> Structure:
-    """Return what a definition's text says; raises ValueError for a line that is none."""
+    """Parse a definition; raises ValueError for a malformed line."""
     sections: list[tuple[str, list[re.Match[str]]]] = [("", [])]
     for line in filter(str.strip, definition.splitlines()):
         if match := _LINE.fullmatch(line):
@@ -271,9 +271,9 @@ def _field(line: re.Match[str], inner: Structure | None) -> _Field:
 
 @dataclass(frozen=True)
 class Api:
-    """A kind of request and its response. lowest, highest: the versions that this client speaks.
+    """A request type and its response. lowest, highest: the versions that this client supports.
 
-    flexible: the first version in the compact encoding. Call it with fields by their names to make a request.
+    flexible: the first version in the compact encoding. Call it with fields as keyword arguments to create a request.
     """
 
     name: str
@@ -286,12 +286,12 @@ class Api:
 
     @cached_property
     def request(self) -> Structure:
-        """What a request has."""
+        """The fields of a request."""
         return structure(self.request_text)
 
     @cached_property
     def response(self) -> Structure:
-        """What a response has."""
+        """The fields of a response."""
         return structure(self.response_text)
 
     def __call__(self, **body: Any) -> Request:
@@ -307,14 +307,14 @@ class Api:
         return correlation_id, self.response.decode(reader, version, version >= self.flexible)
 
 
-#: Its response's header has no tags in any version: a client reads it before it knows what the broker speaks (KIP-511).
+#: Its response header has no tags in any version: clients read it before they know the broker's versions (KIP-511).
 _API_VERSIONS_KEY = 18
 _HEADER = struct.Struct(">hhi")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as values. body: fields of all versions by their names. version_max: to be sent in no later one."""
+    """A request as values. body: fields of all versions by name. version_max: the highest version to send."""
 
     api: Api
     body: Mapping[str, Any]
@@ -325,7 +325,7 @@ class Request:
             raise TypeError(f"{self.api.name} has no {sorted(self.body.keys() - self.api.request.names)}")
 
     def encode(self, version: int, correlation_id: int, client_id: str) -> bytes:
-        """Return the request's bytes, without the length in front of it."""
+        """Return the request's bytes without the length prefix."""
         flexible = version >= self.api.flexible
         name = client_id.encode()
         return b"".join(

@@ -1,4 +1,4 @@
-"""What a broker remembers of Fetch requests, so that each names only what has changed (KIP-227).
+"""Incremental fetch sessions: each request contains only partitions that changed since the one before (KIP-227).
 
 Kafka: FetchSessionHandler.
 """
@@ -11,14 +11,14 @@ from typing import NamedTuple, TypeAlias
 from ..protocol.fetch_request import Part, PartitionRequest, SessionPart
 from .partition_fetch import PartitionFetch
 
-#: The epoch of a request that names all partitions, and asks the broker to remember them.
+#: The epoch of a full request: it contains all partitions, and asks the broker to create a session.
 _FULL = 0
 _NO_SESSION = 0
 _LAST_EPOCH = (1 << 31) - 1
 
 
 class PartitionAsked(NamedTuple):
-    """What a broker is asked of a partition. at_replica: it does not lead it (KIP-392)."""
+    """A requested partition. at_replica: the broker is a follower (KIP-392)."""
 
     fetch: PartitionFetch
     request: PartitionRequest
@@ -30,12 +30,12 @@ class PartitionAsked(NamedTuple):
         return self.fetch.has_failed or not self.fetch.is_assigned or self.request.offset != self.fetch.next_offset
 
 
-#: All that a broker may answer to, be it in the request, or remembered from those before.
+#: All partitions of a session: those in the request, and those the broker remembers from earlier requests.
 Asked: TypeAlias = Mapping[Part, PartitionAsked]
 
 
 class FetchSession:
-    """The session with one broker. Each request has to be followed by took() or lost(), whatever becomes of it."""
+    """The session with one broker. Call took() or lost() after each request, whatever its outcome."""
 
     def __init__(self) -> None:
         self._id = _NO_SESSION
@@ -44,7 +44,7 @@ class FetchSession:
         self._by_id = False
 
     def next(self, asked: Asked, by_id: bool) -> SessionPart:
-        """Return what a request for these partitions has to name. by_id: their topics are, not by name."""
+        """Return the session part of a request for these partitions. by_id: whether topics are requested by id."""
         if by_id != self._by_id or any(self._was_anothers(part, each) for part, each in asked.items()):
             self._epoch, self._by_id = _FULL, by_id
         before = self._remembered if self._epoch != _FULL else {}
@@ -58,12 +58,12 @@ class FetchSession:
         return SessionPart(self._id, self._epoch, by_id, changed, forgotten)
 
     def _was_anothers(self, part: Part, asked: PartitionAsked) -> bool:
-        """Return whether a partition was reassigned: its end was reported before, and is not reported again."""
+        """Return whether a partition was reassigned; a broker does not send an unchanged end again."""
         before = self._remembered.get(part)
         return before is not None and before.fetch is not asked.fetch
 
     def took(self, session_id: int) -> None:
-        """Note that the broker has answered without an error, by this session; 0: it remembers nothing."""
+        """Record a response without an error, and its session id; 0: the broker keeps no session."""
         self._id = session_id
         if session_id == _NO_SESSION:
             self._epoch = _FULL
@@ -71,9 +71,9 @@ class FetchSession:
             self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
 
     def lost(self) -> bool:
-        """Note that the broker may not remember what it was asked. Returns whether the request has relied on that.
+        """Record that the broker may not have the session any more. Returns whether the request relied on it.
 
-        The next request ends the session, if there still is one, and begins another.
+        The next request closes the session, if it still exists, and creates another.
         """
         relied = self._epoch != _FULL
         self._epoch = _FULL

@@ -1,4 +1,4 @@
-"""What a consumer's settings mean for a fetcher, and whether it knows all of them."""
+"""A fetcher's settings from a consumer's, and the detection of unsupported ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from ..connection.security import is_security_key
 from ..network_settings import NETWORK_FIELDS, NetworkSettings, network_fields
 
-#: What an answer has beside records, in bytes: as much as librdkafka allows for.
+#: Allowance for a response's bytes other than records, as in librdkafka.
 FRAMING_BYTES = 512
-#: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
+#: Fields of FetchSettings by librdkafka's names (of several aliases in the settings, the last one wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     **NETWORK_FIELDS,
     "client.rack": ("rack", str),
@@ -25,7 +25,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
 }
 
-#: What the runtime gives each consumer that has nothing to do with how records are read.
+#: Settings that the runtime gives each consumer and that do not affect how records are read.
 _WITHOUT_EFFECT = frozenset(
     (
         "allow.auto.create.topics",
@@ -54,15 +54,15 @@ class FetchSettings(NetworkSettings):
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return those of a consumer's settings that a fetcher would not follow: with them, librdkafka reads."""
+    """Return the settings of a consumer that a fetcher does not support; librdkafka is used with them."""
     known = _FIELDS.keys() | _WITHOUT_EFFECT
     return sorted(name for name in settings if name not in known and not is_security_key(name))
 
 
 def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
-    """Return what a consumer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
+    """Return the FetchSettings of a consumer's settings, all of them supported; raises ConfigError for invalid ones."""
     made = FetchSettings(**network_fields(settings, _FIELDS))
     if "receive.message.max.bytes" in settings:
         return made
-    # An answer may be as large as requested: librdkafka raises this limit too, where it is not given.
+    # A response may be as large as fetch.max.bytes; librdkafka raises an unset limit likewise.
     return replace(made, max_answer_bytes=max(made.max_answer_bytes, made.max_bytes + FRAMING_BYTES))

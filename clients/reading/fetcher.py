@@ -1,7 +1,7 @@
 """Reads assigned partitions from their leaders by Fetch requests, in the stream thread itself (Kafka: Fetcher).
 
-Nothing here waits but fetch(), and no other thread reads: an answer comes into the socket while records of the one
-before are processed. docs/clients.md says what is asked when.
+Only fetch() and read_ahead() block, and no other thread reads: a response arrives in the socket buffer while records of
+the previous one are processed. docs/clients.md describes when requests are sent.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionFetch, unreadable
 from .reader import Reader, ReaderEvent, Records
 
-#: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
+#: A partition with this many responses in the buffer is not requested: one is being processed, the next is ready.
 ANSWERS_AHEAD = 2
-#: … unless they are small: less than this fraction of what an answer may have.
+#: … unless they are small: together less than this fraction of max_partition_bytes.
 SMALL_PART = 16
-#: How long read_ahead() goes on at most, in ms.
+#: The longest duration of read_ahead(), in ms.
 READ_AHEAD_MS = 10_000
 
-#: Errors of a whole answer: the broker does not remember what it was asked before as we do.
+#: Errors of a whole response: the broker's session differs from ours.
 _SESSION_ERRORS = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -48,12 +48,12 @@ _SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     )
 )
-#: Errors after which the same broker is asked again.
+#: Errors after which the request is repeated at the same broker.
 _AGAIN = frozenset((ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
 
 
 class Fetcher(Reader):
-    """A Reader; see there. One thread may use it. It owns brokers."""
+    """A Reader; see there. Not thread-safe, except wake(). Owns brokers."""
 
     def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
         self._brokers = brokers
@@ -67,7 +67,7 @@ class Fetcher(Reader):
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._buffer = FetchBuffer()
         self._events: list[ReaderEvent] = []  # of the client
-        self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
+        self._ask_at = 0  # in ms: when to check for requests to send, even if nothing happens before
         self._woken = False
 
     @override
@@ -117,23 +117,23 @@ class Fetcher(Reader):
             found = self._take(max_records)
             self._maybe_ask(now)
             if any(found) or now >= deadline or self._woken:
-                self._woken = False  # before the caller looks for what it was woken for
+                self._woken = False  # before the caller looks for the reason it was woken
                 return found
             self._wait(now, deadline)
             now = self._clock.monotonic_ms()
 
     @override
     def wake(self) -> None:
-        if not self._woken:  # once for all that happens until fetch() returns
+        if not self._woken:  # once is enough until fetch() returns
             self._woken = True
             self._network.wake()
 
     def read_ahead(self, until: Future[Any]) -> None:
-        """Take what brokers send into the buffer, and ask for more, until something else is done."""
+        """Buffer responses and send further requests until a future is done."""
         self._network.wake_when(until)
         now = self._clock.monotonic_ms()
         deadline = now + READ_AHEAD_MS
-        with suppress(StreamsError):  # the next fetch() meets the same
+        with suppress(StreamsError):  # the next fetch() raises it too
             while not until.done() and now < deadline:
                 self._advance(now)
                 self._maybe_ask(now)
@@ -166,7 +166,7 @@ class Fetcher(Reader):
         return (fetch.retry_at_ms for fetch in self._fetches.values() if fetch.retry_at_ms > now)
 
     def _advance(self, now: int) -> None:
-        """Take the answers that are there."""
+        """Handle the responses that have arrived."""
         network = self._network
         for each in network.advance(self._fetches, now):
             if each.answer is None:
@@ -197,7 +197,7 @@ class Fetcher(Reader):
                 self._fail(fetch, BrokerError(code))
 
     def _settle_doubts(self, now: int) -> None:
-        """Find out, by answers since then, whether topics that a broker did not know are others of the same name."""
+        """Detect by newer metadata whether topics unknown to a broker were recreated under the same name."""
         for fetch in self._fetches.values():
             if fetch.doubted_at is None or fetch.doubted_at >= self._leaders.answers or fetch.has_failed:
                 continue
@@ -210,14 +210,14 @@ class Fetcher(Reader):
                 self._fail(fetch, _recreated(fetch, topic_id))
 
     def _fail(self, fetch: PartitionFetch, error: BrokerError) -> None:
-        """Stop fetching a partition until it is reassigned, and report why, after the records fetched before."""
+        """Stop fetching a partition until it is reassigned; report the error after the records fetched before."""
         fetch.has_failed = True
         self._buffer.put(Buffered(fetch, None, ReaderEvent(fetch.partition, fetch.next_offset, error)))
 
     # Asking
 
     def _ask(self, now: int) -> None:
-        """Ask each broker that may be asked, and has partitions that are wanted."""
+        """Send a request to each broker that is ready and has partitions to fetch."""
         for node, fetches in self._by_node(now).items():
             link = self._network.link(node)
             if link.state is LinkState.WAITING:
@@ -231,7 +231,7 @@ class Fetcher(Reader):
         return fetch.waiting >= ANSWERS_AHEAD and fetch.waiting_bytes >= small
 
     def _by_node(self, now: int) -> dict[int, list[PartitionFetch]]:
-        """Return the partitions that may be read now, by the broker to ask."""
+        """Return the partitions that may be fetched now, by broker."""
         found = defaultdict(list)
         for fetch in self._fetches.values():
             if not (fetch.has_failed or fetch.paused) and now >= fetch.retry_at_ms and fetch.doubted_at is None:
@@ -250,7 +250,7 @@ class Fetcher(Reader):
         return leader.node if fetch.replica is None else fetch.replica
 
     def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
-        """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
+        """Request partitions. waits: whether they are all of the broker's fetchable partitions."""
         for fetch in wanted:
             fetch.topic_id = fetch.topic_id or self._leaders.id_of(fetch.partition.topic)
         by_id = link.version > NAMES_VERSION and all(fetch.topic_id for fetch in wanted)
@@ -281,7 +281,7 @@ class Fetcher(Reader):
         session = self._sessions[node]
         if answer.error:
             if session.lost() and answer.error in _SESSION_ERRORS:
-                return  # the next request, which names all, is sent at once
+                return  # the next request is full, and sent immediately
             for each in asked.values():
                 self._retry(each.fetch, answer.error, now)
             return
@@ -311,7 +311,7 @@ class Fetcher(Reader):
             if batches.leader_epoch >= 0:
                 fetch.last_epoch = batches.leader_epoch
                 fetch.epochs.extend(batches.epochs)
-            # Others come first in the next request, whose answer may be full before it is their turn.
+            # Put the other partitions first in the next request: its response may be full before the last ones.
             self._fetches[fetch.partition] = self._fetches.pop(fetch.partition)
         end = found.last_stable_offset if settings.read_committed else found.high_watermark
         event = None
@@ -337,11 +337,11 @@ class Fetcher(Reader):
         return None
 
     def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
-        """Take in that the broker does not have the epoch that was read last where it was read (KIP-320)."""
+        """Handle a broker whose log diverges from the last epoch that was read (KIP-320)."""
         fetch = of.fetch
-        if found.diverging_offset >= fetch.next_offset:  # it has none of its records any more: a compacted topic
+        if found.diverging_offset >= fetch.next_offset:  # no record of the epoch is left: a compacted topic
             fetch.last_epoch = -1
-        elif of.at_replica:  # which may be behind: only the leader knows
+        elif of.at_replica:  # a follower may be behind: only the leader is reliable
             self._retry(fetch, ErrorCode.OFFSET_OUT_OF_RANGE, now)
         else:
             self._fail(fetch, _truncated(fetch, found))
@@ -372,7 +372,7 @@ class Fetcher(Reader):
 
 
 def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> BrokerError:
-    """Return the error of a log that now ends before what was read of it (KIP-320, Kafka: LogTruncationException)."""
+    """Return the error of a log truncated below the position read (KIP-320, Kafka: LogTruncationException)."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
@@ -381,7 +381,7 @@ def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> 
 
 
 def _recreated(fetch: PartitionFetch, topic_id: bytes) -> BrokerError:
-    """Return the error of a topic that has another id now: what was read is not in it, whatever its offsets are."""
+    """Return the error of a recreated topic: it has a new id, and its offsets are unrelated to those read."""
     before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,

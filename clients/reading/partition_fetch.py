@@ -16,26 +16,26 @@ from .reader import ReaderEvent, Records
 
 
 class LeaderEpochs:
-    """The leader epochs of a partition's records, from where it is read (Kafka: LeaderEpochFileCache)."""
+    """The leader epochs of a partition's records, from its position on (Kafka: LeaderEpochFileCache)."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[int, int]] = []  # (first offset, epoch), ascending
 
     def extend(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Add epochs of records behind those that are known."""
+        """Add the epochs of newer records."""
         for offset, epoch in starts:
             if not self._starts or self._starts[-1][1] != epoch:
                 self._starts.append((offset, epoch))
 
     def before(self, offset: int) -> int:
-        """Return the epoch of the record before an offset, -1 if it is not known. Those before it are forgotten."""
+        """Return the epoch of the record before an offset, -1 if unknown. Drops earlier epochs."""
         while len(self._starts) > 1 and self._starts[1][0] < offset:
             del self._starts[0]
         return self._starts[0][1] if self._starts and self._starts[0][0] < offset else -1
 
 
 class PartitionFetch:
-    """A partition that is assigned. next_offset: of the next request."""
+    """An assigned partition. next_offset: of the next request."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
@@ -43,24 +43,24 @@ class PartitionFetch:
         self.next_offset = offset
         self.last_epoch = -1  # of the last record that was fetched
         self.epochs = LeaderEpochs()
-        self.topic_id: bytes | None = None  # of the topic that is read, from the first request on
-        self.doubted_at: int | None = None  # at which of LeaderTable.answers a broker did not know the topic
+        self.topic_id: bytes | None = None  # set at the first request
+        self.doubted_at: int | None = None  # LeaderTable.answers when a broker did not know the topic
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True
-        self.has_failed = False  # it is not fetched until it is reassigned
+        self.has_failed = False  # not fetched until it is reassigned
         self.told_end = -1
         self.retry_at_ms = 0
-        self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)
+        self.replica: int | None = None  # a broker closer than the leader (KIP-392)
         self.replica_until_ms = 0
-        self.waiting = 0  # how many answers of it are in the buffer
-        self.waiting_bytes = 0  # compressed, as they came
-        self.parked: list[Buffered] = []  # those of them whose turn came while it was paused
+        self.waiting = 0  # number of its responses in the buffer
+        self.waiting_bytes = 0  # compressed, as received
+        self.parked: list[Buffered] = []  # responses that take() skipped while it was paused
 
 
 @dataclass(slots=True)
 class Buffered:
-    """Records of a partition and an event behind them; either may be missing."""
+    """Records of a partition and an event after them; either may be missing."""
 
     fetch: PartitionFetch
     batches: record_batches.RecordBatches | None
@@ -69,26 +69,26 @@ class Buffered:
 
 
 class FetchBuffer:
-    """What was fetched and not yet taken. Partitions take turns; those that are paused wait."""
+    """Fetched responses that were not taken yet. Partitions take turns; paused ones are skipped."""
 
     def __init__(self) -> None:
         self._buffered: deque[Buffered] = deque()
-        #: Whether the last take() finished an answer, so that there is room for another.
+        #: Whether the last take() finished a response, which makes room for another.
         self.freed = False
 
     def put(self, buffered: Buffered) -> None:
-        """Add what an answer has of a partition."""
+        """Add a partition's part of a response."""
         buffered.fetch.waiting += 1
         buffered.fetch.waiting_bytes += buffered.size
         self._buffered.append(buffered)
 
     def resume(self, fetch: PartitionFetch) -> None:
-        """Give a partition that is no longer paused its turn again."""
+        """Put the parked responses of a resumed partition back, at the front."""
         self._buffered.extendleft(reversed(fetch.parked))
         fetch.parked.clear()
 
     def take(self, limit: int) -> tuple[Records, list[ReaderEvent]]:
-        """Return up to so many records, in order for each partition, and the events up to there."""
+        """Return up to ``limit`` records, in order within each partition, and the events up to there."""
         records: Records = {}
         events: list[ReaderEvent] = []
         left, turns = limit, len(self._buffered)
@@ -116,7 +116,7 @@ class FetchBuffer:
         return {partition: run for partition, run in records.items() if run}, events
 
     def _put_back(self, buffered: Buffered) -> None:
-        """Let others have their turn first, but not what is behind it in the same partition."""
+        """Move a response to the end, behind other partitions but before later responses of the same partition."""
         behind = [other for other in self._buffered if other.fetch is buffered.fetch]
         if behind:
             self._buffered = deque(other for other in self._buffered if other.fetch is not buffered.fetch)
@@ -129,7 +129,7 @@ class FetchBuffer:
             return int(buffered.batches.take(run, limit))
         except record_batches.CorruptRecordsError as error:
             fetch = buffered.fetch
-            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it can be used
+            fetch.is_assigned, fetch.has_failed = False, True  # nothing after it can be used
             buffered.batches = None
             buffered.event = ReaderEvent(fetch.partition, -1, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
             return 0
@@ -138,5 +138,5 @@ class FetchBuffer:
 
 
 def unreadable(partition: TopicPartition, error: Exception) -> StreamsError:
-    """Return what is raised for a partition that only librdkafka can read."""
+    """Return the error of a partition that only librdkafka can read."""
     return StreamsError(f"{partition} has {error}. librdkafka can read it: set penstock.fetcher=librdkafka.")

@@ -1,4 +1,4 @@
-"""What reads assigned partitions: a Fetcher, or librdkafka behind ../librdkafka/reader.py (Kafka: Consumer.assign)."""
+"""The interface for reading assigned partitions: a Fetcher, or librdkafka's adapter (Kafka: Consumer.assign)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock.topology.records import Message, TopicPartition
 
 from ..errors import ClientError
 
-#: A batch by partition. A message is one of the kernel's, a confluent_kafka.Message, or in a simulation a RawRecord.
+#: Messages by partition: the kernel's messages, confluent_kafka.Messages, or RawRecords in a simulation.
 Records = dict[TopicPartition, list[Message]]
 
 
 class ReaderEvent(NamedTuple):
-    """What a Reader says beside records. partition: None for what concerns the client.
+    """An event other than a record. partition: None for an event of the client.
 
-    error: what happened, None where all is read up to the partition's end, which is the offset. OFFSET_OUT_OF_RANGE:
-    the position is not there; other codes of kind MISSING: the topic or partition is not. A RetriableError of another
-    kind is dealt with already. After all others the partition is read no more until it is assigned again.
+    error: None if the partition's end was reached, at this offset. OFFSET_OUT_OF_RANGE: the position does not exist;
+    other codes of kind MISSING: the topic or partition does not exist. RetriableErrors of other kinds are handled
+    already. After all other errors the partition is not read until it is reassigned.
     """
 
     partition: TopicPartition | None
@@ -28,49 +28,49 @@ class ReaderEvent(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads assigned partitions, each in order. The caller knows which are assigned and paused, and its positions."""
+    """Reads assigned partitions, each in order. The caller tracks assignment, pauses and positions."""
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions too, from these offsets (0 or more)."""
+        """Add partitions to the assignment, from these offsets (0 or more)."""
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Say which leader epochs the records before the first ones have, of partitions that were just assigned.
+        """Set the leader epochs of the records before the positions of newly assigned partitions.
 
-        A log that has been truncated since is then noticed (KIP-320).
+        They serve to detect a log truncated since then (KIP-320).
         """
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, one that was returned last or later; -1 if unknown.
+        """Return the leader epoch of the record before an offset, -1 if unknown.
 
-        A lower offset than in the call before is not asked for.
+        Offsets must not decrease from call to call.
         """
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no longer; when they are assigned again they are not paused."""
+        """Remove partitions from the assignment; after reassignment they are not paused."""
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return nothing more of these partitions."""
+        """Stop returning records of these partitions."""
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue with these partitions, behind the last record that was returned."""
+        """Continue with these partitions after the last returned record."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
-        """Return records, and events; waits for the first of them only.
+        """Return records and events; blocks only until the first of them.
 
-        Partitions that were unassigned may still be among the records. Raises StreamsError if nothing can be read.
+        Records of unassigned partitions may be included. Raises StreamsError if nothing can be read any more.
         """
 
     def wake(self) -> None:
-        """Let the fetch() that waits return, or the next one not wait. Any thread may call it."""
+        """Make a blocked fetch() return, or the next one not block. Thread-safe."""
 
     def read_ahead(self, until: Future[Any]) -> None:
-        """Have records come while something else is waited for, and return when that is done.
+        """Receive records into the buffer until a future is done.
 
-        At once where another thread reads.
+        Returns immediately if the client reads on its own thread.
         """
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark of the last answer for an assigned partition, None as long as there was none."""
+        """Return the high watermark in the last response for an assigned partition, None before the first one."""
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Stop reading and release all resources."""

@@ -1,11 +1,11 @@
-"""A producer that the stream thread itself runs, in place of librdkafka's (Kafka: KafkaProducer).
+"""A producer that runs on the stream thread itself, instead of librdkafka's (Kafka: KafkaProducer).
 
 transactional_producer.py adds transactions.
 
-The kernel grows a batch for each partition (kernel/record_accumulator.pyx). It is closed when it is full, or after
-``linger.ms`` unless one of its partition waits for its acknowledgement, and then the Sender's. Nothing here waits but
-flush(), a full buffer, and the first record of a topic.
-docs/clients.md says what happens when.
+The kernel appends records to one batch per partition (kernel/record_accumulator.pyx). A batch is closed and handed to
+the Sender when it is full, or after ``linger.ms`` if no earlier batch of the partition awaits its acknowledgement. Only
+flush(), a full buffer, and the first record of a topic block.
+docs/clients.md describes the order of events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .writer import Lost, Writer
 
 
 class KafkaProducer(Writer):
-    """A Writer; see there. One thread may use it. It owns brokers. seed: where records without keys begin."""
+    """A Writer; see there. Not thread-safe. Owns brokers. seed: of the partitioner for records without keys."""
 
     def __init__(
         self, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int
@@ -42,10 +42,10 @@ class KafkaProducer(Writer):
         self._log = log
         self._brokers = brokers
         self._sender = Sender(brokers, settings, log, self._new_identity)
-        self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when their batches are to be closed
+        self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when to close their batches
         self._seen_answers = 0
         self._failure: Exception | None = None
-        #: Takes records past produce().
+        #: Accepts records without a call of produce().
         self.records = record_accumulator.RecordAccumulator(
             settings.batch_bytes, settings.max_request_bytes, self._batch_is_full, clock.wall_clock_ms, seed
         )
@@ -56,14 +56,14 @@ class KafkaProducer(Writer):
     def produce(
         self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
-        """See Writer: for what ``records`` has not taken."""
+        """See Writer; for records that ``records`` did not accept."""
         key, value = _as_bytes(key), _as_bytes(value)
         timestamp = self._clock.wall_clock_ms() if timestamp is None else timestamp
         if self.records.offer(topic, partition, key, value, timestamp, headers):
             return
         try:
             self._learn(topic, partition)
-        except TimeoutError:  # as if it had been sent, and not been acknowledged in time
+        except TimeoutError:  # same as a record that was not acknowledged in time
             lost = RawRecord(topic, partition, -1, timestamp, key, value, headers)
             self._sender.lost.append(Lost(self._sender.too_late(), lost))
             return
@@ -72,7 +72,7 @@ class KafkaProducer(Writer):
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, limit)
 
     def _learn(self, topic: str, partition: int) -> None:
-        """Wait until a topic's partitions are known, this one among them. Raises ClientError, TimeoutError."""
+        """Wait until a topic's partitions, including this one, are known. Raises ClientError, TimeoutError."""
         probe = TopicPartition(topic, max(partition, 0))
         now = self._clock.monotonic_ms()
         deadline = now + self._settings.delivery_timeout_ms
@@ -91,7 +91,7 @@ class KafkaProducer(Writer):
             now = self._wait(now, deadline)
 
     def _batch_is_full(self, records: Any) -> None:
-        """Close a batch for the kernel; wait if too much is not acknowledged yet."""
+        """Close a batch for the kernel; block while too many bytes are unacknowledged."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         self._close(records)
@@ -104,7 +104,7 @@ class KafkaProducer(Writer):
         self._sender.note_pause(ms)
 
     def _wait(self, now: int, until: float) -> int:
-        """Wait until there is something to do, or so long; return the time then."""
+        """Wait until something is due, or until ``until``; return the current time."""
         ends = self._sender.wait_ends(now, until)
         self._clock.begin_wait(ends - now)
         self._sender.wait(now, ends)
@@ -122,11 +122,11 @@ class KafkaProducer(Writer):
         self._sender.enqueue(records.queue, records.close())
 
     def _advance(self, now: int) -> None:
-        """Do what can be done without a wait; what makes all of it futile is raised by poll() and flush()."""
+        """Do all that is due without blocking; poll() and flush() raise a permanent failure."""
         if self._failure is None:
             try:
                 self._sender.advance(now)
-            except Exception as failure:  # noqa: BLE001  raised by the next poll: the kernel's loops must not be left here
+            except Exception as failure:  # noqa: BLE001  raised by the next poll, to not unwind the kernel's loops
                 self._failure = failure
         if self._sender.leaders.answers != self._seen_answers:
             self._seen_answers = self._sender.leaders.answers
@@ -155,9 +155,9 @@ class KafkaProducer(Writer):
         self._raise_failure()
 
     def _due(self, now: int) -> list[Any]:
-        """Return what is to be closed: not what could not be sent yet, and can still grow meanwhile."""
+        """Return the batches to close; those queued behind another batch can still grow until it is acknowledged."""
         found = []
-        for records, due in self._growing.items():  # in the order in which they began
+        for records, due in self._growing.items():  # in order of creation
             if due > now:
                 break
             if not records.queue.batches:
@@ -189,7 +189,7 @@ class KafkaProducer(Writer):
         self._raise_failure()
 
     def _serve_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        """Do what there is to do until is_done, time is up, or nothing can be done. Returns whether it is done."""
+        """Run the client until is_done, the timeout, or a permanent failure. Returns whether it is done."""
         now = self._clock.monotonic_ms()
         deadline = now + seconds * 1000
         self._advance(now)
@@ -217,7 +217,7 @@ class KafkaProducer(Writer):
 
 
 def _as_bytes(given: Any) -> bytes | None:
-    """Return a key or value as confluent-kafka takes it; raises TypeError."""
+    """Return a key or value as bytes, accepting the same types as confluent-kafka; raises TypeError."""
     if given is None:
         return None
     return given.encode() if isinstance(given, str) else bytes(memoryview(given))

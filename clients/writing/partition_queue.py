@@ -1,4 +1,4 @@
-"""What waits to be written to one partition (Kafka: RecordAccumulator's deques, TxnPartitionEntry)."""
+"""The queue of batches to write to one partition (Kafka: RecordAccumulator's deques, TxnPartitionEntry)."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import ProducerId
 
-#: Sequence numbers are positive int32s; the first follows the last.
+#: Sequence numbers are non-negative int32s and wrap around to 0.
 _SEQUENCES = 1 << 31
 
 
 class Stamp(NamedTuple):
-    """By what brokers know a batch when it comes again. sequence: the number of its first record."""
+    """Identifies a batch, so that brokers detect a duplicate. sequence: of its first record."""
 
     producer: ProducerId
     sequence: int
 
 
 class PartitionQueue:
-    """Closed batches of a partition, oldest first; the first may be in flight, and no other."""
+    """Closed batches of a partition, oldest first; only the first may be in flight."""
 
     def __init__(self, records: Any) -> None:
         self.partition = TopicPartition(records.topic, records.index)
-        #: The kernel's PartitionRecords, whose batch still grows.
+        #: The kernel's PartitionRecords with the open batch.
         self.records = records
         self.batches: deque[Any] = deque()
         self.in_flight = False
-        #: Whether the first batch may have been written by a request before the one that is in flight.
+        #: Whether the first batch may have been written by a request before the current one.
         self.was_uncertain = False
         self.retry_at_ms = 0
-        #: How many answers about leaders there were when a broker said that it does not lead this partition: the next
-        #: one is waited for.
+        #: The number of metadata responses when a broker rejected a batch because it does not lead this partition; the
+        #: batch waits for a newer response.
         self.moved_after = -1
-        self._producer: ProducerId | None = None  # whose records were acknowledged last
+        self._producer: ProducerId | None = None  # of the last acknowledged batch
         self._next_sequence = 0
 
     def stamp(self, producer: ProducerId) -> Stamp:
-        """Return what the first batch is to be sent with.
+        """Return the stamp to send the first batch with.
 
-        One that may have been written is sent as it was: then it is not written twice. Any other follows what was
-        acknowledged last, or is the first of a new producer id or epoch (KIP-360).
+        A batch that may have been written keeps its stamp, so that it is not written twice. Any other continues the
+        sequence of the last acknowledged batch, or starts at 0 for a new producer id or epoch (KIP-360).
         """
         batch = self.batches[0]
         if batch.stamp is None or not batch.is_uncertain:
@@ -52,7 +52,7 @@ class PartitionQueue:
         return stamp
 
     def acknowledge(self) -> Any:
-        """Take the first batch out, as it was written, and return it."""
+        """Remove the first batch, which was written, and return it."""
         batch = self.batches.popleft()
         self._producer = batch.stamp.producer
         self._next_sequence = (batch.stamp.sequence + batch.count) % _SEQUENCES

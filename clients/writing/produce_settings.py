@@ -1,4 +1,4 @@
-"""What a producer's settings mean for a sender, and whether it knows all of them."""
+"""A sender's settings from a producer's, and the detection of unsupported ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms, networ
 COMPRESSION_TYPES = tuple(CODECS)
 _KIB = 1024
 
-#: Fields of ProduceSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
+#: Fields of ProduceSettings by librdkafka's names (of several aliases in the settings, the last one wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     **NETWORK_FIELDS,
     "linger.ms": ("linger_ms", float),
@@ -30,8 +30,8 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "queue.buffering.max.kbytes": ("buffer_bytes", lambda kilobytes: int(kilobytes) * _KIB),
 }
 
-#: What the sender does as it is set, or not at all: all others are librdkafka's. It writes only once (KIP-98), waits
-#: for all replicas, and chooses partitions as Java's producer does.
+#: Settings with fixed values: with any other value, librdkafka is used. The sender is idempotent (KIP-98), waits for
+#: all replicas, and partitions as Java's producer does.
 _AS_IT_IS: Mapping[str, Callable[[Any], bool]] = {
     "acks": lambda value: str(value) in ("all", "-1"),
     "request.required.acks": lambda value: str(value) in ("all", "-1"),
@@ -39,21 +39,22 @@ _AS_IT_IS: Mapping[str, Callable[[Any], bool]] = {
     "partitioner": lambda value: value == "murmur2_random",
     "compression.type": lambda value: value in COMPRESSION_TYPES,
     "compression.codec": lambda value: value in COMPRESSION_TYPES,
-    # Idempotence allows no others, and one request of a partition is in flight here.
+    # Any value is valid, since the sender has one request per partition in flight.
     "max.in.flight": lambda value: int(value) >= 1,
     "max.in.flight.requests.per.connection": lambda value: int(value) >= 1,
-    # Batches are bounded by their bytes, and what waits for the brokers by buffer_bytes.
+    # Has no effect: batches are bounded by their bytes, and unacknowledged ones by buffer_bytes.
     "queue.buffering.max.messages": lambda value: int(value) >= 0,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceSettings(NetworkSettings):
-    """How to write; defaults are librdkafka's, but for the buffer, which is Java's (buffer.memory).
+    """How to write; defaults are librdkafka's, except buffer_bytes, which is Java's (buffer.memory).
 
-    linger_ms: how long records wait for others. max_request_bytes: the most a record, or a request, may have.
-    buffer_bytes: of closed batches that are not acknowledged, before compression. transactional_id: None without
-    transactions; with them no record is waited for beyond transaction_timeout_ms, when the broker ends its transaction.
+    linger_ms: how long a batch waits for more records. max_request_bytes: the maximum size of a record or a request.
+    buffer_bytes: limit of closed, unacknowledged batches, before compression. transactional_id: None without
+    transactions. With them, the delivery timeout is at most transaction_timeout_ms, after which the broker aborts the
+    transaction.
     """
 
     linger_ms: float = 5
@@ -67,7 +68,7 @@ class ProduceSettings(NetworkSettings):
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return those of a producer's settings that a sender would not follow: with them, librdkafka writes."""
+    """Return the settings of a producer that a sender does not support; librdkafka is used with them."""
     known = _FIELDS.keys() | _AS_IT_IS.keys()
     unknown = {name for name in settings if name not in known and not is_security_key(name)}
     return sorted(
@@ -76,7 +77,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def produce_settings(settings: Mapping[str, Any]) -> ProduceSettings:
-    """Return what a producer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
+    """Return the ProduceSettings of supported settings of a producer; raises ConfigError for invalid ones."""
     found = ProduceSettings(**network_fields(settings, _FIELDS))
     if found.transactional_id is None:
         return found

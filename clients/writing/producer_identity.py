@@ -1,4 +1,4 @@
-"""Who a producer is to the brokers (Kafka: TransactionManager, as far as it goes without transactions)."""
+"""A producer's id and epoch (Kafka: the part of TransactionManager that is used without transactions)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LAST_EPOCH = 32_767
 
 
 class Identity(Protocol):
-    """By what a Sender's batches are known: a ProducerIdentity, or a TransactionManager. Nothing here waits."""
+    """The producer id, epoch and transaction of a Sender: a ProducerIdentity or a TransactionManager. Never blocks."""
 
     @property
     def transactional_id(self) -> str | None:
-        """The id of the transactions that batches belong to, None for batches without."""
+        """The transactional id of the batches, None without transactions."""
 
     @property
     def produce_version(self) -> int:
@@ -31,43 +31,43 @@ class Identity(Protocol):
 
     @property
     def producer(self) -> ProducerId | None:
-        """Who writes, None as long as nothing can be written."""
+        """The current producer id and epoch, None while nothing can be written."""
 
     @property
     def refusal(self) -> ClientError | None:
-        """Why nothing will be written until something else happens, None if it may be."""
+        """Why nothing can be written until further notice; None if writing is possible."""
 
     @property
     def has_answer(self) -> bool:
-        """Whether advance() has something to take."""
+        """Whether advance() has an answer to handle."""
 
     @property
     def next_at(self) -> float:
-        """When advance() has something to do though no answer comes, in ms; infinity: not before."""
+        """When advance() is due even without an answer, in ms; infinity if it is not."""
 
     def advance(self, now_ms: int) -> None:
-        """Take an answer if there is one, and send the next request."""
+        """Handle an answer that has arrived, and send the next request."""
 
     def may_write(self, partition: TopicPartition) -> bool:
-        """Return whether batches of a partition may be sent now; if not, see to it that they may be soon."""
+        """Return whether batches of a partition may be sent now; if not, start what is necessary."""
 
     def note_failed(self, error: ClientError) -> None:
-        """Take in that a batch was refused, or came too late."""
+        """Record that a batch was rejected or timed out."""
 
     def bump(self) -> None:
-        """Begin a new epoch before anything else is written: brokers may have a number that comes again."""
+        """Begin a new epoch before the next write, because a sequence number would otherwise be reused."""
 
 
 class ProducerIdentity(Identity):
-    """A producer id, requested on first use, and its epoch. Nothing here waits.
+    """A producer id, requested on first use, and its epoch. Never blocks.
 
-    on_done: called on another thread when there is an answer to take.
+    on_done: called on another thread when an answer has arrived.
     """
 
     transactional_id = None
     produce_version = API_VERSION
     producer: ProducerId | None = None
-    #: Why there is no producer id and will be none, None as long as there may be.
+    #: Why there will be no producer id; None if it exists or can still be obtained.
     refusal: ClientError | None = None
 
     def __init__(self, brokers: Brokers, retry_backoff_ms: int, on_done: Callable[[], None]) -> None:
@@ -114,9 +114,9 @@ class ProducerIdentity(Identity):
 
     @override
     def bump(self) -> None:
-        """Begin a new epoch, because the brokers may not have all that was sent, or forgot it (KIP-360).
+        """Begin a new epoch, because the brokers may lack some of the sent batches, or lost their state (KIP-360).
 
-        Each partition then counts from 0 again. No broker is asked: only one with transactions would have to be.
+        Sequence numbers of all partitions restart at 0. No request is needed: only transactions require one.
         """
         if self.producer is not None:
             last = self.producer.epoch == _LAST_EPOCH

@@ -1,7 +1,7 @@
 """Writes closed batches to the leaders of their partitions (Kafka: Sender).
 
-A batch is sent as soon as the one before it is acknowledged: one of a partition is in flight, so that the order needs
-no bookkeeping, and each request has one of each partition that a broker leads. Nothing waits here but wait().
+A batch is sent as soon as the previous one of its partition is acknowledged. With one batch per partition in flight,
+order needs no bookkeeping. A request contains at most one batch per partition. Only wait() blocks.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from .produce_settings import ProduceSettings
 from .producer_identity import Identity
 from .writer import Lost
 
-#: How many requests a broker may have at a time; none of them has a partition that another one has.
+#: The maximum number of requests in flight per broker; they have no partition in common.
 REQUESTS_IN_FLIGHT = 5
-#: How long a batch waits for its transaction to begin where the one before is still being ended, in ms.
+#: How long to wait before resending a batch while the previous transaction is still being completed, in ms.
 CONCURRENT_BACKOFF_MS = 20
-#: How long to wait before a look at what is behind a batch that is in flight, and while none is, without a leader or
-#: a connection; in ms.
+#: How long to wait, in ms, while batches are queued behind one in flight, and while none is in flight because there is
+#: no leader or connection.
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
-#: The longest wait, in ms, for whatever comes. A process that is suspended in it has waited for so long at most, as far
-#: as deadlines go.
+#: The longest single wait, in ms. If the process is suspended during a wait, at most this much counts towards
+#: deadlines.
 WAIT_MAX_MS = 1_000
 PRODUCE = Api(
     API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT
 )
 
-#: Errors that leave it unknown whether a batch was written: the cause is not named, or acknowledged batches before it
-#: are gone.
+#: Errors after which it is unknown whether a batch was written: the cause is unknown, or earlier acknowledged batches
+#: are lost.
 _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
-#: Makes an identity; called with what it calls, on another thread, when there is an answer for it to take.
+#: Creates an identity. Its argument is a callback that the identity calls on another thread when an answer has arrived.
 MakeIdentity = Callable[[Callable[[], None]], Identity]
 
 
 class Sender:
-    """Sends the batches of all partitions. One thread may use it; it owns brokers."""
+    """Sends the batches of all partitions. Not thread-safe; owns brokers."""
 
     def __init__(
         self, brokers: Brokers, settings: ProduceSettings, log: PrefixedLogger, make_identity: MakeIdentity
@@ -60,14 +60,14 @@ class Sender:
         self._log = log
         self._network: NetworkClient[ProduceAnswer] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
         self._identity = make_identity(self._network.wake)
-        self._partitions: set[TopicPartition] = set()  # whose leaders are wanted
-        self._queues: dict[TopicPartition, PartitionQueue] = {}  # those that have batches; the next turn comes first
-        self._send_at: float = 0  # in ms: when there may be something to send, though nothing happens before
-        #: Who leads what, and how many partitions topics have.
+        self._partitions: set[TopicPartition] = set()  # to look up leaders of
+        self._queues: dict[TopicPartition, PartitionQueue] = {}  # non-empty ones, in the order of their turns
+        self._send_at: float = 0  # in ms: when to check for batches to send, even if nothing happens before
+        #: Leaders and partition counts.
         self.leaders = self._network.leaders
-        #: Of all batches that are not acknowledged, before compression.
+        #: Bytes of all unacknowledged batches, before compression.
         self.buffered_bytes = 0
-        #: Dropped records; the reader empties it.
+        #: Dropped records; the caller clears it.
         self.lost: list[Lost] = []
 
     def _note(self, what: str, failure: str) -> None:
@@ -75,23 +75,23 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no batch that is not acknowledged."""
+        """Whether all batches are acknowledged."""
         return not self._queues
 
     @property
     def wait_ms(self) -> int | None:
         """Milliseconds an idle caller may block before calling advance(); None means no limit."""
         if not any(not queue.in_flight or len(queue.batches) > 1 for queue in self._queues.values()):
-            return None  # all is in flight
+            return None  # all batches are in flight
         return BEHIND_WAIT_MS if any(queue.in_flight for queue in self._queues.values()) else AWAY_WAIT_MS
 
     def hear_of(self, partition: TopicPartition) -> None:
-        """Ask for a partition's leader from now on."""
+        """Look up a partition's leader from now on."""
         self._partitions.add(partition)
         self.leaders.hear_of((partition,))
 
     def enqueue(self, queue: PartitionQueue, batch: Any) -> None:
-        """Send a batch behind those that the queue has."""
+        """Append a batch to its queue."""
         queue.batches.append(batch)
         self.buffered_bytes += batch.size
         if queue.partition not in self._queues:
@@ -101,7 +101,7 @@ class Sender:
         self._send_at = 0
 
     def advance(self, now_ms: int) -> None:
-        """Take what has come and send what may be sent. Raises StreamsError if all is over."""
+        """Handle arrived responses and send batches that are ready. Raises StreamsError for a permanent failure."""
         network = self._network
         for over in network.advance(self._partitions, now_ms):
             self._take(over, now_ms)
@@ -112,23 +112,23 @@ class Sender:
             self._send(now_ms)
 
     def wait_ends(self, now_ms: int, until_ms: float) -> int:
-        """Return until when a wait for something to do may last, until_ms at most."""
+        """Return the latest end of the next wait, at most until_ms."""
         return int(min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS))
 
     def wait(self, now_ms: int, until_ms: int) -> None:
-        """Wait until advance() has something to do, or until_ms."""
+        """Wait until advance() is due, or until_ms."""
         self._network.wait(now_ms, until_ms)
 
     def note_pause(self, ms: int) -> None:
-        """Take in that nothing was served for so long, which the times that this is called with do not count."""
+        """Count a pause of the caller, which the times passed to other methods exclude."""
         self._network.note_pause(ms)
 
     # Sending
 
     def _send(self, now: int) -> None:
-        self._identity.advance(now)  # which may be refused
+        self._identity.advance(now)  # may set refusal
         by_node: dict[int, deque[PartitionQueue]] = defaultdict(deque)
-        again: float = math.inf  # when something that has to wait may be sent
+        again: float = math.inf  # when to try the waiting batches
         for queue in tuple(self._queues.values()):
             if queue.in_flight or self._give_up(queue, now):
                 continue
@@ -142,7 +142,7 @@ class Sender:
                 again = min(again, now + self._settings.retry_backoff_ms)
             else:
                 by_node[leader.node].append(queue)
-        self._identity.advance(now)  # behind dropped batches, which may have begun a new epoch
+        self._identity.advance(now)  # after dropped batches, which may require a new epoch
         producer = self._identity.producer
         for node, queues in by_node.items():
             if producer is None or self._send_to(node, queues, producer, now):
@@ -150,7 +150,7 @@ class Sender:
         self._send_at = again
 
     def _send_to(self, node: int, queues: deque[PartitionQueue], producer: ProducerId, now: int) -> bool:
-        """Send a broker as many requests as it may have; return whether something is left."""
+        """Send a broker as many requests as allowed; return whether batches are left."""
         link, identity = self._network.link(node), self._identity
         in_transaction = identity.transactional_id is not None
         while queues and link.is_ready(now):
@@ -189,24 +189,24 @@ class Sender:
                 self._settle(queue, response, now)
 
     def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
-        """Do what a broker's answer about the first batch asks for."""
+        """Handle a broker's response for the first batch."""
         code, batch = ErrorCode(response.error), queue.batches[0]
-        if code.kind is Kind.SUCCESS:  # now, or since it was sent before
+        if code.kind is Kind.SUCCESS:  # written now, or by an earlier request
             self._remove(queue, queue.acknowledge())
             return
-        if code in MOVED or code.retriable:  # it may have been written even so
+        if code in MOVED or code.retriable:  # it may have been written nevertheless
             self._log.debug("Sending to %s again after %s", queue.partition, code.name)
-            is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS  # the one before is still being ended
+            is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS  # the previous one is still being completed
             queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
             if code in MOVED:
                 queue.moved_after = self.leaders.answers
                 self.leaders.refresh(now)
             return
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # the broker forgot us; it takes a new epoch from its beginning
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # the broker lost the producer's state; it accepts a new epoch from 0
             batch.is_uncertain = False
             self._identity.bump()
             return
-        # What is refused now may have been written by the request before.
+        # A batch that is rejected now may have been written by an earlier request.
         batch.is_uncertain = queue.was_uncertain or code in _UNCERTAIN
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue)
@@ -214,7 +214,7 @@ class Sender:
             self._fail(queue, broker_error(code, response.message))
 
     def _split(self, queue: PartitionQueue) -> None:
-        """Send the first batch in two parts: its topic takes none that large, whatever one record may have."""
+        """Split the first batch in two, because it exceeds its topic's max.message.bytes."""
         batch = queue.batches.popleft()
         self.buffered_bytes -= batch.size
         self._not_to_be_taken_for(batch)
@@ -231,7 +231,7 @@ class Sender:
     # Dropping
 
     def _give_up(self, queue: PartitionQueue, now: int) -> bool:
-        """Drop batches that cannot be written any more; return whether none is left."""
+        """Drop batches that can no longer be written; return whether the queue is empty."""
         error = self._identity.refusal
         if error is None and self.leaders.of(queue.partition) is None:
             error = self.missing(queue.partition, now)
@@ -242,8 +242,8 @@ class Sender:
     def missing(self, partition: TopicPartition, now: int) -> ClientError | None:
         """Return why a partition cannot be written, None if it can or may be soon.
 
-        A topic that was recreated may have fewer partitions (MissingPartitionError). Then the leaders are asked for
-        again: the partition may be there by the next time.
+        A recreated topic may have fewer partitions (MissingPartitionError). Leaders are then looked up again, because
+        the partition may exist by the next attempt.
         """
         code = self.leaders.error_of(partition, now)
         if code is None:
@@ -271,7 +271,7 @@ class Sender:
         self._remove(queue, batch)
 
     def _not_to_be_taken_for(self, batch: Any) -> None:
-        """Begin a new epoch if a broker may have a batch's numbers, which would be those of what follows."""
+        """Begin a new epoch if a dropped batch may have been written; later batches would reuse its sequences."""
         if batch.is_uncertain:
             self._identity.bump()
 
@@ -281,7 +281,7 @@ class Sender:
             del self._queues[queue.partition]
 
     def drop(self) -> bool:
-        """Forget the batches that are not in flight. Returns whether any is."""
+        """Drop the batches that are not in flight. Returns whether any is in flight."""
         for queue in tuple(self._queues.values()):
             while len(queue.batches) > int(queue.in_flight):
                 batch = queue.batches.pop()
@@ -296,7 +296,7 @@ class Sender:
 
 
 def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
-    """Return a packed batch's records, as they would be consumed."""
+    """Return a packed batch's records as a consumer would."""
     data = batch.sealed(-1, -1, -1, False)
     found: list[Any] = []
     origin = record_batches.origin_of(partition.topic, partition.partition)

@@ -1,4 +1,4 @@
-"""What a transaction asks its coordinators; which versions go with which protocol (KIP-890)."""
+"""A transaction's requests to its coordinators, and their versions by protocol (KIP-890)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..protocol.messages import (
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata, committed_by_topic
 from ..protocol.schema import Request
 
-#: The last versions of the old protocol. In the next ones the coordinator adds the group by itself, and the answer has
-#: the next epoch.
+#: The last versions of the old protocol. In later versions the coordinator adds the group automatically, and the
+#: response of EndTxn contains the next epoch.
 _OLD_TXN_OFFSET_COMMIT = _OLD_END_TXN = 4
-#: The finalized feature of a cluster whose brokers know the new protocol, and the level from which they do.
+#: The finalized feature of a cluster that supports the new protocol, and its minimum level.
 TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
 
 #: Error code by partition.
@@ -37,7 +37,7 @@ def transaction_level(answer: Any) -> int:
 
 
 def init_producer_id(transactional_id: str, timeout_ms: int, producer: ProducerId) -> Request:
-    """Ask for a producer id and epoch. producer: whose epoch to bump (KIP-360); id -1 for the first time."""
+    """Request a producer id and epoch. producer: whose epoch to bump (KIP-360); id -1 the first time."""
     return INIT_PRODUCER_ID(transaction_timeout_ms=timeout_ms, **_who(transactional_id, producer))
 
 
@@ -86,13 +86,13 @@ def committed_offsets(answer: Any) -> Codes:
 
 
 def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: bool) -> Request:
-    """Commit the transaction, or abort it. is_new: see next_producer."""
+    """Commit or abort the transaction. is_new: see next_producer."""
     request = END_TXN(committed=commit, **_who(transactional_id, producer))
     return request if is_new else replace(request, version_max=_OLD_END_TXN)
 
 
 def next_producer(answer: Any, producer: ProducerId) -> ProducerId:
-    """Return who the producer is after end_txn: in the new protocol the answer says so, in the old it is as before."""
+    """Return the producer id and epoch after end_txn: from the answer in the new protocol, unchanged in the old one."""
     return producer if answer.producer_id < 0 else ProducerId(answer.producer_id, answer.producer_epoch)
 
 

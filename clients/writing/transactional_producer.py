@@ -73,7 +73,7 @@ class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
         self._await(lambda: self._transactions.state is state, seconds)
 
     def _await(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Wait for something; raises TransactionError if the transaction fails, or takes too long."""
+        """Wait for a condition; raises TransactionError if the transaction fails or the timeout expires."""
         self._serve_until(lambda: self._transactions.refusal is not None or is_done(), seconds)
         self._transactions.check()
         if self._failure is not None:

@@ -1,9 +1,9 @@
-"""A producer's transactions, as its coordinators have them (Kafka: TransactionManager).
+"""A producer's transactions (Kafka: TransactionManager).
 
-Two protocols. The new one (KIP-890, Kafka 4.0 and later) is spoken where the cluster has finalized it: partitions and
-the group are added by the requests that write to them, and each transaction has its own epoch, which the end of the
-one before brings. So no late request can end, or get into, a transaction that it was not meant for. The old one
-adds them with separate requests before anything is written, and keeps its epoch unless something went wrong.
+There are two protocols. The new one (KIP-890, Kafka 4.0 and later) is used if the cluster has finalized it. Produce and
+offset commit requests add partitions and the group implicitly. Each transaction has its own epoch, returned by the end
+of the previous one, so that a late request can neither end nor join another transaction. The old protocol adds
+partitions and the group with separate requests before writing, and keeps its epoch unless an error occurs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ..protocol.schema import Request
 from ..state_machine import StateMachine
 from . import transaction_requests as requests
 
-#: The pause before a coordinator is asked again that is still ending the last transaction; it takes milliseconds.
+#: The backoff while a coordinator is still completing the last transaction, in ms; that takes milliseconds.
 CONCURRENT_BACKOFF_MS = 20
-#: How old the knowledge of the protocol that the cluster speaks may be, in ms (metadata.max.age.ms).
+#: How often to check which protocol the cluster supports, in ms (metadata.max.age.ms).
 LEVEL_MAX_AGE_MS = 300_000
 _NOBODY = ProducerId(-1, -1)
 
-#: The transaction has failed, the producer may begin another.
+#: Errors that fail the transaction, but not the producer.
 _ABORTABLE = frozenset(
     (
         *(code for code in ErrorCode if code.kind is Kind.EVICTED),
@@ -49,7 +49,7 @@ _ABORTABLE = frozenset(
 
 
 class TransactionState(Enum):
-    """What a transactional producer is doing (Kafka: TransactionManager.State, but for DRAINING).
+    """The state of a transactional producer (Kafka: TransactionManager.State, plus DRAINING).
 
     ::
 
@@ -63,10 +63,10 @@ class TransactionState(Enum):
         ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
         FATAL_ERROR ----------->
 
-    - DRAINING: to be aborted when no batch is in flight any more.
-    - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
+    - DRAINING: will be aborted when no batch is in flight any more.
+    - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only a new epoch releases the sequence
       numbers of batches that may or may not have been written (KIP-360).
-    - FATAL_ERROR: only another producer can continue.
+    - FATAL_ERROR: the producer must be replaced.
     """
 
     UNINITIALIZED = auto()
@@ -96,14 +96,14 @@ TRANSACTION_TRANSITIONS = {
 
 @dataclass(eq=False)
 class TransactionManager:
-    """One transaction after the other, of one transactional id. Nothing here waits: see advance().
+    """The consecutive transactions of one transactional id. Never blocks; see advance().
 
-    timeout_ms: after so long the coordinator aborts a transaction. on_done: called on another thread when there is an
-    answer to take. To a Sender it is what a ProducerIdentity is.
+    timeout_ms: after this time the coordinator aborts a transaction. on_done: called on another thread when an answer
+    has arrived. Implements Identity for a Sender.
     """
 
     coordinators: Coordinators
-    #: By which brokers know the transactions of a producer and of those before it.
+    #: Identifies the producer and its predecessors to the brokers.
     transactional_id: str
     timeout_ms: int
     retry_backoff_ms: int
@@ -114,15 +114,15 @@ class TransactionManager:
         self._states = StateMachine(_S.UNINITIALIZED, TRANSACTION_TRANSITIONS, self.log, level=10)
         self._producer = _NOBODY
         self._level = 0  # of transaction.version, as far as known
-        self._level_is_due = True  # to be asked for again
-        self._level_due_ms = 0  # when it is
-        self._numbers_used_up = False  # by batches that may or may not have been written
+        self._level_is_due = True  # to be requested again
+        self._level_due_ms = 0  # when it is due next
+        self._numbers_used_up = False  # by batches with an unknown outcome
         self._open = OpenTransaction(self.transactional_id, _NOBODY, is_new=False)  # the current one, or the last
         self._asked: tuple[Future[Any], Question, TransactionState] | None = None
         self._ask_at: float = 0  # in ms
-        #: Why the last question was not answered, None since it was.
+        #: Why the last request failed; None after a success.
         self.failure: str | None = None
-        #: Why the transaction has failed, or the producer with it (then it is fatal), None as long as all is well.
+        #: Why the transaction, or with a fatal error the producer, has failed; None while neither has.
         self.refusal: ClientError | None = None
 
     @property
@@ -134,22 +134,22 @@ class TransactionManager:
 
     @property
     def produce_version(self) -> int:
-        """Return the version of Produce requests: the new protocol's adds partitions to the transaction."""
+        """Return the version of Produce requests; in the new protocol they add partitions to the transaction."""
         return NEW_TRANSACTIONS_VERSION if self._open.is_new else API_VERSION
 
     @property
     def producer(self) -> ProducerId | None:
-        """Return who writes, None as long as nothing is to be written."""
+        """Return the producer id and epoch, None outside of a transaction."""
         return self._producer if self.state is _S.IN_TRANSACTION else None
 
     @property
     def has_answer(self) -> bool:
-        """Whether advance() has something to take."""
+        """Whether advance() has an answer to handle."""
         return self._asked is not None and self._asked[0].done()
 
     @property
     def next_at(self) -> float:
-        """When advance() has something to do though no answer comes, in ms; infinity: not before."""
+        """When advance() is due even without an answer, in ms; infinity if it is not."""
         if self._asked is not None:
             return math.inf
         if self._next_question() is not None:
@@ -157,16 +157,16 @@ class TransactionManager:
         return self._level_due_ms if self.state is _S.IN_TRANSACTION else math.inf
 
     def may_write(self, partition: TopicPartition) -> bool:
-        """Return whether batches of a partition may be sent; if not, it is added to the transaction."""
+        """Return whether batches of a partition may be sent; if not, add it to the transaction."""
         return self._open.may_write(partition)
 
     def note_failed(self, error: ClientError) -> None:
-        """Take in that a batch was refused or came too late: the transaction is not to be committed."""
+        """Record that a batch was rejected or timed out: the transaction must not be committed."""
         if self.state is _S.IN_TRANSACTION:
             self._fail(error, fatal=error.kind is Kind.FENCED)
 
     def bump(self) -> None:
-        """Take in that a broker may have numbers that the next batches would have: those need another epoch."""
+        """Record that the next batches need a new epoch, because they would reuse sequence numbers."""
         self._numbers_used_up = True
         if self.state is _S.IN_TRANSACTION:
             unknown = "a batch may have been written or not"
@@ -175,18 +175,18 @@ class TransactionManager:
     # The transaction
 
     def initialize(self) -> None:
-        """Begin to become the one producer with this transactional id: the one before is fenced."""
+        """Start to initialize the producer, which fences the previous one with this transactional id."""
         self._states.transition_to(_S.INITIALIZING)
 
     def begin(self) -> None:
-        """Begin a transaction, by the protocol that the cluster speaks now."""
+        """Begin a transaction, with the protocol that the cluster currently supports."""
         self.check()
         self._states.transition_to(_S.IN_TRANSACTION)
         is_new = self._level >= requests.NEW_PROTOCOL_LEVEL
         self._open = OpenTransaction(self.transactional_id, self._producer, is_new)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Begin to put consumed offsets into the transaction."""
+        """Start to add consumed offsets to the transaction."""
         self.check()
         self._open.send_offsets(offsets, group)
 
@@ -196,26 +196,26 @@ class TransactionManager:
         return self._open.has_sent_offsets
 
     def commit(self) -> None:
-        """Begin to commit; the state is READY when that is done. All batches have to be acknowledged."""
+        """Start to commit; the state is READY afterwards. All batches must have been acknowledged."""
         self.check()
         self._end(_S.COMMITTING_TRANSACTION)
 
     def drain(self) -> None:
-        """Let no batch of the transaction be sent any more, so that it can be aborted."""
+        """Stop sending batches of the transaction, to abort it."""
         if self.state is _S.FATAL_ERROR:
             self.check()
         self._states.transition_to(_S.DRAINING)
         self.refusal = None
 
     def abort(self) -> None:
-        """Begin to abort; the state is READY when that is done. No batch may be in flight."""
+        """Start to abort; the state is READY afterwards. No batch may be in flight."""
         self._end(_S.ABORTING_TRANSACTION)
 
     def _end(self, state: TransactionState) -> None:
         self._states.transition_to(state)
         self._ask_at = 0
         if not self._open.has_begun and self._asked is None:
-            self._complete()  # the coordinator has never heard of it
+            self._complete()  # the coordinator does not know of it
 
     def check(self) -> None:
         """Raise TransactionError if the transaction or the producer has failed."""
@@ -225,10 +225,10 @@ class TransactionManager:
     # Questions and answers
 
     def advance(self, now_ms: int) -> None:
-        """Take an answer if there is one, and send the next request."""
+        """Handle an answer that has arrived, and send the next request."""
         if self._asked is not None and self._asked[0].done():
             (answer, question, state), self._asked = self._asked, None
-            if state is self.state:  # else it was asked for a transaction that has failed since
+            if state is self.state:  # else it belongs to a transaction that has failed since
                 self._take(answer, question, now_ms)
         if now_ms >= self._level_due_ms:
             self._level_is_due, self._level_due_ms = True, now_ms + LEVEL_MAX_AGE_MS
@@ -261,7 +261,7 @@ class TransactionManager:
         self._ask_at = now_ms + self.retry_backoff_ms
 
     def _take_answer(self, answer: Any, question: Question, now_ms: int) -> None:
-        """Take what a coordinator has done, or ask again, or fail."""
+        """Handle a coordinator's response: continue, retry, or fail."""
         number, what = question.failure(answer)
         code = ErrorCode(number)
         if code is ErrorCode.NONE:
@@ -319,16 +319,16 @@ class TransactionManager:
         self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
 
     def _fail(self, error: ClientError, fatal: bool) -> None:
-        """Have the transaction fail, or the producer (fatal)."""
+        """Fail the transaction, or with fatal the producer."""
         self.refusal = error
         self._states.transition_to(_S.FATAL_ERROR if fatal else _S.ABORTABLE_ERROR)
 
 
 class Question(NamedTuple):
-    """What a coordinator is asked.
+    """A request to a coordinator.
 
-    codes: returns the error codes of an answer, by what they are about. done: called with an answer that has none.
-    begins: whether a coordinator has begun the transaction when it has answered, or may have.
+    codes: returns the error codes of an answer, by subject. done: called with an answer without errors. begins: whether
+    the request may begin the transaction at the coordinator.
     """
 
     kind: CoordinatorKind
@@ -339,8 +339,8 @@ class Question(NamedTuple):
     begins: bool = False
 
     def failure(self, answer: Any) -> tuple[int, str]:
-        """Return the error of an answer and what it is about; 0 if there is none."""
-        # With one that is refused, the others are not attempted.
+        """Return the error code of an answer and its subject; 0 if there is none."""
+        # If one subject is rejected, the others have OPERATION_NOT_ATTEMPTED.
         codes = {what: code for what, code in self.codes(answer).items() if code}
         for what, code in codes.items():
             if code != ErrorCode.OPERATION_NOT_ATTEMPTED:
@@ -349,12 +349,12 @@ class Question(NamedTuple):
 
 
 def code_of(answer: Any) -> Mapping[str, int]:
-    """Return the error code of an answer that has one."""
+    """Return the error code of an answer with a single one."""
     return {"": answer.error_code}
 
 
 class OpenTransaction:
-    """A transaction from beginning to end: its partitions, and the group's offsets. is_new: by the new protocol."""
+    """A transaction's partitions and group offsets, from beginning to end. is_new: uses the new protocol."""
 
     def __init__(self, transactional_id: str, producer: ProducerId, is_new: bool) -> None:
         self._transactional_id = transactional_id
@@ -364,12 +364,12 @@ class OpenTransaction:
         self._to_add: dict[TopicPartition, None] = {}  # in order
         self._group: GroupMetadata | None = None
         self._group_added = is_new
-        self._offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # that are not taken yet
-        #: Whether a coordinator knows of it, or may: then it has to be ended.
+        self._offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # not committed to the transaction yet
+        #: Whether a coordinator may know of it; then it must be ended.
         self.has_begun = False
 
     def may_write(self, partition: TopicPartition) -> bool:
-        """Return whether batches of a partition may be sent; if not, it is to be added."""
+        """Return whether batches of a partition may be sent; if not, mark it to be added."""
         if self.is_new:
             self.has_begun = True
             return True
@@ -378,16 +378,16 @@ class OpenTransaction:
         return partition in self._added
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Have offsets sent."""
+        """Set the offsets to send."""
         self._offsets, self._group = dict(offsets), group
 
     @property
     def has_sent_offsets(self) -> bool:
-        """Whether the coordinator has taken all offsets."""
+        """Whether the coordinator has accepted all offsets."""
         return not self._offsets
 
     def next_question(self) -> Question | None:
-        """Return what is to be asked before more can be written, None if there is nothing."""
+        """Return the next request needed before more can be written, None if there is none."""
         who = self._transactional_id, self._producer
         if self._to_add:
             return self._to_transaction(

@@ -1,4 +1,4 @@
-"""What writes records: a KafkaProducer, or librdkafka behind ../librdkafka/writer.py (Kafka: Producer)."""
+"""The interface for writing records: a KafkaProducer, or librdkafka's adapter (Kafka: Producer)."""
 
 from __future__ import annotations
 
@@ -11,77 +11,77 @@ from penstock.topology.records import TopicPartition
 from ..errors import ClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 
-#: The partition is that of the key.
+#: The partitioner chooses the partition by the key.
 BY_KEY = -1
 
 
 class Lost(NamedTuple):
-    """A record that was dropped, and why. It has the methods of a consumed Message."""
+    """A dropped record and the reason. The record has the methods of a consumed Message."""
 
     error: ClientError
     record: Any
 
 
 class Writer(Protocol):
-    """Writes records, each partition's in order. One thread may use it."""
+    """Writes records, in order within each partition. Not thread-safe."""
 
-    #: What takes the usual record without a call of produce(): the kernel's RecordTaker, None without one.
+    #: Accepts most records without a call of produce(): the kernel's RecordTaker, None without one.
     records: Any | None
 
     def produce(
         self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
-        """Take a record; waits for the topic to be known, and for room.
+        """Accept a record; blocks until the topic is known and the buffer has room.
 
-        partition: BY_KEY, or the one. timestamp: in ms, None for now. headers: (name, bytes or None) pairs. Raises
-        ClientError if it cannot be written, an UnusableClientError if nothing can be any more.
+        partition: its number, or BY_KEY. timestamp: in ms, None for now. headers: (name, bytes or None) pairs. Raises
+        ClientError if the record cannot be written, UnusableClientError if the client has failed permanently.
         """
 
     def send_due(self) -> None:
-        """Send what is due; does not wait. Does nothing where another thread sends. Raises as poll() does."""
+        """Send due batches without blocking. Does nothing if another thread sends. Raises as poll() does."""
 
     def wait_ms(self) -> float:
-        """Return how long it is until send_due() may have something to do, in ms; infinity: not before a produce()."""
+        """Return the time until send_due() is due, in ms; infinity: not before the next produce()."""
 
     def poll(self) -> None:
-        """Send what is due and take in what brokers have said; does not wait.
+        """Send due batches and handle responses, without blocking.
 
-        Raises ClientError if the client has failed for good, StreamsError if nothing can be written with it at all.
+        Raises ClientError if the client has failed permanently, StreamsError if it cannot write at all.
         """
 
     def flush(self, seconds: float = math.inf) -> None:
-        """Wait until every record is acknowledged or dropped, for so long at most. Raises as poll() does."""
+        """Wait until every record is acknowledged or dropped, or for the timeout. Raises as poll() does."""
 
     def take_lost(self) -> list[Lost]:
         """Return the records that were dropped since the last call."""
 
     def drop(self) -> None:
-        """Forget what is not in flight to a broker: others may write in its place by now. librdkafka sends it."""
+        """Drop all records that are not in flight: another member may own the tasks by now. librdkafka sends them."""
 
     def close(self) -> None:
-        """Drop all unacknowledged records, and close the connections. Nothing else may be called afterwards."""
+        """Drop all unacknowledged records and close the connections. No other call is allowed afterwards."""
 
 
 class TransactionalWriter(Writer, Protocol):
-    """A Writer with a transactional id. All of these calls but begin_transaction wait.
+    """A Writer with a transactional id. All of these methods except begin_transaction block.
 
-    They raise TransactionError; its cause is an UnreachableError after a timeout: the outcome of the transaction is
-    then unknown, and another writer is needed.
+    They raise TransactionError. After a timeout its cause is an UnreachableError: the outcome of the transaction is
+    unknown, and the writer must be replaced.
     """
 
     def init_transactions(self, seconds: float) -> None:
-        """Fence the producer before that had the same id, and wait for the end of its transaction."""
+        """Fence the previous producer with the same id, and wait for the end of its transaction."""
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: all that is produced from now on belongs to it."""
+        """Begin a transaction that includes all records produced from now on."""
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata, seconds: float
     ) -> None:
-        """Have offsets committed together with the transaction."""
+        """Commit offsets together with the transaction."""
 
     def commit_transaction(self, seconds: float) -> None:
-        """Wait until every record is acknowledged, then commit them."""
+        """Wait until every record is acknowledged, then commit the transaction."""
 
     def abort_transaction(self, seconds: float) -> None:
-        """Drop what is not in flight, wait for what is, and abort the transaction."""
+        """Drop records that are not in flight, wait for those that are, and abort the transaction."""

@@ -311,7 +311,7 @@ def test_a_member_whose_instance_id_was_taken_dies_of_it(group: Group) -> None:
 
 
 def test_a_member_that_is_fenced_between_join_and_sync_joins_once_more(group: Group) -> None:
-    """A coordinator that cannot write takes back a member id that it has just given out; here another member takes it."""
+    """A coordinator that cannot write takes back a member id that it gave out a moment ago. Here another takes it."""
     rounds: list[int] = []
     taken = threading.Event()
 
