@@ -96,7 +96,7 @@ class RocksDBStore(BytesStore):
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
-        self._buffer: RowBuffer = new_buffer(self._reader(self._db), self._check_size, self._first_check)
+        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
         self._latest: Any = None
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
@@ -131,16 +131,8 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more specific
             raise open_error(self.path, error) from error
 
-    def _reader(self, family: Rdict) -> Callable[[bytes], bytes | None]:
-        read, path = family.get, self.path
-
-        def read_row(key: bytes) -> bytes | None:
-            try:
-                return cast("bytes | None", read(key))
-            except Exception as error:  # rocksdict raises nothing more specific
-                raise failed_call(path, "read", error) from error
-
-        return read_row
+    def _reader(self) -> Callable[[bytes], bytes | None]:
+        return reader(self._db, self.path)
 
     @override
     def get(self, key: bytes) -> bytes | None:
@@ -377,7 +369,7 @@ class RocksDBStore(BytesStore):
     def context(self, key: bytes) -> bytes | None:
         if key in self._uncommitted_contexts or self._contexts is None:
             return self._uncommitted_contexts.get(key)
-        return self._reader(self._contexts)(key)
+        return reader(self._contexts, self.path)(key)
 
     def _forget_uncommitted(self) -> None:
         self._buffer.clear()
@@ -402,7 +394,7 @@ class RocksDBStore(BytesStore):
         return self._number(name.encode())
 
     def _number(self, key: bytes) -> int | None:
-        data = self._reader(self._offsets)(key)
+        data = reader(self._offsets, self.path)(key)
         return None if data is None else int(_number.unpack(data)[0])
 
     def persist(self, beside_writes: bool = False) -> None:
@@ -464,6 +456,19 @@ class RocksDBStore(BytesStore):
             raise failed_call(self.path, "close", error, DISK_FULL) from error
         finally:  # an open handle keeps the files locked
             del self._offsets_handle, self._offsets, self._contexts
+
+
+def reader(family: Rdict, path: Path) -> Callable[[bytes], bytes | None]:
+    """Return the get of a column family, with the errors of the store at path."""
+    get = family.get
+
+    def read_row(key: bytes) -> bytes | None:
+        try:
+            return cast("bytes | None", get(key))
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise failed_call(path, "read", error) from error
+
+    return read_row
 
 
 def write_options() -> WriteOptions:
