@@ -9,15 +9,15 @@ from .records import TaskId
 
 
 class PenstockError(Exception):
-    """The root of everything that Penstock raises on purpose."""
+    """The base class of Penstock's exceptions."""
 
 
 class ConfigError(PenstockError):
-    """A configuration key or value is wrong; the message names the key, the value and what is expected."""
+    """A configuration key or value is invalid; the message names the key, the value and the expected values."""
 
 
 class TopologyError(PenstockError):
-    """The topology is not valid (Kafka Streams: TopologyException); the message names the operator and what to do."""
+    """The topology is invalid (Kafka Streams: TopologyException); the message names the operator and what to do."""
 
 
 class HandedOverError(TopologyError):
@@ -33,10 +33,10 @@ class ProcessorStateError(StreamsError):
 
 
 class TaskMigratedError(StreamsError):
-    """A task belongs to another thread by now: this thread missed a rebalance (TaskMigratedException).
+    """Another thread owns the task: this thread missed a rebalance (TaskMigratedException).
 
-    Its tasks are closed without committing, and the thread joins the group again. task: the one at which it was found
-    out, None if it was the thread's membership.
+    The thread closes its tasks without committing and rejoins the group. task: the one that detected it, None if the
+    group membership did.
     """
 
     def __init__(self, message: str, task: Any = None) -> None:
@@ -45,9 +45,9 @@ class TaskMigratedError(StreamsError):
 
 
 class TaskCorruptedError(StreamsError):
-    """The state of tasks cannot be trusted any more: wipe it and restore it (TaskCorruptedException).
+    """The state of tasks is unreliable and must be wiped and restored (TaskCorruptedException).
 
-    task_ids: which tasks.
+    task_ids: the affected tasks.
     """
 
     def __init__(self, message: str, task_ids: Collection[TaskId] = ()) -> None:
@@ -56,9 +56,9 @@ class TaskCorruptedError(StreamsError):
 
 
 class TaskTimeoutError(StreamsError):
-    """What a task needs from the brokers has failed for longer than ``task.timeout.ms`` (KIP-572; TimeoutException).
+    """A task's broker requests have failed for longer than ``task.timeout.ms`` (KIP-572; TimeoutException).
 
-    task_id: which task.
+    task_id: the affected task.
     """
 
     def __init__(self, message: str, task_id: TaskId | None = None) -> None:
@@ -95,4 +95,4 @@ class BrokerUnavailableError(StreamsError):
 
 
 class SchemaRegistryUnavailableError(BrokerUnavailableError):
-    """The schema registry could not be reached: the task tries again for task.timeout.ms, and no handler is asked."""
+    """The schema registry could not be reached: the task retries for task.timeout.ms, and no handler is called."""

@@ -1,6 +1,6 @@
 """The Processor API: operators that users write themselves (KIP-478, KIP-820).
 
-A processor is made once for each task by calling its class, or any function without arguments, that was given to
+Each task creates its own processor by calling the class, or the function without arguments, that was passed to
 ``KStream.process``, ``KStream.process_values`` or ``Topology.add_processor``.
 """
 
@@ -25,7 +25,7 @@ VOut = TypeVar("VOut")
 
 
 class Punctuation(Enum):
-    """Which clock a punctuation follows (Kafka Streams: PunctuationType)."""
+    """The clock of a punctuation (Kafka Streams: PunctuationType)."""
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK_TIME = "wall_clock_time"
@@ -35,19 +35,19 @@ class Punctuation(Enum):
 PunctuationType = Punctuation
 
 
-#: What a metric shows of the values that its sensor records. avg, max, min and rate (values per second) look back over
-#: ``metrics.num.samples`` windows; total is how many there were, sum their sum, value the last one.
+#: The statistic that a metric shows of its sensor's values. avg, max, min and rate (values per second) cover the last
+#: ``metrics.num.samples`` windows; total is the number of values, sum their sum, value the last one.
 Statistic = Literal["avg", "max", "min", "rate", "total", "sum", "value"]
 
 
 class Sensor(Protocol):
-    """Records values, of which its metrics show statistics (Kafka: Sensor)."""
+    """Records values; its metrics show statistics of them (Kafka: Sensor)."""
 
     def record(self, value: float = 1.0) -> None:
-        """Take in a value, here and in the parents. Raises TypeError or ValueError for what is no number."""
+        """Record a value, also in the parents. Raises TypeError or ValueError unless it is a number."""
 
     def add(self, name: str, statistic: Statistic, group: str, tags: Mapping[str, str] | None = None) -> None:
-        """Add a metric. It has the tag ``thread-id`` beside its own.
+        """Add a metric. It has the tag ``thread-id`` in addition to the given ones.
 
         Raises ValueError if another sensor has a metric of this name, group and tags, or for an unknown statistic.
         """
@@ -56,8 +56,8 @@ class Sensor(Protocol):
 class StreamsMetrics(Protocol):
     """The metrics that processors add: one registry for each stream thread (Kafka Streams: StreamsMetrics).
 
-    They are in ``KafkaStreams.metrics()`` and at ``/metrics``, with the tag ``thread-id``. The same arguments give the
-    same sensor, whichever task of the thread asks.
+    They are in ``KafkaStreams.metrics()`` and at ``/metrics``, with the tag ``thread-id``. The same arguments return
+    the same sensor in all tasks of the thread.
     """
 
     def add_rate_total_sensor(
@@ -74,7 +74,7 @@ class StreamsMetrics(Protocol):
         """Return a sensor for times: beside rate and total ``<operation>-latency-avg`` and ``-latency-max``."""
 
     def add_sensor(self, name: str, *parents: Any) -> Sensor:
-        """Return a sensor without metrics: give it some with ``add``. What it records goes to its parents too."""
+        """Return a sensor without metrics; add some with ``add``. Its values are also recorded by its parents."""
 
     def remove_sensor(self, sensor: Any) -> None:
         """Remove a sensor with its metrics."""
@@ -84,7 +84,7 @@ class StreamsMetrics(Protocol):
 
 
 class ProcessingContext(Protocol):
-    """What every processor may ask of its task (Kafka Streams: ProcessingContext)."""
+    """The interface of a task for every processor (Kafka Streams: ProcessingContext)."""
 
     @property
     def application_id(self) -> str:
@@ -108,11 +108,11 @@ class ProcessingContext(Protocol):
 
     @property
     def state_dir(self) -> Path:
-        """The task's directory, for files of your own; it is deleted with the task's state. StreamsError on Spark."""
+        """The task's directory, for custom files; it is deleted with the task's state. StreamsError on Spark."""
 
     @property
     def metrics(self) -> StreamsMetrics:
-        """Where to add metrics of your own; StreamsError on Spark."""
+        """The registry for custom metrics; StreamsError on Spark."""
 
     def record_metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the input record; None in a punctuation."""
@@ -121,10 +121,10 @@ class ProcessingContext(Protocol):
         """Return a store that the processor is connected to; raises StreamsError if it is not."""
 
     def schedule(self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Call callback(timestamp in ms) each interval; raises StreamsError for an interval below 1 ms."""
+        """Call callback(timestamp in ms) every interval; raises StreamsError for an interval below 1 ms."""
 
     def commit(self) -> None:
-        """Ask for a commit as soon as the current record is processed."""
+        """Request a commit as soon as the current record is processed."""
 
     def current_system_time_ms(self) -> int:
         """Return the task's wall clock in milliseconds."""
@@ -185,7 +185,7 @@ class FixedKeyProcessor(ABC, Generic[KIn, VIn, VOut]):
 
 
 class ValueTransformerWithKey(ABC, Generic[KIn, VIn, VOut]):
-    """Makes new values for the rows of a table, with state if it likes (Kafka Streams: ValueTransformerWithKey).
+    """Computes new values for the rows of a table, optionally with state (Kafka Streams: ValueTransformerWithKey).
 
     For KTable.transform_values. The context has no forward(): results are returned.
     """
@@ -198,17 +198,17 @@ class ValueTransformerWithKey(ABC, Generic[KIn, VIn, VOut]):
 
     @abstractmethod
     def transform(self, key: KIn, value: VIn | None) -> VOut | None:
-        """Return the new value of a row, None for no row; value is None for a row that is deleted or not there.
+        """Return the new value of a row, None for no row; value is None for a deleted or missing row.
 
-        It is also called to read a row, or to know its old value, if the result is not kept in a store; then the
-        context has no record_metadata().
+        It is also called to read a row or its old value if the result is not kept in a store; record_metadata() of the
+        context is None then.
         """
 
     def close(self) -> None:
         """Release what the transformer holds; called once when the task closes."""
 
 
-#: Kafka Streams' names: a base class that keeps the context for you.
+#: Kafka Streams' names for base classes that keep the context.
 ContextualProcessor = Processor
 ContextualFixedKeyProcessor = FixedKeyProcessor
 
@@ -218,7 +218,7 @@ ProcessorSupplier = Callable[[], Any]
 
 
 def stores_of(supplier: ProcessorSupplier) -> tuple[StoreBuilder, ...]:
-    """Return the StoreBuilders that a supplier brings along in ``stores``: a collection, or a method."""
+    """Return the StoreBuilders of a supplier's ``stores``, a collection or a method."""
     stores: Any = getattr(supplier, "stores", None)
     if callable(stores):
         stores = stores()

@@ -1,4 +1,4 @@
-"""Plain values that all rooms share: records, their coordinates, changes of a table, windowed keys."""
+"""Plain values shared by all packages: records, their coordinates, changes of a table, windowed keys."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 _new: Callable[..., Record[Any, Any]] = cast("Any", tuple.__new__)
 
-#: Headers of a record: (name, value) pairs in order; None where there are none. Never changed in place.
+#: Headers of a record: (name, value) pairs in order; None without headers. Never changed in place.
 Headers = Sequence[tuple[str, bytes | None]] | None
-#: What is taken as headers: text is encoded as UTF-8.
+#: Accepted forms of headers; text is encoded as UTF-8.
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
 
 
 def as_headers(given: HeadersLike) -> Headers:
-    """Return (name, bytes or None) pairs; raises TypeError for what cannot be headers.
+    """Return (name, bytes or None) pairs; raises TypeError for invalid headers.
 
     given: such pairs, or a dict of them; values may be text. Pairs that need no change are returned as they are.
     """
     if given is None:
         return None
-    if type(given) is list and all(map(_is_header, given)):  # as consumed records have them
+    if type(given) is list and all(map(_is_header, given)):  # the form of consumed records
         return given
     pairs = given.items() if isinstance(given, Mapping) else given
     if isinstance(given, str | bytes) or not isinstance(pairs, Iterable):
@@ -86,14 +86,14 @@ class _RecordFields(NamedTuple, Generic[K, V]):
 class Record(_RecordFields[K, V]):
     """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
 
-    timestamp is in milliseconds since the epoch. headers: a dict is taken too, and text, see as_headers. It is a tuple
-    because one is made for each record that is processed, and another one for most that are forwarded.
+    timestamp is in milliseconds since the epoch. headers: any form that as_headers accepts, such as a dict or text
+    values. It is a tuple for speed, because one is created for each processed record, and for most forwarded ones.
     """
 
     __slots__ = ()
 
     def __new__(cls, key: K, value: V, timestamp: int, headers: HeadersLike = None) -> Record[K, V]:
-        """Return a record; raises TypeError for what cannot be headers."""
+        """Return a record; raises TypeError for invalid headers."""
         return _new(cls, (key, value, timestamp, None if headers is None else as_headers(headers)))
 
     def with_key(self, key: Any) -> Record[Any, V]:
@@ -114,7 +114,7 @@ class Record(_RecordFields[K, V]):
 
 
 class RecordMetadata(NamedTuple):
-    """Where the input record that is being processed came from."""
+    """The origin of the input record that is being processed."""
 
     topic: str
     partition: int
@@ -122,9 +122,9 @@ class RecordMetadata(NamedTuple):
 
 
 class ProcessorRecordContext(NamedTuple):
-    """What the buffers of suppress and of stream-table joins keep beside a record: where and when it came from.
+    """The origin and time of a record, kept with it in the buffers of suppress and of stream-table joins.
 
-    topic is None, offset and partition are -1 for what a punctuation forwarded. timestamp in milliseconds.
+    topic is None, offset and partition are -1 for a record forwarded by a punctuation. timestamp in milliseconds.
     source_raw_key, source_raw_value: the input record's bytes, for dead letters (KIP-1034); changelogs have none.
     """
 
@@ -138,7 +138,7 @@ class ProcessorRecordContext(NamedTuple):
 
 
 class Message(Protocol):
-    """A consumed record: exactly the methods of ``confluent_kafka.Message``, so that those need no conversion."""
+    """A consumed record: exactly the methods of ``confluent_kafka.Message``, so that these need no conversion."""
 
     def topic(self) -> str:
         """Return the topic."""
@@ -165,7 +165,7 @@ class Message(Protocol):
 class SentRecord(NamedTuple):
     """A serialized record on its way to a topic: the arguments of TaskContext.send().
 
-    timestamp: ms, None where the producer sets it. partition: None where the key decides.
+    timestamp: ms, None if the producer sets it. partition: None if the key determines it.
     """
 
     topic: str
@@ -177,7 +177,7 @@ class SentRecord(NamedTuple):
 
 
 class RawRecord:
-    """A Message made by hand: by the test driver, the simulation and Spark."""
+    """A Message created without a client: by the test driver, the simulation and Spark."""
 
     __slots__ = ("_headers", "_key", "_offset", "_partition", "_timestamp", "_topic", "_value")
 
@@ -228,14 +228,14 @@ class RawRecord:
         return self._headers
 
     def error(self) -> None:
-        """Return None: a record made by hand is never an error event."""
+        """Return None, since it is never an error event."""
         return
 
 
 class Change(NamedTuple):
-    """The update of a table's row: what flows between KTable operators (Kafka Streams: ``Change``).
+    """The update of a table's row, as passed between KTable operators (Kafka Streams: ``Change``).
 
-    old is None unless a downstream operator asked for old values; is_latest is False for an out-of-order update of a
+    old is None unless a downstream operator needs old values; is_latest is False for an out-of-order update of a
     versioned table.
     """
 
@@ -252,7 +252,7 @@ class ValueAndTimestamp(NamedTuple):
 
 
 class VersionedRecord(NamedTuple):
-    """A version of a value, as versioned stores keep it (KIP-889): valid from timestamp on, until before valid_to.
+    """A version of a value in a versioned store (KIP-889): valid from timestamp (inclusive) to valid_to (exclusive).
 
     Times in milliseconds; valid_to is None for the newest version.
     """

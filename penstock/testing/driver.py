@@ -28,7 +28,7 @@ from .store_facades import KeyValueStoreFacade, WindowStoreFacade
 _DEFAULTS: Mapping[str, Any] = {
     "application.id": "topology-test-driver",
     "bootstrap.servers": "localhost:0",
-    # Results at once, not at most once a second of the wall clock, as in Kafka Streams' driver.
+    # Emit results immediately instead of at most once per second of wall clock, as in Kafka Streams' driver.
     "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0,
     "__emit.interval.ms.kstreams.windowed.aggregation__": 0,
 }
@@ -63,7 +63,7 @@ class TopologyTestDriver:
         self._closed = False
         try:
             self._global_task = self._make_global_task(topology)
-            #: The task behind the topics; for Penstock's own tests.
+            #: The driver's task; for Penstock's own tests.
             self.task = self._make_task(topology)
         except BaseException:
             self._directory.cleanup()
@@ -154,7 +154,7 @@ class TopologyTestDriver:
         return [metric for task in tasks for metric in task.streams_metrics.metrics()]
 
     def get_state_store(self, name: str) -> Any:
-        """Return a store as it is, None if there is none of this name."""
+        """Return a store unchanged, None if there is none of this name."""
         return self.get_all_state_stores().get(name)
 
     def get_all_state_stores(self) -> dict[str, Any]:

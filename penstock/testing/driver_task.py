@@ -1,4 +1,4 @@
-"""The one task of TopologyTestDriver: real operators and stores, and lists in place of a broker."""
+"""The only task of TopologyTestDriver: real operators and stores, with lists instead of a broker."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Clock:
 
 
 class DriverTask(TaskContext):
-    """Its records stay in memory.
+    """A task whose records stay in memory.
 
-    produced: what was sent since it was last taken. dropped: how many records were dropped, by (node, reason).
+    produced: records sent since the last take_produced(). dropped: number of dropped records by (node, reason).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DriverTask(TaskContext):
         self.compiled.init()
 
     def restore(self) -> None:
-        """Fill the open stores before the topology is compiled. A driver begins with empty ones: nothing to do."""
+        """Hook to fill the open stores before the topology is compiled; a driver's stores start empty."""
 
     @property
     @override
@@ -115,7 +115,7 @@ class DriverTask(TaskContext):
 
     @override
     def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Stream time punctuates with the first record, the wall clock after the first interval."""
+        """Schedule a punctuation: by stream time from the first record on, by wall clock after the first interval."""
         due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms + interval_ms
         return self._punctuations[punctuation].schedule(due_ms, interval_ms, callback)
 
@@ -135,22 +135,22 @@ class DriverTask(TaskContext):
         self.commit()
 
     def punctuate_wall_clock(self) -> None:
-        """Punctuate what is due by the wall clock, and commit."""
+        """Run the punctuations that are due by wall clock, and commit."""
         self._punctuations[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._clock.now_ms)
         self.commit()
 
     def commit(self) -> None:
         """Flush the caches downstream, then commit the stores.
 
-        Kafka Streams' driver flushes twice, before the offsets and for the checkpoint: the second time sends what
-        flushing a later store has put into an earlier one. Async functions and batches are waited for.
+        Kafka Streams' driver flushes twice, before the offsets and for the checkpoint; the second flush forwards
+        changes that flushing a later store has put into an earlier one. Waits for async functions and batches.
         """
         self.compiled.flush(self.stores)
         for name, store in self.stores.items():
             store.commit(self._changelog_ends[name])
 
     def take_produced(self) -> list[SentRecord]:
-        """Return what was sent since the last call."""
+        """Return the records sent since the last call."""
         produced, self.produced = self.produced, []
         return produced
 
@@ -166,7 +166,7 @@ class DriverTask(TaskContext):
 
 
 class _RecordQueue:
-    """The records of one input topic that wait; the first one is deserialized (Kafka Streams: RecordQueue)."""
+    """The queued records of one input topic; the first one is deserialized (Kafka Streams: RecordQueue)."""
 
     __slots__ = ("head", "next_offset", "source", "waiting")
 
@@ -177,7 +177,7 @@ class _RecordQueue:
         self.waiting: list[Message] = []
 
     def advance(self) -> None:
-        """Make the next record that can be deserialized the head, if there is none."""
+        """If there is no head, set it to the next record that can be deserialized."""
         while self.head is None and self.waiting:
             self.head = self.source.stamp(self.waiting.pop(0))
 
@@ -208,7 +208,7 @@ class RecordQueues:
             self._by_time.add(queue)
 
     def drain(self) -> Iterator[tuple[CompiledSource, StampedRecord]]:
-        """Yield the records that wait, in order, with those that are added meanwhile."""
+        """Yield the queued records in order, including those added meanwhile."""
         while self._by_time:
             queue = self._by_time.poll()
             record = queue.head
@@ -220,7 +220,7 @@ class RecordQueues:
                 yield queue.source, record
 
     def clear(self) -> None:
-        """Forget the records that wait."""
+        """Drop the queued records."""
         self._by_time.clear()
         for queue in self._queues.values():
             queue.head = None
@@ -233,7 +233,7 @@ def _time(queue: _RecordQueue) -> int:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Does not wait while only a deadline is waited for. own: how many of the loop's own sockets it has."""
+    """Does not block if only a deadline is pending. own: the number of the loop's own sockets registered with it."""
 
     skipped = 0.0
     busy = 0
@@ -248,10 +248,10 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """The driver's event loop: turned by the driver itself, with a clock that need not be waited for.
+    """The driver's event loop, run by the driver itself, with a virtual clock.
 
-    A call that only sleeps costs no time: when nothing else is left to do, the clock goes to the next deadline. While a
-    call waits for a socket or for another thread, time passes as it does.
+    A call that only sleeps takes no real time: when nothing else is left to do, the clock jumps to the next deadline.
+    While a call waits for a socket or another thread, the clock runs in real time.
     """
 
     def __init__(self) -> None:

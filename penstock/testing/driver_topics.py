@@ -1,4 +1,4 @@
-"""The topics of TopologyTestDriver, as a test sees them."""
+"""The input and output topics of TopologyTestDriver."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TestInputTopic:
         pipe_input(value), pipe_input(key, value), pipe_input(key, value, timestamp), pipe_input(Record(…)), or by
         keywords. timestamp: milliseconds since the epoch or an aware datetime. headers: (name, bytes or text) pairs, or
         a dict of them.
-        Raises what the topology raises; a failing operator is named in a StreamsError.
+        Raises the topology's exceptions; a failing operator is named in a StreamsError.
         """
         if len(record) == 1 and isinstance(record[0], Record):
             key, value = record[0].key, record[0].value

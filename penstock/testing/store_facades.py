@@ -1,4 +1,4 @@
-"""Timestamped stores that look like plain ones, for TopologyTestDriver (Kafka Streams: KeyValueStoreFacade …)."""
+"""Facades of timestamped stores with plain values, for TopologyTestDriver (Kafka Streams: KeyValueStoreFacade …)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _timestamped(value: Any) -> ValueAndTimestamp | None:
 
 
 class _Facade:
-    """Methods that are not named here are the store's own, with plain values in their rows."""
+    """Delegates all other methods to the store, with plain values in their rows."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -51,16 +51,16 @@ class KeyValueStoreFacade(_Facade):
         self._store.put(key, _timestamped(value))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set the value of a key that has none; return the value that it had."""
+        """Set the value of a key that has none; return the existing value."""
         return _plain(self._store.put_if_absent(key, _timestamped(value)))
 
     def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        """Put (key, value) pairs one after the other."""
+        """Put (key, value) pairs in order."""
         for key, value in entries:
             self.put(key, value)
 
     def delete(self, key: Any) -> Any:
-        """Delete a key; return the value that it had."""
+        """Delete a key; return the previous value."""
         return _plain(self._store.delete(key))
 
 
@@ -72,5 +72,5 @@ class WindowStoreFacade(_Facade):
         self._store.put(key, _timestamped(value), window_start)
 
     def fetch(self, key: Any, time: int) -> Any:
-        """Return the value of the window that starts then, None if there is none."""
+        """Return the value of the window that starts at ``time``, None if there is none."""
         return _plain(self._store.fetch(key, time))

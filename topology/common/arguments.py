@@ -1,4 +1,4 @@
-"""Checks of what users hand to the DSL: what is wrong is refused when it is declared, not with the first record."""
+"""Checks of arguments to the DSL: errors are raised at the declaration, not with the first record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import TopologyError
 
-#: What to do instead of handing over an async function.
+#: What to do instead of passing an async function.
 ASYNC_ADVICE = "map_values_async() and its like await such functions, many at a time (docs/async.md)"
 
 
@@ -21,7 +21,7 @@ def check_function(given: Any, what: str, *, optional: bool = False) -> None:
 
 
 def check_async_function(given: Any, what: str) -> None:
-    """Raise TopologyError unless given is a function that is to be awaited."""
+    """Raise TopologyError unless given is an async function."""
     if not callable(given):
         raise TopologyError(f"{what} must be an async function, got {given!r}")
     if not is_asynchronous(given) and inspect.isroutine(given):
@@ -29,7 +29,7 @@ def check_async_function(given: Any, what: str) -> None:
 
 
 def is_asynchronous(given: Any) -> bool:
-    """Return whether a call gives a coroutine or an asynchronous generator, which would never be awaited."""
+    """Return whether a call returns a coroutine or an asynchronous generator, which would never be awaited."""
     while isinstance(given, partial):
         given = given.func
     called = given if inspect.isroutine(given) or isinstance(given, type) else type(given).__call__
@@ -37,7 +37,7 @@ def is_asynchronous(given: Any) -> bool:
 
 
 def check_type(given: Any, kind: type | tuple[type, ...], what: str, hint: str) -> None:
-    """Raise TopologyError unless given is of a type; what names the argument, hint says what it should be."""
+    """Raise TopologyError unless given is of a type; what names the argument, hint names the expected type."""
     if not isinstance(given, kind):
         raise TopologyError(f"{what} must be {hint}, got {given!r}")
 

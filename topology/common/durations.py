@@ -1,4 +1,4 @@
-"""Durations as users give them: ``timedelta`` or int milliseconds."""
+"""Durations as users pass them: ``timedelta`` or int milliseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import TopologyError
 #: A duration: ``timedelta``, or an int of milliseconds.
 Duration = timedelta | int
 
-#: A duration in a configuration, as Java's Duration.parse takes it: days, hours, minutes, seconds; without signs.
+#: A duration in a configuration, in the format of Java's Duration.parse (days to seconds), without signs.
 ISO_8601_DURATION = r"P(?=\d|T\d)(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?"
 
 _MILLISECOND = timedelta(milliseconds=1)

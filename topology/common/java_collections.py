@@ -1,8 +1,8 @@
-"""Orders of Java's HashMap, TreeSet and PriorityQueue.
+"""Iteration orders of Java's HashMap, TreeSet and PriorityQueue.
 
-``Topology.describe()`` shows sets in the order in which Java iterates over them, and so does the order in which the
-stores of a node are opened. Of punctuations, and of a test's records, that are due at the same time, a PriorityQueue
-says which is first. To be equal to Kafka Streams there, these orders are reproduced; nothing else is.
+``Topology.describe()`` shows sets in Java's iteration order, and a node's stores are opened in that order. A
+PriorityQueue orders punctuations, and a test's records, that are due at the same time. To match Kafka Streams, these
+orders are reproduced, and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def set_hash(names: Iterable[str]) -> int:
 
 
 def _in_buckets(values: Iterable[T], capacity: int, hash_of: Callable[[T], int]) -> list[T]:
-    """Order by bucket; within a bucket the order of insertion stays."""
+    """Order by bucket, and by insertion within a bucket."""
 
     def bucket(value: T) -> int:
         code = hash_of(value)
@@ -39,7 +39,7 @@ def _in_buckets(values: Iterable[T], capacity: int, hash_of: Callable[[T], int])
 
 
 def hash_map_order(names: Iterable[str]) -> list[str]:
-    """Return distinct names as a HashMap or HashSet iterates over them that they were added to one by one."""
+    """Return distinct names in the iteration order of a HashMap or HashSet to which they were added one by one."""
     return grown_hash_order(names, string_hash)
 
 
@@ -69,16 +69,16 @@ def hash_set_order_of_sets(sets: Iterable[Collection[str]], size: int) -> list[C
 
 
 def _capacity_for(size: int) -> int:
-    """Return the capacity of a HashSet that is made of so many values."""
+    """Return the initial capacity of a HashSet created from this many values."""
     needed = max(int(size / 0.75) + 1, _CAPACITY_MIN)
     return 1 << (needed - 1).bit_length()
 
 
 class PriorityQueue(Generic[T]):
-    """A binary heap whose equal elements come out in the order in which Java's PriorityQueue gives them.
+    """A binary heap that returns equal elements in the same order as Java's PriorityQueue.
 
-    priority(element): the lowest comes first; it may change while an element is not in the queue. elements: what it
-    begins with, as of a collection that is not sorted.
+    priority(element): the lowest is first; it may change while an element is not in the queue. elements: the initial
+    ones, as from an unsorted collection.
     """
 
     def __init__(self, priority: Callable[[T], Any], elements: Iterable[T] = ()) -> None:
@@ -145,7 +145,7 @@ class PriorityQueue(Generic[T]):
         return element in self._heap
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate in the order of the heap's array, which is not that of the priorities."""
+        """Iterate in the order of the heap's array, not by priority."""
         return iter(list(self._heap))
 
     def __len__(self) -> int:
@@ -166,8 +166,8 @@ class _Entry(Generic[T]):
 class TreeSet(Generic[T]):
     """A red-black tree that is never rebuilt, like Java's TreeSet.
 
-    Kafka Streams changes what the comparator looks at after elements were added, so that the resulting order depends on
-    the shape of the tree. A sorted list would not do.
+    Kafka Streams changes fields that the comparator uses after elements were added, so the resulting order depends on
+    the shape of the tree. A sorted list would give a different order.
     """
 
     def __init__(self, compare: Callable[[T, T], int]) -> None:
@@ -175,7 +175,7 @@ class TreeSet(Generic[T]):
         self._root: _Entry[T] | None = None
 
     def add(self, value: T) -> None:
-        """Add a value unless one that compares as equal is met on the way down."""
+        """Add a value unless the search path contains one that compares as equal."""
         entry, order = self._root, 0
         parent = None
         while entry is not None:

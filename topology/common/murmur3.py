@@ -16,7 +16,7 @@ _RESULT = struct.Struct(">QQ")
 
 
 def hash128_in_python(data: bytes) -> bytes:
-    """Return the hash as the 16 bytes that stand in Kafka Streams' messages: two numbers, big-endian."""
+    """Return the hash as the 16 bytes in Kafka Streams' messages: two big-endian numbers."""
     h1 = h2 = _SEED
     whole = len(data) & ~15
     for k1, k2 in _BLOCK.iter_unpack(data[:whole]):

@@ -1,7 +1,7 @@
 """Names of nodes, stores and internal topics, as Kafka Streams generates them.
 
-The order in which names are generated is part of the wire contract: it decides the names of internal topics. A name
-that the user gives still uses up a number, so that naming one operator does not rename the ones after it.
+The order in which names are generated is part of the wire contract, because it determines the names of internal topics.
+A user-defined name still consumes a number, so that naming one operator does not rename the operators after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 class NameProvider(Protocol):
-    """Who generates names: the InternalStreamsBuilder, with one counter for all of them."""
+    """Generates names: the InternalStreamsBuilder, with one counter for all of them."""
 
     def new_processor_name(self, prefix: str) -> str:
         """Return ``<prefix><number>``."""
@@ -41,7 +41,7 @@ def validate_name(name: str) -> str:
 
 
 class Named:
-    """A name that may have been given (Kafka Streams: NamedInternal)."""
+    """An optional user-defined name (Kafka Streams: NamedInternal)."""
 
     __slots__ = ("name",)
 
@@ -49,15 +49,15 @@ class Named:
         self.name = None if name is None else validate_name(name)
 
     def or_generate(self, names: NameProvider, prefix: str) -> str:
-        """Return the given name or a generated one; either way a number is used up."""
+        """Return the given name or a generated one; consumes a number in both cases."""
         generated = names.new_processor_name(prefix)
         return generated if self.name is None else self.name
 
     def suffix_or_generate(self, suffix: str, names: NameProvider, prefix: str) -> str:
-        """Return the given name with a suffix, or a generated one; either way a number is used up."""
+        """Return the given name with a suffix, or a generated one; consumes a number in both cases."""
         generated = names.new_processor_name(prefix)
         return generated if self.name is None else validate_name(self.name + suffix)
 
     def suffix_or(self, suffix: str, other: str) -> str:
-        """Return the given name with a suffix, or the other name; no number is used up."""
+        """Return the given name with a suffix, or the other name; consumes no number."""
         return other if self.name is None else self.name + suffix

@@ -1,4 +1,4 @@
-"""What a configuration key is: its type, its default, what may be given for it (Kafka: ``ConfigDef``)."""
+"""Definition of a configuration key: its type, default and valid values (Kafka: ``ConfigDef``)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from ..errors import ConfigError
 
-#: ``module:attribute``: an object of the user's, imported where it is used.
+#: ``module:attribute``: a user's object, imported where it is used.
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-#: Names of values that are never shown. Compared with the end of the key.
+#: Key suffixes of values that are never shown.
 _SECRET = re.compile(r"(password|secret|token|jaas\.config|\.pem|credentials?|\.user\.info|passphrase)$", re.IGNORECASE)
 
 
 class ConfigType(Enum):
-    """The type of a value; the text is what an error says is expected."""
+    """The type of a value; the text names the expected type in errors."""
 
     BOOLEAN = "true or false"
     INT = "a whole number"
@@ -33,19 +33,19 @@ class ConfigType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """Which values of the right type are right; ``expected`` completes the sentence "is …"."""
+    """A check of values of the right type; ``expected`` describes the valid values in errors."""
 
     expected: str
     accepts: Callable[[Any], bool]
 
 
 def at_least(lowest: int) -> Valid:
-    """Return the check that a number is lowest or more."""
+    """Return the check that a number is at least ``lowest``."""
     return Valid(f"{lowest} or more", lambda value: value >= lowest)
 
 
 def between(lowest: int, highest: int) -> Valid:
-    """Return the check that a number is in a range, both ends included."""
+    """Return the check that a number is in an inclusive range."""
     return Valid(f"from {lowest} to {highest}", lambda value: lowest <= value <= highest)
 
 
@@ -72,11 +72,11 @@ class DerivedDefault:
 class ConfigKey:
     """A row of the table of configuration keys.
 
-    words: what may be written -> the value it stands for, without regard to case (enum words, Kafka's class names).
-    client: "consumer" or "producer" for a key of that client, which is then also found behind the client's prefixes.
-    deprecated_for: the newer key that takes this one's value if it is not given itself.
-    no_effect: accepted, so that Kafka Streams' configurations can be taken over, but nothing reads it; the
-        documentation says why.
+    words: accepted text -> its value, case-insensitive (enum words, Kafka's class names).
+    client: "consumer" or "producer" for a key of that client, which may also have the client's prefixes.
+    deprecated_for: the newer key that uses this one's value if it is not set itself.
+    no_effect: accepted for compatibility with Kafka Streams' configurations, but unused; the documentation gives the
+        reason.
     """
 
     name: str
@@ -91,7 +91,7 @@ class ConfigKey:
 
     @property
     def expected(self) -> str:
-        """What an error says of the right values."""
+        """The description of valid values in errors."""
         if self.type is ConfigType.CLASS and self.words:
             return f"one of {', '.join(sorted(set(self.words.values())))}, {self.type.value}"
         if self.words:
@@ -99,9 +99,9 @@ class ConfigKey:
         return f"{self.type.value}, {self.valid.expected}" if self.valid else self.type.value
 
     def parse(self, given: Any, name: str | None = None, origin: str | None = None) -> Any:
-        """Return the typed value of what was given as text or typed; raises ConfigError.
+        """Return the typed value of a text or typed value; raises ConfigError.
 
-        name, origin: for the message, what the user wrote if it is not the key's own name, and where.
+        name, origin: for the message: the name that the user wrote, if it differs from the key's, and its source.
         """
         if given is None or (given == "" and self.default is None):
             return None
@@ -119,7 +119,7 @@ class ConfigKey:
         return _CONVERT[self.type](given)
 
     def _word(self, text: str, words: Mapping[str, str]) -> Any:
-        short = re.split(r"[.$]", text)[-1] if ":" not in text else text  # Java's package and outer class fall away
+        short = re.split(r"[.$]", text)[-1] if ":" not in text else text  # drop Java's package and outer class
         for word, value in words.items():
             if word.lower() in (text.lower(), short.lower()):
                 return value
@@ -167,7 +167,7 @@ def _text(given: Any) -> str:
 
 
 def _path(given: Any) -> str:
-    """Return it absolute: each process finds the same place then, whatever directory it or its module changes to."""
+    """Return the absolute path, so that it does not depend on the working directory of each process."""
     text = os.fspath(given)
     if not isinstance(text, str):
         raise ValueError

@@ -1,7 +1,7 @@
 """The configuration: Kafka Streams' keys with its defaults (4.3), and Penstock's own under ``penstock.``.
 
-config_keys.KEYS is the one table of keys. A key that is not in it belongs to a client and stands behind that client's
-prefix; it reaches the client unchanged.
+config_keys.KEYS is the only table of keys. A key that is not in it belongs to a client and has that client's prefix; it
+is passed to the client unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .config_keys import KEYS, OPTIMIZATIONS
 
 logger = logging.getLogger(__name__)
 
-#: Settings behind these belong to one client (or, ``topic.``, to internal topics) and are handed on as they are.
+#: Settings with these prefixes belong to one client (``topic.``: to internal topics) and are passed on unchanged.
 CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")
 PREFIXES = (*CLIENT_PREFIXES, "topic.", "client.tag.")
 #: Settings that all clients share, so that they need no prefix.
@@ -26,18 +26,19 @@ COMMON_CLIENT_PREFIXES = ("ssl.", "sasl.")
 
 _REPLACED_BY = {key.name: key.deprecated_for for key in KEYS.values() if key.deprecated_for}
 _DEPRECATED_FORM = {new: old for old, new in _REPLACED_BY.items()}
-#: Where the value of a client's key is looked for, first hit wins (Kafka: StreamsConfig.MAIN_CONSUMER_PREFIX).
+#: The prefixes under which a client's key is looked up; the first match wins (Kafka: MAIN_CONSUMER_PREFIX).
 _PLACES = {"consumer": ("main.consumer.", "consumer.", ""), "producer": ("producer.", ""), None: ("",)}
 
 
 class StreamsConfig(Mapping[str, Any]):
     """Effective configuration by Kafka Streams' dotted names, typed (Kafka: ``StreamsConfig``). Immutable, picklable.
 
-    values: what is given, as text or typed; names as in KEYS or behind one of PREFIXES. origins: where each value came
-    from, for messages and ``penstock config``. Raises ConfigError for an unknown key or a wrong value. Durations in ms.
+    values: the given settings, as text or typed; names as in KEYS or with one of PREFIXES. origins: the source of each
+    value, for messages and ``penstock config``. Raises ConfigError for an unknown key or an invalid value. Durations in
+    ms.
 
     The effective value of a CLASS key is its word ("fail", "rocksDB" …), or the user's object: ``module:attribute`` is
-    imported when it is requested.
+    imported when the value is read.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[str, str] | None = None) -> None:
@@ -61,7 +62,7 @@ class StreamsConfig(Mapping[str, Any]):
 
     @classmethod
     def of(cls, config: StreamsConfig | Mapping[str, Any] | None) -> StreamsConfig:
-        """Return config itself if it is a StreamsConfig, else one of its values."""
+        """Return config itself if it is a StreamsConfig, else a StreamsConfig of its values."""
         return config if isinstance(config, cls) else cls(config)
 
     def _defaults(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class StreamsConfig(Mapping[str, Any]):
         return {n: None if isinstance(key.default, DerivedDefault) else key.default for n, key in KEYS.items()}
 
     def _source(self, key: ConfigKey) -> str | None:
-        """Return under which name the value of a key was given, None if it was not."""
+        """Return the name under which a key was set, None if it was not."""
         names = [prefix + key.name for prefix in _PLACES[key.client]]
         if key.name in _DEPRECATED_FORM:
             names.append(_DEPRECATED_FORM[key.name])
@@ -117,7 +118,7 @@ class StreamsConfig(Mapping[str, Any]):
         return self._effective.get(name, self._given.get(name))
 
     def origin(self, name: str) -> str:
-        """Return where the value of a key came from: "default", "default for …", or what was given as its origin."""
+        """Return the source of a key's value: "default", "default for …", or its given origin."""
         source = self._sources.get(name, name if name in self._given else None)
         if source is not None:
             origin = self._origins[source] or "given"
@@ -126,24 +127,24 @@ class StreamsConfig(Mapping[str, Any]):
         return f"default by {default.why}" if isinstance(default, DerivedDefault) else "default"
 
     def originals(self) -> dict[str, Any]:
-        """Return what was given, as it was given."""
+        """Return the given settings unchanged."""
         return dict(self._given)
 
     def with_overrides(self, values: Mapping[str, Any], origin: str = "") -> StreamsConfig:
-        """Return a copy in which these values replace the ones that were given."""
+        """Return a copy in which these values override the given ones."""
         return StreamsConfig(self._given | dict(values), self._origins | dict.fromkeys(values, origin))
 
     def with_prefix(self, prefix: str) -> dict[str, Any]:
-        """Return the settings given behind a prefix of PREFIXES, without it and unchanged."""
+        """Return the settings with a prefix of PREFIXES, without the prefix and otherwise unchanged."""
         return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
 
     def common_client_settings(self) -> dict[str, Any]:
-        """Return bootstrap.servers and what was given for all clients alike (ssl.*, sasl.* …), typed."""
+        """Return bootstrap.servers and the settings common to all clients (ssl.*, sasl.* …), typed."""
         names = [name for name in self._given if name.startswith(COMMON_CLIENT_PREFIXES) or name in _COMMON_CLIENT_KEYS]
         return {name: self[name] for name in names}
 
     def require(self, *names: str) -> None:
-        """Check that these keys have a value; raises ConfigError with all that are missing."""
+        """Check that these keys have a value; raises ConfigError that names all missing ones."""
         missing = [name for name in names if self[name] in (None, "")]
         if missing:
             raise ConfigError(
@@ -160,7 +161,7 @@ _COMMON_CLIENT_KEYS = frozenset(
 
 
 def check_key(name: str, origin: str = "") -> None:
-    """Raise ConfigError, naming the nearest known key, unless name is a known key or stands behind a known prefix."""
+    """Raise ConfigError, naming the nearest known key, unless name is a known key or has a known prefix."""
     if name in KEYS or any(name.startswith(p) and name != p for p in (*PREFIXES, *COMMON_CLIENT_PREFIXES)):
         return
     where = f" ({origin})" if origin else ""
@@ -179,7 +180,7 @@ def environment_name(name: str) -> str:
 
 
 def import_reference(reference: str, key: str) -> Any:
-    """Return the object that ``module:attribute`` names; raises ConfigError."""
+    """Import the object ``module:attribute``; raises ConfigError."""
     module, _, attribute = reference.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -193,7 +194,7 @@ def import_reference(reference: str, key: str) -> Any:
 
 
 def verify_topology_optimization_configs(value: str) -> frozenset[str]:
-    """Return the optimizations that a value of topology.optimization switches on (Kafka's method of this name)."""
+    """Return the optimizations that a value of topology.optimization enables (Kafka's method of this name)."""
     if value == "all":
         return frozenset(OPTIMIZATIONS)
     return frozenset(item.strip() for item in value.split(",")) & frozenset(OPTIMIZATIONS)

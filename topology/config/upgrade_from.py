@@ -1,4 +1,4 @@
-"""``upgrade.from``: some members of the group still run an older Kafka Streams, which must be able to read ours."""
+"""``upgrade.from``: some members still run an older Kafka Streams, which must be able to decode our messages."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..errors import StreamsError, TopologyError
 
 
 def arrow_columns() -> tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]]:
-    """Return what makes a RecordBatch of values, and values of an array or RecordBatch.
+    """Return two functions: from values to a RecordBatch, and from an array or RecordBatch to values.
 
     Values are dicts, dataclasses or msgspec.Structs, whose fields become columns. Raises TopologyError without pyarrow.
     """

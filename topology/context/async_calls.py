@@ -1,7 +1,7 @@
-"""Calls of users' async functions: what an operator needs of their runner, and the options of a call.
+"""Calls of users' async functions: the runner's interface for operators, and the options of a call.
 
-A stream thread has one event loop, in a separate thread (workers/thread/event_loop.py).
-The test driver has one that it runs by itself (testing/driver_task.py).
+A stream thread has one event loop, on a separate thread (workers/thread/event_loop.py).
+The test driver runs its own event loop (testing/driver_task.py).
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from ..common.durations import Duration, to_millis
 from ..errors import TopologyError
 from .function_times import FunctionTimes
 
-#: Opens what a function uses, for example a client's session, once for each process: ``async with lifespan() as it``.
+#: Opens a function's resource, such as a client session, once per process: ``async with lifespan() as it``.
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
-#: In which order results come out; see KStream.map_values_async.
+#: The order of results; see KStream.map_values_async.
 OrderedBy = Literal["partition", "key"]
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a call that failed is made again, and after which pauses.
+    """How often a failed call is retried, and after which pauses.
 
-    times: at most so often. wait_initial, wait_max (timedelta or ms): the first pause, which doubles each time up to
-    the second one, with up to wait_jitter more at random. on: the exceptions after which it is made again; a timeout
-    is a TimeoutError.
+    times: the maximum number of retries. wait_initial, wait_max (timedelta or ms): the first pause, which doubles up to
+    wait_max, plus a random time of up to wait_jitter. on: the exceptions to retry; a timeout is a TimeoutError.
     """
 
     times: int
@@ -46,9 +45,9 @@ class Retries:
 
 
 def pauses(retries: Retries) -> Iterator[float]:
-    """Yield how long to wait before each repetition, in seconds.
+    """Yield the pause before each retry, in seconds.
 
-    A loop, no library: tenacity takes 100 µs for a call that needs no retry, three times what all else takes.
+    Written by hand: tenacity takes 100 µs for a call without retries, three times as long as the rest of the call.
     """
     pause = to_millis(retries.wait_initial, "wait_initial") / 1000
     longest = to_millis(retries.wait_max, "wait_max") / 1000
@@ -60,9 +59,9 @@ def pauses(retries: Retries) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True)
 class AsyncFunction:
-    """An async function and how it is called. seconds: the timeout of one attempt, None for no limit.
+    """An async function and its call options. seconds: the timeout of one attempt, None for no limit.
 
-    times: takes in its attempts. What the lifespan has opened becomes its last argument.
+    times: records its attempts. The lifespan's resource is passed as the last argument.
     """
 
     function: Callable[..., Awaitable[Any]]
@@ -73,7 +72,7 @@ class AsyncFunction:
 
 
 class Call:
-    """One call of an async function. done: it has ended; then error is what it raised, else value the result."""
+    """One call of an async function. done: it has ended; then error is its exception, or else value its result."""
 
     __slots__ = ("arguments", "done", "error", "function", "task", "value")
 
@@ -87,11 +86,11 @@ class Call:
 
     @property
     def in_flight(self) -> bool:
-        """Whether it runs: it has been started and has not ended."""
+        """Whether it has been started and has not ended."""
         return self.task is not None and not self.done
 
     def result(self) -> Any:
-        """Return the result of a call that has ended, or raise what it raised."""
+        """Return the result of a call that has ended, or raise its exception."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -101,27 +100,27 @@ class AsyncCalls(Protocol):
     """Runs the calls of all tasks of a stream thread, on one event loop."""
 
     def begin(self, call: Call) -> None:
-        """Run a call. Its thread continues; the call is done some time later."""
+        """Start a call without blocking; it is done some time later."""
 
     def cancel(self, call: Call) -> None:
-        """Run a call no further; its result is not wanted any more."""
+        """Cancel a call, whose result is no longer needed."""
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Wait until a condition holds that depends on calls that run. Raises what the event loop died of."""
+        """Wait until a condition on running calls holds. Raises the error that ended the event loop."""
 
     def in_flight(self, of: Hashable) -> int:
-        """Return how many calls of an operator were begun and not taken yet, by all tasks of the process."""
+        """Return the number of an operator's calls started and not collected yet, over all tasks of the process."""
 
     def count(self, of: Hashable, by: int) -> None:
         """Change that number."""
 
     def close(self) -> None:
-        """Cancel all calls, and leave the lifespans. Raises what one of them raises."""
+        """Cancel all calls, and exit the lifespans. Raises an exception of a lifespan."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How a function is called. timeout: of one attempt (timedelta or ms), None for no limit."""
+    """The options of a call. timeout: of one attempt (timedelta or ms), None for no limit."""
 
     max_in_flight: int = 256
     timeout: Duration | None = timedelta(seconds=30)
@@ -139,6 +138,6 @@ class CallOptions:
             raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
 
     def of(self, function: Callable[..., Awaitable[Any]], times: FunctionTimes) -> AsyncFunction:
-        """Return a function that is called so. times: takes in its attempts."""
+        """Return the function with these options. times: records its attempts."""
         seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
         return AsyncFunction(function, seconds, self.retries or Retries(0), self.lifespan, times)

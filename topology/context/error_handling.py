@@ -1,9 +1,8 @@
-"""How one task finds out which operator failed, and asks its handlers what to do.
+"""Finds the operator that failed in a task, and calls the task's exception handlers.
 
-Records run through plain calls without a try block each. So when an exception arrives at the source, the operator is
-found from the traceback: the deepest frame that runs a compiled closure. Only with a processing handler that may go
-on, the nodes are compiled with a guard each, because the siblings of a failed node must still see the record
-(KIP-1033).
+Operators are plain calls without try blocks. When an exception arrives at the source, the failed operator is found
+from the traceback: the deepest frame that runs a compiled closure. Only with a processing handler that may continue,
+each node is compiled with a guard, because the siblings of a failed node must still process the record (KIP-1033).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .exception_handlers import (
 )
 from .task_context import Process, TaskContext
 
-#: What no handler is asked about: the task is closed or tried again, or a handler has decided already.
+#: Exceptions not passed to handlers: the task is closed or retried, or a handler has decided already.
 UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
 
 
@@ -43,22 +42,22 @@ class ErrorHandling:
         self.production = configured_handler(task.config, PRODUCTION)
         self._closures: dict[CodeType, list[tuple[str, Any]]] = {}
         self._lines: dict[CodeType, tuple[str | None, ...]] = {}
-        #: Is called with each dead letter that is written: node, exception, topic.
+        #: Called for each dead letter that is written: node, exception, topic.
         self.on_dead_letter: Callable[[str, Exception, str], None] = lambda node, error, topic: None
 
     @property
     def guards_nodes(self) -> bool:
-        """Whether processing may go on after an exception, so that each node needs a guard."""
+        """Whether processing may continue after an exception, so that each node needs a guard."""
         return type(self.processing) is not LogAndFail
 
     def register(self, name: str, closure: Callable[..., Any]) -> None:
-        """Name this node when an exception comes through closure."""
+        """Report this node for an exception that passes through closure."""
         code = getattr(getattr(closure, "__func__", closure), "__code__", None)
         if code is not None:
             self._closures.setdefault(code, []).append((name, closure))
 
     def register_lines(self, loop: Callable[..., Any], nodes: list[str | None]) -> None:
-        """Name these nodes when an exception comes through a line of a fused loop: one for each line."""
+        """Report these nodes, one per line, for an exception that passes through a line of a fused loop."""
         self._lines[loop.__code__] = tuple(nodes)
 
     def failed_node(self, error: BaseException) -> str | None:
@@ -72,7 +71,7 @@ class ErrorHandling:
         return found
 
     def lines_of(self, code: CodeType) -> tuple[str | None, ...] | None:
-        """Return the node of each line of a fused loop, None if the code is no fused loop."""
+        """Return the node of each line of a fused loop, None if the code is not a fused loop."""
         return self._lines.get(code)
 
     def node_of(self, frame: FrameType) -> str | None:
@@ -85,7 +84,7 @@ class ErrorHandling:
     def raise_failure(self, error: BaseException, key: Any = None) -> NoReturn:
         """Raise the StreamsError for an exception while a record was processed: it names operator and record.
 
-        What is no Exception, e.g. of sys.exit(), is raised as it is, with that as a note.
+        Other BaseExceptions, e.g. of sys.exit(), are raised unchanged, with operator and record as a note.
         """
         if isinstance(error, UNHANDLED):
             raise error
@@ -113,7 +112,7 @@ class ErrorHandling:
         raise ProcessorStateError(f"{what}: {_text(error)}") from error
 
     def raise_extraction_failure(self, name: str, message: Message, error: BaseException) -> NoReturn:
-        """Raise the StreamsError for an exception of a timestamp extractor."""
+        """Raise the StreamsError for an exception in a timestamp extractor."""
         what = (
             f"Fatal user code error in TimestampExtractor callback of source {name} for the record of "
             f"{message.topic()}-{message.partition()} at offset {message.offset()}"
@@ -123,7 +122,7 @@ class ErrorHandling:
         raise StreamsError(f"{what}: {_text(error)}") from error
 
     def guard(self, name: str, process: Process) -> Process:
-        """Return process with a guard that asks the processing handler."""
+        """Return process with a guard that calls the processing handler."""
         task = self.task
 
         def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -142,9 +141,9 @@ class ErrorHandling:
         return guarded
 
     def guard_held(self, name: str, process: Process) -> Process:
-        """Return process for records that a node has set aside, with their own context while they are processed.
+        """Return process for records that a node has buffered; they are processed with their own record context.
 
-        The source would see an error too late: by then the task's context is that of the current record.
+        The source would handle an error too late: by then the task has the context of the current record.
         """
         judged = self.guard(name, process) if self.guards_nodes else process
 
@@ -157,7 +156,7 @@ class ErrorHandling:
         return guarded
 
     def punctuated(self, name: str) -> Callable[[Callable[[int], None], int], None]:
-        """Return what runs a punctuation of a node; its records come from no topic."""
+        """Return a function that runs a node's punctuation, whose records have no source topic."""
         task = self.task
 
         def punctuate(callback: Callable[[int], None], timestamp: int) -> None:
@@ -180,7 +179,7 @@ class ErrorHandling:
         return punctuate
 
     def failed_deserialization(self, name: str, message: Message, error: BaseException) -> None:
-        """Drop a record that cannot be deserialized, or raise StreamsError, as the handler says."""
+        """Drop a record that cannot be deserialized, or raise StreamsError, as the handler decides."""
         if isinstance(error, UNHANDLED):
             raise error
         what = (
@@ -200,7 +199,7 @@ class ErrorHandling:
         self.task.record_dropped(name, "deserialization error")
 
     def failed_serialization(self, name: str, record: ProducerRecord, error: Exception) -> None:
-        """Drop a record that cannot be serialized, or raise StreamsError, as the production handler says."""
+        """Drop a record that cannot be serialized, or raise StreamsError, as the production handler decides."""
         if isinstance(error, UNHANDLED):
             raise error
         context = self._context(name, self.task.message, self.task.timestamp, self.task.headers)
@@ -243,16 +242,16 @@ class ErrorHandling:
 
 
 def raise_noted(error: BaseException, where: str) -> NoReturn:
-    """Raise again what no handler is asked about and no other exception may replace, with a note of where it arose.
+    """Reraise an exception that bypasses handlers and must not be replaced, with a note of its origin.
 
-    That is all that is no Exception: sys.exit() in a user's function, or Ctrl-C in a test.
+    These include BaseExceptions that are not Exceptions: sys.exit() in a user's function, or Ctrl-C in a test.
     """
     error.add_note(where)
     raise error
 
 
 def _runs(frame: FrameType, closure: Any) -> bool:
-    """Return whether a frame runs this closure: another one of the same function has other things in its cells."""
+    """Return whether a frame runs this closure; other closures of the same function have different cells."""
     if hasattr(closure, "__self__"):
         return frame.f_locals.get("self") is closure.__self__
     names, cells = closure.__code__.co_freevars, closure.__closure__ or ()

@@ -1,9 +1,9 @@
-"""What becomes of a record that cannot be read, processed or written (KIP-161, KIP-1033, KIP-1034, KIP-1065).
+"""Handlers of records that cannot be read, processed or written (KIP-161, KIP-1033, KIP-1034, KIP-1065).
 
-A handler is configured as "log_and_fail" or "log_and_continue", or is the user's: a class or object with
-``handle_error(context, record, exception)``, or a function of these three. It returns a Response, a Result, or one of
-the words "fail" and "continue". record is the consumed Message for deserialization, a Record for processing (None in
-a punctuation), and what was to be produced, a ProducerRecord, for production.
+A handler is configured as "log_and_fail" or "log_and_continue", or is user-defined: a class or object with
+``handle_error(context, record, exception)``, or a function with these arguments. It returns a Response, a Result, or
+one of the words "fail" and "continue". record is the consumed Message for deserialization, a Record for processing
+(None in a punctuation), and the ProducerRecord to be produced for production.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEAD_LETTER_TOPIC = "errors.dead.letter.queue.topic.name"
 
 
 class Result(Enum):
-    """What a handler decides. RETRY is for production only."""
+    """A handler's decision. RETRY is for production only."""
 
     FAIL = "fail"
     RESUME = "continue"
@@ -36,7 +36,7 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be produced; partition None leaves it to the producer, timestamp is in milliseconds.
+    """A record to be produced; with partition None the producer chooses; timestamp is in milliseconds.
 
     For a failed serialization, key and value are the objects that were to be serialized. headers: see as_headers.
     """
@@ -77,7 +77,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class ErrorHandlerContext:
-    """Where an error happened: the input record, as far as there is one, and the node (Kafka Streams' class).
+    """Where an error happened: the input record, if there is one, and the node (Kafka Streams' class).
 
     timestamp is in milliseconds; source_raw_key and source_raw_value are the input record's bytes.
     """
@@ -94,13 +94,13 @@ class ErrorHandlerContext:
 
 
 class FailedProcessingError(StreamsError):
-    """An exception in an operator that its handler has seen: no operator upstream handles it again."""
+    """An exception in an operator that a handler has already seen; operators upstream do not handle it again."""
 
 
 class UnserializableRecordError(SerializationError):
     """A sink cannot serialize a record, and the production handler has answered FAIL.
 
-    has_dead_letter: whether that handler had dead letters written. The processing handler is asked next, as in Kafka
+    has_dead_letter: whether that handler had dead letters written. The processing handler is called next, as in Kafka
     Streams, but the record gets no second letter.
     """
 
@@ -121,7 +121,7 @@ class LogAndFail:
         self.dead_letter_topic = dead_letter_topic
 
     def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
-        """Return the response; nothing is logged, because the error is raised and logged where it is caught."""
+        """Return the response without logging, because the error is raised and logged where it is caught."""
         return Response(self.result, dead_letter_queue_records(self.dead_letter_topic, context, exception))
 
 

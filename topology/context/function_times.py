@@ -1,9 +1,9 @@
-"""What is counted of a user's function that waits or takes batches: its calls, and how long they take."""
+"""Statistics of a user's async or batch function: the number and duration of its calls."""
 
 from __future__ import annotations
 
-#: Times and percentiles are those of so many of the last attempts: they follow a service that slows down within
-#: seconds, and a p99 still comes from ten of them.
+#: Times and percentiles cover this many of the latest attempts: few enough to follow a slowdown within seconds, enough
+#: that ten of them lie above the p99.
 SAMPLES = 1_024
 
 
@@ -22,7 +22,7 @@ class FunctionTimes:
         self._next = 0
 
     def note(self, seconds: float) -> None:
-        """Take in how long an attempt took, whatever came of it."""
+        """Record the duration of an attempt, whatever its outcome."""
         if len(self._seconds) < SAMPLES:
             self._seconds.append(seconds)
         else:
@@ -30,5 +30,5 @@ class FunctionTimes:
             self._next = (self._next + 1) % SAMPLES
 
     def recent_ms(self) -> list[float]:
-        """Return how long the last attempts took in ms, the shortest first."""
+        """Return the durations of the latest attempts in ms, ascending."""
         return [1000 * seconds for seconds in sorted(self._seconds)]

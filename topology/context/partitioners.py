@@ -1,4 +1,4 @@
-"""Which partition a key belongs to (Kafka: BuiltInPartitioner, WindowedStreamPartitioner)."""
+"""Partitioners by key (Kafka: BuiltInPartitioner, WindowedStreamPartitioner)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _positive_hash(key: bytes) -> int:
 
 
 class WindowedStreamPartitioner:
-    """A partitioner (topic, windowed key, value, partition count) that looks at the key inside (Kafka's class)."""
+    """A partitioner (topic, windowed key, value, partition count) by the key inside (Kafka's class)."""
 
     def __init__(self, serde: WindowedSerde) -> None:
         self.serde = serde

@@ -19,7 +19,7 @@ ProcessRecord = Callable[[Record[Any, Any]], None]
 class WrappedProcessor:
     """A processor of one task, as a ProcessorWrapper sees it.
 
-    name: as ``penstock describe`` shows it. process: what it does with a record, with all that follows downstream.
+    name: as ``penstock describe`` shows it. process: processes a record, including all operators downstream.
     """
 
     def __init__(self, name: str, task: TaskContext, process: ProcessRecord) -> None:
@@ -28,9 +28,9 @@ class WrappedProcessor:
         self._task = task
 
     def process_and_note(self, record: Record[Any, Any]) -> list[Headers]:
-        """Process a record. Returns the trace contexts of the rows of tables that the processor itself has read.
+        """Process a record. Returns the trace contexts of the table rows that the processor itself has read.
 
-        Tables have them with dsl.store.format=HEADERS: of rows whose last record had the context of a sampled trace.
+        Tables keep them with dsl.store.format=HEADERS, for rows whose last record had the context of a sampled trace.
         """
         task = self._task
         outer, task.row_contexts = task.row_contexts, []
@@ -54,19 +54,19 @@ class WrappedProcessor:
 class ProcessorWrapper(ABC):
     """Puts code around every processor, for traces, timing or checks (Kafka Streams: ProcessorWrapper).
 
-    ``processor.wrapper.class`` names a class, or ``module:Class``. Each task makes its own object. Sources and sinks
-    are not wrapped. With a wrapper each operator is a separate call (no fused loops), and a Record is made for it.
+    ``processor.wrapper.class`` is a class, or ``module:Class``. Each task creates its own instance. Sources and sinks
+    are not wrapped. With a wrapper each operator is a separate call (no fused loops) with its own Record.
     """
 
     def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027 - few need it
-        """Take what is needed from the effective configuration."""
+        """Read the necessary settings from the effective configuration."""
 
     @abstractmethod
     def wrap(self, processor: WrappedProcessor) -> ProcessRecord:
-        """Return what is called for each record, in place of ``processor.process``; called once for each processor.
+        """Return the function to call for each record instead of ``processor.process``; called once per processor.
 
-        It may pass on the record with other headers, skip it, or raise. The values of tables are their changes, with
-        the old value and the new one.
+        It may forward the record with other headers, skip it, or raise. Values of tables are Changes, with the old and
+        the new value.
         """
 
 
@@ -74,7 +74,7 @@ Wrap = Callable[[str, Process], Process]
 
 
 def configured_wrap(task: TaskContext) -> Wrap | None:
-    """Return what wraps the processors of a task by name, None if it is not configured. Raises ConfigError."""
+    """Return the function that wraps a task's processors by name, None if not configured. Raises ConfigError."""
     configured = task.config.get(KEY)
     if configured is None:
         return None

@@ -1,9 +1,9 @@
-"""Scheduled punctuations of a task, due first (Kafka Streams: PunctuationQueue, PunctuationSchedule).
+"""Scheduled punctuations of a task, by due time (Kafka Streams: PunctuationQueue, PunctuationSchedule).
 
-Those that are due at the same time fire in Kafka Streams' order: that of Java's PriorityQueue.
+Punctuations that are due at the same time fire in Kafka Streams' order, that of Java's PriorityQueue.
 
 A task has one queue for stream time and one for the wall clock; the stream thread, the test driver and Spark's task use
-the same one.
+the same class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Punctuator = Callable[[int], None]
 
 
 class PunctuationSchedule:
-    """One repeating punctuation; cancel() ends it, also from within its own callback."""
+    """One repeating punctuation; cancel() stops it, also from within its own callback."""
 
     __slots__ = ("callback", "cancelled", "due_ms", "interval_ms")
 
@@ -29,11 +29,11 @@ class PunctuationSchedule:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Fire no more."""
+        """Stop firing."""
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
-        """Set the next due time: intervals that were missed are skipped, not made up for."""
+        """Set the next due time; missed intervals are skipped."""
         missed = max((now_ms - self.due_ms) // self.interval_ms, 0)
         self.due_ms += (missed + 1) * self.interval_ms
 
@@ -49,7 +49,7 @@ class PunctuationQueue:
         return self._schedules.peek() is not None
 
     def schedule(self, due_ms: int, interval_ms: int, callback: Punctuator) -> PunctuationSchedule:
-        """Fire callback at due_ms and then each interval_ms. Raises ValueError if the interval is not positive."""
+        """Fire callback at due_ms and then every interval_ms. Raises ValueError if the interval is not positive."""
         if interval_ms < 1:
             raise ValueError(f"The minimum supported scheduling interval is 1 millisecond, not {interval_ms}.")
         schedule = PunctuationSchedule(due_ms, interval_ms, callback)
@@ -57,12 +57,12 @@ class PunctuationQueue:
         return schedule
 
     def reschedule(self, schedule: PunctuationSchedule, due_ms: int) -> None:
-        """Take in a schedule that close() has dropped, with another due time: a task continues where it was (Spark)."""
+        """Add a schedule that close() has dropped, with a new due time; a task resumes its schedules (Spark)."""
         schedule.due_ms = due_ms
         self._schedules.add(schedule)
 
     def maybe_punctuate(self, now_ms: int) -> int:
-        """Fire what is due at now_ms, each schedule once. Returns how many have fired."""
+        """Fire all schedules due at now_ms, each once. Returns the number fired."""
         schedules, fired = self._schedules, 0
         while (first := schedules.peek()) is not None and first.due_ms <= now_ms:
             schedules.poll()

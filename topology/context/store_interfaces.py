@@ -1,4 +1,4 @@
-"""How a store is declared. statestore.stores builds it, one for each task; here it is only described."""
+"""Declarations of stores; statestore.stores builds the stores, one per task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StoreKind(Enum):
-    """What a store keeps; the bytes of each kind are Kafka Streams'."""
+    """The kind of a store; each kind has Kafka Streams' binary format."""
 
     KEY_VALUE = "key_value"  # plain values
     TIMESTAMPED_KEY_VALUE = "timestamped_key_value"  # 8-byte timestamp + value
@@ -27,7 +27,7 @@ class StoreKind(Enum):
 
 
 class StoreBackend(Enum):
-    """Where a store keeps it."""
+    """Where a store keeps its data."""
 
     ROCKSDB = "rocksDB"
     IN_MEMORY = "in_memory"
@@ -38,7 +38,7 @@ class StoreBackend(Enum):
 class StoreBuilder:
     """Everything that a topology declares about a store (Kafka Streams: StoreBuilder and its suppliers).
 
-    Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is used also
+    Durations are in milliseconds. ``caching`` and ``logging`` are as declared; whether a cache is used also
     depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
     """
 
@@ -60,7 +60,7 @@ class StoreBuilder:
     time_ordered: bool = False  # emit on window close: scans go by window start (session end) first, as in KIP-825
     log_headers: bool = False  # the changelog gets each record's headers: the window stores of a DSL stream-stream join
     headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
-    #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
+    #: A timestamped key-value store whose bytes are plain values, read with the timestamp -1 (Kafka Streams:
     #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
     plain_values: bool = False
 
@@ -70,11 +70,11 @@ class StoreBuilder:
         return self.kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 
     def with_caching_enabled(self) -> StoreBuilder:
-        """Return a copy that dedups updates in the record cache."""
+        """Return a copy that deduplicates updates in the record cache."""
         return replace(self, caching=True)
 
     def with_caching_disabled(self) -> StoreBuilder:
-        """Return a copy that sends each update on."""
+        """Return a copy that forwards each update."""
         return replace(self, caching=False)
 
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder:
@@ -82,27 +82,27 @@ class StoreBuilder:
         return replace(self, logging=True, log_config=dict(config or {}))
 
     def with_logging_disabled(self) -> StoreBuilder:
-        """Return a copy without a changelog: its content is lost with the task's directory."""
+        """Return a copy without a changelog: its contents are lost with the task's directory."""
         return replace(self, logging=False, log_config={})
 
 
 #: An entry of a record cache, changed in place: value, stamp, timestamp (ms), headers, message, used, cache key.
-#: stamp: 0 if the store below has the value, else the number of its put: the order in which changes are sent on.
+#: stamp: 0 if the underlying store has the value, else the number of its put, which orders the forwarded changes.
 #: timestamp, headers, message: the record context of the last put; message is None where no operator needs it.
-#: used: whether the entry was read or changed again since an eviction last passed it by.
-#: A list, or penstock.kernel's Cell, which looks like one.
+#: used: whether the entry was read or changed since an eviction last skipped it.
+#: A list, or penstock.kernel's Cell, which has the interface of one.
 Cell = Any
 VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
 
 
 class Cells(NamedTuple):
-    """A store's record cache, for code that does in line what the store's get and put do; see topology/run/fusion.py.
+    """A store's record cache, for code that inlines the store's get and put; see topology/run/fusion.py.
 
     A cell's row is (held value, timestamp), or without timestamped the held value; None for nothing; see
     stores.values.Values. A key without timestamped is a session.
-    get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
-    for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the stamp of a put;
-    grown(): makes room, once a cell that was loaded is in use.
+    get(cache key): the cell, None if it is not cached; load(cache key): a cell with the underlying store's value, None
+    if it has none; make_dirty(cell): call before the first change of a cell whose stamp is 0; next_stamp(): the stamp
+    of a put; grown(): evicts if necessary, once a loaded cell is in use.
     key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
     record_key(read): from a cache key to the key that goes downstream, with read of the bytes: decode_key, or nothing.
     hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
@@ -128,12 +128,12 @@ class Cells(NamedTuple):
 
 
 class TimestampedRows(NamedTuple):
-    """A store's rows, 8 bytes of timestamp and the value, for code that does in line what its get and put do.
+    """A store's rows, 8 bytes of timestamp and the value, for code that inlines the store's get and put.
 
     key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value,
     exact_value_type: as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None).
     Each change has to be written to the changelog first.
-    table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
+    table: penstock.kernel's RowBuffer, which also encodes and decodes rows; None without one.
     """
 
     key_serde: Serde[Any]

@@ -1,7 +1,7 @@
-"""What a compiled operator and a state store may ask of the task they run in.
+"""The interface of a task for its compiled operators and state stores.
 
-stream_task.StreamTask, penstock.testing's driver, the simulation and pipeline's Spark task implement TaskContext;
-operators and stores see nothing else of them. That is why the same operators run in all four.
+stream_task.StreamTask, penstock.testing's driver, the simulation and pipeline's Spark task implement TaskContext.
+Operators and stores use nothing else of them, so the same operators run in all four.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Cancellable(Protocol):
     """A scheduled punctuation."""
 
     def cancel(self) -> None:
-        """Fire no more."""
+        """Stop firing."""
 
 
 class TaskContext:
     """One task, as seen from its operators and stores.
 
-    Tasks with a part of it, e.g. those that only open stores, override that part: all else raises StreamsError.
+    Partial tasks, e.g. those that only open stores, override the part they support; the rest raises StreamsError.
     """
 
-    #: What runs the calls of async functions; only a task whose operators are compiled has it.
+    #: The runner of async functions; only tasks with compiled operators have it.
     async_calls: AsyncCalls
 
     def __init__(self, task_id: TaskId, config: Mapping[str, Any]) -> None:
@@ -44,22 +44,22 @@ class TaskContext:
         self.application_id: str = config["application.id"]
         #: The input record being processed; None while punctuating or restoring.
         self.message: Message | None = None
-        #: Timestamp (ms) of the record at the operator that runs now. The source sets it for each input record. An
-        #: operator that changes a timestamp sets it before it writes into a store whose ``put`` takes none.
+        #: Timestamp (ms) of the record at the current operator. The source sets it for each input record. An operator
+        #: that changes a timestamp sets it before writing to a store whose ``put`` takes no timestamp.
         self.timestamp = -1
-        #: Headers of the record at the operator that runs now, kept like timestamp.
+        #: Headers of the record at the current operator, maintained like timestamp.
         self.headers: Headers = None
-        #: The trace contexts of rows that operators have read, while they are gathered; see WrappedProcessor.
+        #: The trace contexts of rows that operators have read, while being collected; see WrappedProcessor.
         self.row_contexts: list[Headers] | None = None
         #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
         self.stream_time_ms = -1
-        #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
-        #: there again before the topology is compiled (Kafka Streams: ProcessorMetadata).
+        #: Times (ms) that operators need after a restart, by store name: committed with the offsets, and restored
+        #: before the topology is compiled (Kafka Streams: ProcessorMetadata).
         self.processor_metadata: dict[str, int] = {}
 
     @property
     def state_dir(self) -> Path:
-        """The task's directory, made if need be."""
+        """The task's directory, created if necessary."""
         raise self._refusal("state_dir")
 
     @property
@@ -84,7 +84,7 @@ class TaskContext:
         headers: Headers,
         partition: int | None = None,
     ) -> None:
-        """Hand a serialized record to the producer. partition None: the producer's murmur2 partitioner chooses."""
+        """Pass a serialized record to the producer. partition None: the producer's murmur2 partitioner chooses."""
         raise self._refusal(f"send() to {topic}")
 
     def log_change(
@@ -92,12 +92,12 @@ class TaskContext:
     ) -> None:
         """Write a store's update to its changelog topic, to the task's own partition.
 
-        timestamp None leaves it to the producer, as Kafka Streams does for its buffers.
+        With timestamp None the producer sets it, as in Kafka Streams' buffers.
         """
         raise self._refusal(f"log_change() of {store_name}")
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions an output or internal topic has (topic by its full name)."""
+        """Return the number of partitions of an output or internal topic (by its full name)."""
         raise self._refusal(f"partition_count({topic})")
 
     def internal_topic(self, name: str) -> str:
@@ -105,11 +105,11 @@ class TaskContext:
         return f"{self.application_id}-{name}"
 
     def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Call ``callback(timestamp_ms)`` each interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME."""
+        """Call ``callback(timestamp_ms)`` every interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME."""
         raise self._refusal("schedule()")
 
     def request_commit(self) -> None:
-        """Ask for a commit as soon as the current records are processed; ignored by a task that has no commits."""
+        """Request a commit as soon as the current records are processed; ignored by a task without commits."""
 
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a record that an operator drops by its rules (late, null key …) in the dropped-records sensor."""

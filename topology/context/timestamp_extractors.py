@@ -1,8 +1,8 @@
-"""Where the timestamp of an input record comes from (Kafka Streams: TimestampExtractor).
+"""Timestamp extractors of input records (Kafka Streams: TimestampExtractor).
 
 An extractor is a function (raw message, key, value, partition time) -> timestamp, all times in milliseconds; key and
 value are deserialized, partition time is the highest timestamp so far of the record's partition, -1 before the first. A
-negative result drops the record. A result that is no whole number of 64 bits is an error, as an exception is: it names
+negative result drops the record. A result other than a 64-bit integer is an error, as is an exception; the error names
 source, topic, partition and offset.
 """
 
@@ -25,7 +25,7 @@ TIMESTAMP_MAX = 2**63 - 1
 
 
 def as_timestamp(found: Any) -> int:
-    """Return a timestamp of the user's as an int: whole numbers of NumPy and the like are taken, but no bool.
+    """Return a user's timestamp as an int; accepts integers of NumPy and similar types, but no bool.
 
     Raises TypeError for anything else, ValueError for a number of more than 64 bits.
     """
@@ -50,7 +50,7 @@ def fail_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_
 
 
 def log_and_skip_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_time: int) -> int:
-    """Return the record's own timestamp; a negative one is logged, and the record dropped."""
+    """Return the record's own timestamp; if it is negative, log it and drop the record."""
     timestamp = message.timestamp()[1]
     if timestamp < 0:
         logger.warning(

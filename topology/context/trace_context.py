@@ -1,4 +1,4 @@
-"""W3C Trace Context, as headers of records carry it: which records are traced."""
+"""W3C Trace Context in record headers: determines which records are traced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_sampled(headers: Headers) -> bool:
 
 
 def trace_context(headers: Headers) -> Headers:
-    """Return those headers that are the context of a sampled trace; None if there is none."""
+    """Return the headers with the context of a sampled trace; None if there are none."""
     if not headers or not is_sampled(headers):
         return None
     return [header for header in headers if header[0] in (TRACEPARENT, TRACESTATE)]

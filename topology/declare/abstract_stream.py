@@ -1,4 +1,4 @@
-"""What streams and tables have in common: a place in the graph of operations."""
+"""The common base of streams and tables: a position in the graph of operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..serdes.serdes import Serde
 
 @dataclass(eq=False, repr=False)
 class AbstractStream:
-    """An operation's result. The attributes serve the DSL itself (Kafka Streams: AbstractStream).
+    """An operation's result. The attributes are for internal use by the DSL (Kafka Streams: AbstractStream).
 
     name: of the node that yields it; key_serde, value_serde: known ones, else None; source_nodes: the sources of its
     sub-topology; graph_node: where the next operation is attached.
@@ -32,20 +32,20 @@ class AbstractStream:
         self.name = self.name or self.graph_node.node_name
 
     def copartition_with(self, *others: AbstractStream) -> frozenset[str]:
-        """Require the same number of partitions of all sources, and return these."""
+        """Require that all sources have the same number of partitions, and return the sources."""
         sources = self.source_nodes.union(*(other.source_nodes for other in others))
         self.builder.topology.require_copartition(sources)
         return sources
 
     def attach(self, name: str | None, prefix: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
-        """Put an operator behind this stream; its name is generated with prefix unless given.
+        """Attach an operator to this stream; its name is generated with prefix unless given.
 
         options: arguments of ProcessorGraphNode, and key_changing, value_changing or output_versioned.
         """
         return self.attach_named(Named(name).or_generate(self.builder, prefix), operator, **options)
 
     def attach_named(self, name: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
-        """Put an operator with this name behind this stream; see attach."""
+        """Attach an operator with this name to this stream; see attach."""
         flags = {flag: options.pop(flag) for flag in _FLAGS if flag in options}
         node = ProcessorGraphNode(name, operator, **options)
         for flag, value in flags.items():

@@ -1,4 +1,4 @@
-"""What all aggregations of grouped streams share (Kafka Streams: GroupedStreamAggregateBuilder)."""
+"""The common part of all aggregations of grouped streams (Kafka Streams: GroupedStreamAggregateBuilder)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 def reduce_initializer() -> None:
-    """Return what a reduction starts from: nothing."""
+    """Return None, the initial aggregate of a reduction."""
 
 
 def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
@@ -37,9 +37,9 @@ def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
 
 
 class AggregateBuilder(AbstractStream):
-    """A grouped stream: repartitions it where its key has changed, and puts aggregations behind it.
+    """A grouped stream: repartitions it if its key has changed, and attaches aggregations.
 
-    repartition_name: what the user called the grouping; all its aggregations then share one repartition topic.
+    repartition_name: the user's name of the grouping; all its aggregations then share one repartition topic.
     """
 
     def __init__(self, *args: Any, repartition_required: bool, repartition_name: str | None) -> None:
@@ -51,13 +51,13 @@ class AggregateBuilder(AbstractStream):
     def kept(
         self, options: TableOptions, prefix: str, value_serde: Serde[Any] | None = None
     ) -> tuple[str | None, MaterializedInternal]:
-        """Return the name of an aggregation, and how its table is kept; for the DSL itself."""
+        """Return the name of an aggregation and its table's materialization; internal."""
         name, given = table_options(**options)
         keys = self.key_serde
         return name, MaterializedInternal(given, self.builder, prefix, key_serde=keys, value_serde=value_serde)
 
     def kept_count(self, options: TableOptions, numbered: bool = True) -> tuple[str | None, MaterializedInternal]:
-        """Return the same of a count. numbered: a Materialized without a name uses up a number, as in Kafka Streams."""
+        """Return the same for a count. numbered: an unnamed Materialized consumes a number, as in Kafka Streams."""
         _, given = table_options(**options)
         if numbered and given is not None and given.store_name is None:
             self.builder.new_store_name(AGGREGATE_NAME)
@@ -72,7 +72,7 @@ class AggregateBuilder(AbstractStream):
         kept: MaterializedInternal,
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, Any]:
-        """Put an aggregation behind this stream, and return its table; key_serde: of the table's keys."""
+        """Attach an aggregation to this stream, and return its table; key_serde: of the table's keys."""
         from .ktable import kept_table
 
         function_name = Named(name).or_generate(self.builder, prefix)
@@ -83,7 +83,7 @@ class AggregateBuilder(AbstractStream):
         return kept_table(kept, self.builder, node, parent.source_nodes, operator, key_serde)
 
     def repartitioned(self, store: StoreFactory) -> AbstractStream:
-        """Return this stream behind a repartition topic, which is called by the store if the user gave no name."""
+        """Return this stream after a repartition topic, named after the store unless the user named it."""
         node = self.new_repartition_node(store)
         if self._repartition is None or self.repartition_name is None:
             self._repartition = node
@@ -93,7 +93,7 @@ class AggregateBuilder(AbstractStream):
         )
 
     def new_repartition_node(self, store: StoreFactory) -> GraphNode:
-        """Return a new repartition node, which uses up its numbers whether it is attached or not."""
+        """Return a new repartition node, which consumes its numbers whether it is attached or not."""
         return repartition_node(
             OptimizableRepartitionNode,
             self.builder,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _BranchNode(ProcessorGraphNode):
-    """The node that splits; which branches there are is known only when it is written."""
+    """The node that splits a stream; its branches are known only when it is written."""
 
     def __init__(self, node_name: str) -> None:
         super().__init__(node_name, PassThrough())
@@ -36,8 +36,8 @@ class _BranchNode(ProcessorGraphNode):
 class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
     """The branches of a stream, by their names (Kafka Streams: BranchedKStream).
 
-    Unnamed branches are called by their number from "1", an unnamed default branch "0". Kafka Streams' longer keys,
-    with the name of the split before them, find the branches too.
+    Unnamed branches are numbered from "1", an unnamed default branch is "0". Kafka Streams' longer keys, prefixed with
+    the name of the split, work too.
     """
 
     def __init__(self, source: KStream[K, V], name: str | None) -> None:
@@ -57,8 +57,8 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
     ) -> BranchedKStream[K, V]:
         """Add a branch for the records for which predicate(key, value) holds and no earlier one did.
 
-        with_function turns the branch's stream into the one that is found under its name; with_consumer takes it, and
-        nothing is found.
+        with_function maps the branch's stream to the one returned under its name; with_consumer consumes it, and the
+        result has no entry for the branch.
         """
         if self._has_default:
             raise TopologyError(f"{self._node.node_name}: the default branch must be the last one")
@@ -85,7 +85,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         return self
 
     def no_default_branch(self) -> BranchedKStream[K, V]:
-        """Return all branches; records that none of them takes are dropped."""
+        """Return all branches; records that match none of them are dropped."""
         return self
 
     def _add(
@@ -100,7 +100,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         short = number if name is None else validate_name(name)
         source, full = self._source, validate_name(self._node.node_name + short)
         self._node.branch_names.append(full)
-        source.builder.new_processor_name(full)  # uses up a number, as in Kafka Streams
+        source.builder.new_processor_name(full)  # consumes a number, as in Kafka Streams
         node = ProcessorGraphNode(full, PassThrough())
         source.builder.add_graph_node(self._node, node)
         stream = source.same_types(node)

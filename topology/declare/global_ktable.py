@@ -1,4 +1,4 @@
-"""GlobalKTable: a table of which every task has all rows."""
+"""GlobalKTable: a table whose rows are all available in every task."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .type_variables import K, V
 
 
 class GlobalKTable(Generic[K, V]):
-    """A table of which every task has all rows, for joins by any key (Kafka Streams: GlobalKTable).
+    """A table whose rows are all available in every task, for joins by any key (Kafka Streams: GlobalKTable).
 
-    queryable_store_name is None where the user gave no name.
+    queryable_store_name is None unless the user named the store.
     """
 
     def __init__(self, store_name: str, queryable_store_name: str | None) -> None:
@@ -19,7 +19,7 @@ class GlobalKTable(Generic[K, V]):
         self.queryable_store_name = queryable_store_name
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
-        """Return how operators read the table."""
+        """Return the supplier by which operators read the table."""
         return materialized_view(self.store_name)
 
     def __repr__(self) -> str:

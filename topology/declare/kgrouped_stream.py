@@ -1,4 +1,4 @@
-"""Streams grouped by key, or by key and window, to be aggregated: each alone, or several into one table (KIP-150)."""
+"""Streams grouped by key, or by key and window, for aggregation: one stream, or several into one table (KIP-150)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 
-#: What windowed_by() takes.
+#: Accepted types of windowed_by().
 WINDOWS_HINT = "TimeWindows, SlidingWindows, SessionWindows or the like"
 
 COGROUP_AGGREGATE_NAME = "COGROUPKSTREAM-AGGREGATE-"
@@ -80,7 +80,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
         """Start an aggregation of several grouped streams into one table.
 
-        aggregator(key, value, aggregate) -> aggregate is that of this stream's records.
+        aggregator(key, value, aggregate) -> aggregate is called for this stream's records.
         """
 
         cogrouped: CogroupedKStream[K, VR] = CogroupedKStream(self.builder)
@@ -115,12 +115,12 @@ def window_operator(
 
 
 def window_size_ms(windows: Windows | SlidingWindows) -> int:
-    """Return how long after its start a window ends."""
+    """Return the size of the windows in ms."""
     return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
 
 
 class _WindowedKStream(Generic[K, V, W]):
-    """What both kinds have."""
+    """The common part of time and session windows."""
 
     def __init__(self, grouped: AggregateBuilder, windows: W) -> None:
         self._grouped = grouped
@@ -128,7 +128,7 @@ class _WindowedKStream(Generic[K, V, W]):
         self._emit = EmitStrategy.ON_WINDOW_UPDATE
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
+        """Set when results are emitted: with each update, or once when the window closes (KIP-825)."""
         check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
             raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
@@ -200,8 +200,8 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     ) -> KTable[Windowed, VR]:
         """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
 
-        It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
-        record connects.
+        It starts from initializer(). session_merger(key, one, other) -> aggregate merges two sessions that a record
+        connects.
         """
         name, kept = self._grouped.kept(options, AGGREGATE_NAME)
         return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
@@ -223,7 +223,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
 
 
 class CogroupedKStream(Generic[K, VR]):
-    """Grouped streams with an aggregator for each (Kafka Streams: CogroupedKStream); see KGroupedStream.cogroup."""
+    """Grouped streams, each with an aggregator (Kafka Streams: CogroupedKStream); see KGroupedStream.cogroup."""
 
     def __init__(self, builder: InternalStreamsBuilder) -> None:
         self.builder = builder
@@ -262,9 +262,9 @@ class CogroupedKStream(Generic[K, VR]):
         return TimeWindowedCogroupedKStream(self, windows)
 
     def kept(self, options: TableOptions) -> tuple[str | None, MaterializedInternal]:
-        """Return the name of the aggregation, and how its table is kept; for the DSL itself.
+        """Return the name of the aggregation and its table's materialization; internal.
 
-        Keys are those of the first grouped stream that knows.
+        The key serde is that of the first grouped stream that has one.
         """
         name, given = table_options(**options)
         keys = next((grouped.key_serde for grouped in self._inputs if grouped.key_serde is not None), None)
@@ -278,7 +278,7 @@ class CogroupedKStream(Generic[K, VR]):
         operator_for: Callable[[Aggregator], TableOperator],
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, VR]:
-        """Put an aggregation behind each stream and merge them; for the DSL itself."""
+        """Attach an aggregation to each stream and merge them; internal."""
         from .ktable import kept_table
 
         named = Named(name)
@@ -287,9 +287,9 @@ class CogroupedKStream(Generic[K, VR]):
         for number, (grouped, aggregator) in enumerate(self._inputs.items()):
             operator = operator_for(aggregator)
             node_name = named.suffix_or_generate(f"-cogroup-agg-{number}", self.builder, COGROUP_AGGREGATE_NAME)
-            # The first one brings the store along, the others are connected to it.
+            # The first node adds the store, the others are connected to it.
             node = ProcessorGraphNode(node_name, operator, [store.name] if number else [], [] if number else [store])
-            # Windowed ones are left open, as in Kafka Streams: behind a versioned table they count as versioned.
+            # None for windowed ones, as in Kafka Streams: after a versioned table they count as versioned.
             node.output_versioned = kept.versioned if key_serde is kept.key_serde else None
             self.builder.add_graph_node(self._parents[grouped].graph_node, node)
             operators.append(operator)
@@ -303,12 +303,12 @@ class CogroupedKStream(Generic[K, VR]):
         return kept_table(kept, self.builder, merge_node, listed, merge, key_serde)
 
     def _repartition(self, store: StoreFactory) -> None:
-        """Repartition the streams whose keys have changed; all must have the same number of partitions."""
+        """Repartition the streams whose keys have changed; all streams must have the same number of partitions."""
         for grouped in self._inputs:
             if not grouped.repartition_required:
                 self._parents[grouped] = grouped
             elif grouped in self._parents:
-                grouped.new_repartition_node(store)  # for its numbers; the first one stays
+                grouped.new_repartition_node(store)  # consumes its numbers; the first node stays
             else:
                 self._parents[grouped] = grouped.repartitioned(store)
         sources = self._sources(self._parents.values())
@@ -351,7 +351,7 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
     ) -> KTable[Windowed, VR]:
         """Aggregate all streams into one table per key and session, from initializer().
 
-        session_merger(key, one, other) -> aggregate makes one of two sessions that a record connects.
+        session_merger(key, one, other) -> aggregate merges two sessions that a record connects.
         """
         name, kept = self._cogrouped.kept(options)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE

@@ -1,4 +1,4 @@
-"""KGroupedTable: a table whose rows are grouped by another key, to be aggregated."""
+"""KGroupedTable: a table whose rows are grouped by another key for aggregation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _count_subtractor(key: Any, value: Any, aggregate: int) -> int:
 class KGroupedTable(AbstractStream, Generic[K, V]):
     """A table grouped by another key (Kafka Streams: KGroupedTable).
 
-    An update of a row is two steps for an aggregation: the old value is subtracted, the new one added, possibly from
+    An aggregation handles an update of a row in two steps: it subtracts the old value and adds the new one, possibly in
     another group. Options as in KGroupedStream.
     """
 
@@ -90,7 +90,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
     def _repartitioned(
         self, named: Named, prefix: str, kept: MaterializedInternal
     ) -> tuple[GroupedTableOperationRepartitionNode, str]:
-        """Return the repartition node, and the name of the operator behind it."""
+        """Return the repartition node, and the name of the operator after it."""
         sink_name = named.suffix_or_generate("-sink", self.builder, "KSTREAM-SINK-")
         source_name = named.suffix_or_generate("-source", self.builder, "KSTREAM-SOURCE-")
         function_name = named.or_generate(self.builder, prefix)

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 class KStream(AsyncStream[K, V]):
     """An unbounded stream of records (Kafka Streams: KStream).
 
-    Operations return new streams or tables and never change this one. Functions take (key, value), except where a
-    method says otherwise. All of them take ``name=`` for the operator, by default generated as Kafka Streams does. They
-    raise TopologyError for an illegal name.
+    Operations return new streams or tables and never change this one. Functions take (key, value) unless documented
+    otherwise. All operations take ``name=`` for the operator; the default is generated as in Kafka Streams. They raise
+    TopologyError for an invalid name.
     """
 
     def __init__(self, *args: Any, repartition_required: bool = False, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ class KStream(AsyncStream[K, V]):
         return self.same_types(self.attach(name, "KSTREAM-FILTER-", KStreamFilter(predicate, True)))
 
     def select_key(self, mapper: Callable[[K, V], KR], *, name: str | None = None) -> KStream[KR, V]:
-        """Replace the key by mapper(key, value). Joins and aggregations behind it repartition the stream."""
+        """Replace the key by mapper(key, value). Later joins and aggregations repartition the stream."""
         node = self.attach(name, "KSTREAM-KEY-SELECT-", KStreamSelectKey(mapper), key_changing=True)
         return self.result(node, None, self.value_serde, repartition_required=True)
 
@@ -131,9 +131,9 @@ class KStream(AsyncStream[K, V]):
         mapper: Callable[[K, V], str] | None = None,
         name: str | None = None,
     ) -> None:
-        """Print ``[label]: key, value`` for each record, to standard output or a file: a path, or what is open.
+        """Print ``[label]: key, value`` for each record, to standard output or to a file: a path or an open file.
 
-        label is by default the name of this stream's node; mapper(key, value) makes the text behind it.
+        label is by default the name of this stream's node; mapper(key, value) returns the text after it.
         """
         action, close = print_action(label or self.name, file, mapper)
         self.attach(name, "KSTREAM-PRINTER-", KStreamPrint(action, close))
@@ -147,8 +147,8 @@ class KStream(AsyncStream[K, V]):
     ) -> BranchedKStream[K, V]:
         """Split the stream: each record goes to the first branch whose predicate(key, value) holds.
 
-        branches are predicates by branch name; default names the branch of all other records, without it they are
-        dropped. The result is a dict of streams by branch name. Or go on as in Kafka Streams:
+        branches are predicates by branch name; default names the branch of all other records, which are dropped without
+        it. The result is a dict of streams by branch name. Or continue as in Kafka Streams:
         ``stream.split().branch(predicate, name="late").default_branch(name="rest")``.
         """
         split: BranchedKStream[K, V] = BranchedKStream(self, name)
@@ -272,7 +272,7 @@ class KStream(AsyncStream[K, V]):
     def group_by_key(
         self, *, name: str | None = None, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> KGroupedStream[K, V]:
-        """Group by the key. name is that of the repartition topic, if there has to be one."""
+        """Group by the key. name is that of the repartition topic, if one is needed."""
         from .kgrouped_stream import KGroupedStream
 
         return KGroupedStream(
@@ -320,7 +320,7 @@ class KStream(AsyncStream[K, V]):
         joiner(left, right) -> value, or with with_key joiner(key, left, right). Options: with_key, name, key_serde,
         value_serde (of this stream), other_value_serde; and
 
-        - with a stream: windows (JoinWindows) says how far apart records may be; store is the base name of both window
+        - with a stream: windows (JoinWindows) sets how far apart records may be; store is the base name of both window
           stores, or a Materialized with their store type and logging; this_store and other_store are suppliers
         - with a table: grace, how long records wait for updates of a versioned table (``timedelta`` or ms)
         - with a global table: key_selector(key, value) -> its key; ``join(table, key_selector, joiner)`` works too
@@ -367,9 +367,9 @@ class KStream(AsyncStream[K, V]):
         stores: Iterable[str] = (),
         name: str | None = None,
     ) -> KStream[KR, VR]:
-        """Process records with a Processor of your own; state_stores (or stores) names the stores it uses.
+        """Process records with a custom Processor; state_stores (or stores) names the stores it uses.
 
-        supplier: the Processor's class, or a function without arguments that makes one per task. The result counts as
+        supplier: the Processor's class, or a function without arguments that creates one per task. The result counts as
         re-keyed.
         """
         node = self._process("KSTREAM-PROCESSOR-", ProcessorOperator(supplier), (*state_stores, *stores), name)
@@ -382,7 +382,7 @@ class KStream(AsyncStream[K, V]):
         stores: Iterable[str] = (),
         name: str | None = None,
     ) -> KStream[K, VR]:
-        """Process records with a FixedKeyProcessor of your own, which keeps keys; supplier as in process()."""
+        """Process records with a custom FixedKeyProcessor, which keeps keys; supplier as in process()."""
         operator = ProcessorOperator(supplier, fixed_key=True)
         node = self._process("KSTREAM-PROCESSVALUES-", operator, (*state_stores, *stores), name)
         return self.result(node, self.key_serde, None)
@@ -390,13 +390,13 @@ class KStream(AsyncStream[K, V]):
     def _process(
         self, prefix: str, operator: ProcessorOperator, stores: tuple[str, ...], name: str | None
     ) -> ProcessorGraphNode:
-        # Unlike elsewhere, a given name uses up no number.
+        # Unlike elsewhere, a given name consumes no number.
         node_name = validate_name(name) if name is not None else self.builder.new_processor_name(prefix)
         own = [StoreFactory(builder) for builder in stores_of(operator.supplier)]
         return self.attach_named(node_name, operator, store_names=stores, stores=own)
 
     def same_types(self, node: GraphNode) -> KStream[K, V]:
-        """Return the stream of a node that changes neither key nor value; for the DSL itself."""
+        """Return the stream of a node that changes neither key nor value; internal."""
         return self.result(node, self.key_serde, self.value_serde)
 
     def result(
@@ -408,7 +408,7 @@ class KStream(AsyncStream[K, V]):
         repartition_required: bool | None = None,
         source_nodes: frozenset[str] | None = None,
     ) -> KStream[Any, Any]:
-        """Return the stream that a node yields; for the DSL itself."""
+        """Return the stream that a node yields; internal."""
         required = self.repartition_required if repartition_required is None else repartition_required
         sources = self.source_nodes if source_nodes is None else source_nodes
         return KStream(self.builder, node, key_serde, value_serde, sources, repartition_required=required)
@@ -416,7 +416,7 @@ class KStream(AsyncStream[K, V]):
     def repartition_for_join(
         self, prefix: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, named: bool
     ) -> KStream[K, V]:
-        """Return this stream behind a repartition topic, which joins without names of their own share."""
+        """Return this stream after a repartition topic, which unnamed joins share."""
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
         node: GraphNode = repartition_node(OptimizableRepartitionNode, self.builder, prefix, keys, values, named=named)
         source_name = node.node_name

@@ -1,4 +1,4 @@
-"""The part of KStream whose functions wait, or take many records at once (docs/async.md)."""
+"""The part of KStream with async functions and batch functions (docs/async.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class AsyncOptions(TypedDict, total=False):
-    """How an async function is called; see AsyncStream."""
+    """The call options of an async function; see AsyncStream."""
 
     max_in_flight: int
     timeout: Duration | None
@@ -41,25 +41,25 @@ class AsyncOptions(TypedDict, total=False):
 
 
 class AsyncStream(AbstractStream, Generic[K, V]):
-    """What a KStream does with functions that wait, and with functions that take batches.
+    """The operations of a KStream with async functions and with batch functions.
 
-    An async function is called for each record, with the value, or with with_key the key and the value, while others of
-    its calls still wait. Options of all of them:
+    An async function is called for each record, with the value, or with with_key the key and the value, while earlier
+    calls are still running. Options of all these operations:
 
-    - max_in_flight (256): at most so many records of a process wait for this function; then no more are read for it
-    - timeout (30 s): how long a call may take (``timedelta`` or ms), else it fails with TimeoutError; None: forever
-    - retries: ``Retries(3)`` makes a call that failed again; without it, and after the last one, the
+    - max_in_flight (256): the maximum number of records of a process that wait for this function; reading pauses then
+    - timeout (30 s): the limit of a call (``timedelta`` or ms), after which it fails with TimeoutError; None: no limit
+    - retries: ``Retries(3)`` retries a failed call; without it, and after the last retry, the
       ``processing.exception.handler`` decides, as for any function
-    - ordered_by: "partition" (the results come out in the order of the records), or "key" (only records of one key keep
-      their order, and a slow one holds up no other)
-    - lifespan: opens, once for each process, what the function gets as its last argument, and closes it at the end: an
-      async context manager's function
+    - ordered_by: "partition" (results have the order of the records), or "key" (only records with the same key keep
+      their order, and a slow one does not delay other keys)
+    - lifespan: a function that returns an async context manager; entered once per process, its value is passed to the
+      function as the last argument, and it is exited at the end
     - name: of the operator
     """
 
     @abstractmethod
     def result(self, node: Any, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> KStream[Any, Any]:
-        """Return the stream that a node yields; for the DSL itself."""
+        """Return the stream that a node yields; internal."""
 
     @overload
     def map_values_async(
@@ -72,13 +72,13 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     def map_values_async(
         self, mapper: Callable[..., Awaitable[Any]], *, with_key: bool = False, **options: Unpack[AsyncOptions]
     ) -> KStream[K, Any]:
-        """Replace the value by what the async mapper returns. Raises TopologyError for wrong options."""
+        """Replace the value by the one that the async mapper returns. Raises TopologyError for invalid options."""
         node = self._async("KSTREAM-MAPVALUES-", KStreamMapValuesAsync, mapper, with_key, options)
         node.value_changing = True
         return self.result(node, self.key_serde, None)
 
     def filter_async(self, predicate: Callable[..., Awaitable[Any]], **options: Unpack[AsyncOptions]) -> KStream[K, V]:
-        """Keep the records for which the async predicate(key, value) returns something true."""
+        """Keep the records for which the async predicate(key, value) returns a true value."""
         node = self._async("KSTREAM-FILTER-", KStreamFilterAsync, predicate, True, options)
         return self.result(node, self.key_serde, self.value_serde)
 
@@ -119,11 +119,11 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         as_: Literal["list", "arrow"] = "list",
         name: str | None = None,
     ) -> KStream[K, VR]:
-        """Replace values by mapper(values): a list of up to max_records in, as many results in the same order out.
+        """Replace values by mapper(values): from a list of up to max_records to as many results in the same order.
 
         max_wait: how long the first record waits for others (``timedelta`` or ms). as_="arrow": the mapper takes a
-        pyarrow.RecordBatch of the values' fields, and returns an array or a RecordBatch. What the mapper raises is
-        raised for each record of the batch. Raises TopologyError for wrong arguments.
+        pyarrow.RecordBatch of the values' fields, and returns an array or a RecordBatch. An exception of the mapper is
+        raised for each record of the batch. Raises TopologyError for invalid arguments.
         """
         check_function(mapper, f"The function of map_batches() behind {self.name}")
         if type(max_records) is not int or max_records < 1:

@@ -1,4 +1,4 @@
-"""Joins of a stream with a stream, a table or a global table, as they are put into the graph."""
+"""Adds joins of a stream with a stream, a table or a global table to the graph."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _StreamJoin:
         return self.store if isinstance(self.store, Materialized) else Materialized(self.store)
 
     def reversed_joiner(self) -> Callable[..., Any]:
-        """The joiner for the right side, which sees its own value first."""
+        """The joiner for the right side, whose own value is the first argument."""
         joiner = self.joiner
         if self.with_key:
             return lambda key, right, left: joiner(key, left, right)
@@ -207,7 +207,7 @@ def _stream_join(join: _StreamJoin) -> KStream[Any, Any]:
 
 
 class _StreamJoinGraph:
-    """Puts a stream-stream join into the graph (Kafka Streams: KStreamImplJoin). The order of names matters."""
+    """Adds a stream-stream join to the graph (Kafka Streams: KStreamImplJoin). The order of names matters."""
 
     def __init__(self, join: _StreamJoin, named: Named) -> None:
         builder = join.this.builder

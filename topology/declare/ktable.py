@@ -1,4 +1,4 @@
-"""KTable: a table that a stream of updates keeps up to date."""
+"""KTable: a table maintained from a stream of updates."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from .window_grace import find_window_grace
 
 
 class KTable(AbstractStream, Generic[K, V]):
-    """A table: the newest value of each key (Kafka Streams: KTable). Null values delete rows.
+    """A table: the latest value of each key (Kafka Streams: KTable). Null values delete rows.
 
     Operations return new tables or streams. All of them take ``name=`` for the operator; those that yield a table take
-    ``store=``, the name of a store or a Materialized, without which the result is not kept but computed when it is
-    needed, and ``key_serde=`` and ``value_serde=``. queryable_store_name is the name under which the rows can be
-    queried, or None.
+    ``store=``, the name of a store or a Materialized (without it the result is not stored but computed on demand), and
+    ``key_serde=`` and ``value_serde=``. queryable_store_name is the name under which the rows can be queried, or
+    None.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class KTable(AbstractStream, Generic[K, V]):
         *state_stores: str,
         **options: Unpack[TableOptions],
     ) -> KTable[K, VR]:
-        """Replace values by those of a ValueTransformerWithKey of your own; state_stores names the stores it uses.
+        """Replace values by those of a custom ValueTransformerWithKey; state_stores names the stores it uses.
 
-        supplier: the transformer's class, or a function without arguments that makes one per task. Transformers are
-        called for deletions too. store is where the result is kept; one with state needs it where a join or grouping
-        follows, because without it a transformer is called again whenever a row is read.
+        supplier: the transformer's class, or a function without arguments that creates one per task. Transformers are
+        called for deletions too. store is where the result is kept; a transformer with state needs it if a join or
+        grouping follows, because without it the transformer is called again whenever a row is read.
         """
         prefix = "KTABLE-TRANSFORMVALUES-"
         name, given = table_options(**options)
@@ -107,7 +107,7 @@ class KTable(AbstractStream, Generic[K, V]):
 
     def _kept(self, given: Materialized | None, prefix: str, value_serde: Serde[Any] | None) -> MaterializedInternal:
         if given is not None and given.store_name is None:
-            self.builder.new_store_name(prefix)  # uses up a number, as in Kafka Streams
+            self.builder.new_store_name(prefix)  # consumes a number, as in Kafka Streams
         return MaterializedInternal(given, key_serde=self.key_serde, value_serde=value_serde)
 
     def _derived(
@@ -120,7 +120,7 @@ class KTable(AbstractStream, Generic[K, V]):
         used: Sequence[str] = (),
         own: Sequence[StoreBuilder] = (),
     ) -> KTable[K, Any]:
-        """Return the table of an operator that is kept only if it has a store name.
+        """Return the table of an operator, materialized only if it has a store name.
 
         used, own: the stores that the operator works with, declared elsewhere and by itself.
         """
@@ -143,7 +143,7 @@ class KTable(AbstractStream, Generic[K, V]):
         return stream if key_selector is None else stream.select_key(key_selector)
 
     def suppress(self, suppressed: Suppressed) -> KTable[K, V]:
-        """Hold updates back: see Suppressed. Raises TopologyError for versioned tables, and where nothing closes."""
+        """Hold back updates; see Suppressed. Raises TopologyError for versioned tables, and if no window closes."""
         check_type(suppressed, Suppressed, f"{self.name}: the argument of suppress()", "a Suppressed")
         if self.graph_node.output_versioned:
             raise TopologyError(f"{self.name}: suppress() is only supported for non-versioned KTables")
@@ -242,11 +242,11 @@ class KTable(AbstractStream, Generic[K, V]):
         )
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
-        """Return how operators read the table; a source table is kept in its store from now on."""
+        """Return the supplier by which operators read the table; this materializes a source table."""
         return self.operator.view()
 
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Let updates carry the old value too; returns False if that needs a store and none is forced."""
+        """Include the old value in updates; returns False if that needs a store and none is forced."""
         self._sends_old_values = self._sends_old_values or self.operator.enable_sending_old_values(
             force_materialization
         )

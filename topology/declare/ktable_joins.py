@@ -1,4 +1,4 @@
-"""Joins of two tables, by their keys, or where the left value names the key of the right one (KIP-213).
+"""Joins of two tables, by their keys, or by a foreign key in the left value (KIP-213).
 
 In a foreign-key join the left side *subscribes* to a foreign key through one internal topic; the right side answers
 each subscription, and later each change, through another; the left side joins the answers with its current values.
@@ -71,7 +71,7 @@ _MERGE_NAME = "KTABLE-MERGE-"
 
 
 class _Join(NamedTuple):
-    """What all steps of one join need. value_hash_topic is a pseudo-topic, for serdes that depend on the topic."""
+    """The parameters of all steps of a join. value_hash_topic: a pseudo-topic, for serdes that depend on the topic."""
 
     this: KTable[Any, Any]
     other: KTable[Any, Any]
@@ -106,7 +106,7 @@ def foreign_key_join(
     partitioners: tuple[Partitioner | None, Partitioner | None],
 ) -> KTable[Any, Any]:
     """Join two tables by foreign key; partitioners are those of the response and of the subscription topic."""
-    # The right side tells unchanged values from changed ones, the left side unsubscribes from the old foreign key.
+    # The right side detects unchanged values, and the left side unsubscribes from the old foreign key.
     other.enable_sending_old_values(True)
     this.enable_sending_old_values(True)
     named = Named(name)
@@ -139,7 +139,7 @@ def _subscribe(
 
 
 def _answer(join: _Join, subscribed: StreamSourceNode, schema: CombinedKeySchema) -> list[GraphNode]:
-    """Keep subscriptions; return the nodes that answer new ones and that tell subscribers of changes."""
+    """Store subscriptions; return the nodes that answer new ones and that send changes to subscribers."""
     builder, other = join.this.builder, join.other
     store_name = join.name("-subscription-store", _FK_JOIN + "SUBSCRIPTION-STATE-STORE-")
     store = StoreBuilder(

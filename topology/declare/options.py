@@ -1,4 +1,4 @@
-"""The keyword arguments of what yields a table, and of joins; KTable and KStream.join say what they mean."""
+"""Keyword arguments of joins and of operations that yield a table; documented in KTable and KStream.join."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..stores.stores import StoreSupplier
 
 
 class StreamJoinOptions(TypedDict, total=False):
-    """Options of KStream.join and its kin (Kafka Streams: StreamJoined, Joined)."""
+    """Options of a KStream's joins (Kafka Streams: StreamJoined, Joined)."""
 
     with_key: bool
     name: str | None
@@ -31,7 +31,7 @@ class StreamJoinOptions(TypedDict, total=False):
 
 
 class TableOptions(TypedDict, total=False):
-    """Options of all that yields a table (Kafka Streams: Named, Materialized)."""
+    """Options of operations that yield a table (Kafka Streams: Named, Materialized)."""
 
     name: str | None
     store: StoreOption
@@ -45,12 +45,12 @@ def table_options(
     key_serde: SerdeLike | None = None,
     value_serde: SerdeLike | None = None,
 ) -> tuple[str | None, Materialized | None]:
-    """Return the name of the operator, and how its table is kept."""
+    """Return the name of the operator and its table's materialization."""
     return name, materialized_option(store, key_serde, value_serde)
 
 
 class TableJoinOptions(TableOptions, total=False):
-    """Options of KTable.join and its kin (Kafka Streams: TableJoined)."""
+    """Options of a KTable's joins (Kafka Streams: TableJoined)."""
 
     foreign_key: Callable[..., Any] | None
     with_key: bool

@@ -1,4 +1,4 @@
-"""What ``KStream.print`` does with each record (Kafka Streams: Printed)."""
+"""The action of ``KStream.print`` (Kafka Streams: Printed)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..errors import TopologyError
 def print_action(
     label: str, file: str | TextIO | None, mapper: Callable[[Any, Any], str] | None
 ) -> tuple[Callable[[Any, Any], None], Callable[[], None] | None]:
-    """Return a function (key, value) that prints a line, and one that closes what it has opened, None if nothing.
+    """Return a function (key, value) that prints a line, and one that closes the file, None if there is none to close.
 
-    A path is opened with the first record of a task, for appending, so that building a topology touches no disk. Raises
-    TopologyError for one whose folder is not there.
+    A path is opened for appending with the first record of a task, so that building a topology does no I/O. Raises
+    TopologyError if its folder does not exist.
     """
     check_function(mapper, "The mapper of print()", optional=True)
     if isinstance(file, str) and not (file and Path(file).absolute().parent.is_dir()):

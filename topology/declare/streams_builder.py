@@ -1,4 +1,4 @@
-"""StreamsBuilder: where the DSL starts."""
+"""StreamsBuilder: the entry point of the DSL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STORE_HINT = "a StoreBuilder, as Stores makes them"
 class StreamsBuilder:
     """Declares a topology with streams and tables (Kafka Streams: StreamsBuilder).
 
-    ``build()`` returns the Topology. Options of everything that reads a topic: key_serde, value_serde (by default
+    ``build()`` returns the Topology. Options of all methods that read a topic: key_serde, value_serde (by default
     default.key.serde, default.value.serde); timestamp_extractor(message, key, value, partition time) -> ms;
     offset_reset ("earliest", "latest" or "none": where to start without committed offsets); name of the operator.
     """
@@ -91,7 +91,7 @@ class StreamsBuilder:
         timestamp_extractor(message, key, value, partition time) -> ms. offset_reset: where to start without a committed
         offset, "earliest", "latest", "none", or AutoOffsetReset.by_duration(…).
 
-        Raises TopologyError where the same topic is read twice in ways that cannot be one.
+        Raises TopologyError if the same topic is read twice with incompatible options.
         """
         consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
         node_name = Named(name).or_generate(self._builder, _SOURCE)
@@ -136,7 +136,7 @@ class StreamsBuilder:
     ) -> KTable[Any, Any]:
         """Read a topic as updates of a table: a null value deletes the row of its key.
 
-        store: the name of a store, or a Materialized; without it the table is kept only if something reads its rows.
+        store: the name of a store, or a Materialized; without it the table is stored only if its rows are read.
         """
         consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
         consumed, kept = self._table_options(topic, consumed, store)
@@ -179,9 +179,9 @@ class StreamsBuilder:
         name: str | None = None,
         store: StoreOption = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read a topic as a table of which every task has all rows. It always starts at the earliest offset.
+        """Read a topic as a table whose rows are all available in every task. It always starts at the earliest offset.
 
-        store: a name, or a Materialized with one; by default it is called after the topic. Raises TopologyError for a
+        store: a name, or a Materialized with one; by default it is named after the topic. Raises TopologyError for a
         Materialized that is versioned or has no name.
         """
         consumed = _consumed(key_serde, value_serde, timestamp_extractor)
@@ -200,7 +200,7 @@ class StreamsBuilder:
     def _table_options(
         self, topic: str, consumed: Consumed, store: StoreOption
     ) -> tuple[Consumed, MaterializedInternal]:
-        """Return the options of a table with their serdes made one, and the store, by default named after the topic."""
+        """Return the options of a table with their serdes merged, and the store, by default named after the topic."""
         check_topic(topic, "A table")
         given = materialized_option(store) or Materialized()
         keys, values = consumed.key_serde or given.key_serde, consumed.value_serde or given.value_serde
@@ -217,7 +217,7 @@ class StreamsBuilder:
         )
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
-        """Add a store of Stores, for processors that name it."""
+        """Add a store of Stores, for processors that refer to it by name."""
         check_type(store, StoreBuilder, "The store of add_state_store()", _STORE_HINT)
         self._builder.add_graph_node(self._builder.root, StateStoreNode(StoreFactory(store)))
         return self
@@ -233,7 +233,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> StreamsBuilder:
-        """Add a store that every task reads, and that a Processor of your own keeps up to date from a topic."""
+        """Add a store that every task can read, maintained from a topic by a custom Processor."""
         check_type(store, StoreBuilder, "The store of add_global_store()", _STORE_HINT)
         check_topic(topic, "add_global_store()")
         consumed = _consumed(key_serde, value_serde, timestamp_extractor)
@@ -247,8 +247,8 @@ class StreamsBuilder:
     def build(self, config: Mapping[str, Any] | None = None) -> Topology:
         """Return the topology.
 
-        config, by default that of the constructor: ``topology.optimization`` and
-        ``ensure.explicit.internal.resource.naming`` are looked at. Raises TopologyError for what cannot be.
+        config: by default that of the constructor; ``topology.optimization`` and
+        ``ensure.explicit.internal.resource.naming`` are used. Raises TopologyError for an invalid topology.
         """
         self._builder.build_and_optimize(self._config if config is None else config)
         return self._topology

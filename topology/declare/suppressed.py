@@ -1,4 +1,4 @@
-"""What ``KTable.suppress`` takes: until when updates are held back, and in how large a buffer (KIP-328)."""
+"""Arguments of ``KTable.suppress``: how long updates are held back, and the size of the buffer (KIP-328)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..operators.suppress import SuppressedInternal
 
 @dataclass(frozen=True, slots=True)
 class BufferConfig:
-    """How much a suppression may hold, and what happens beyond it (Kafka Streams: Suppressed.BufferConfig).
+    """The buffer limits of a suppression, and the action when it is full (Kafka Streams: Suppressed.BufferConfig).
 
     Start from unbounded(), max_records(n) or max_bytes(n). A buffer that emits early when it is full cannot hold back
     until windows close, because results would not be final.
@@ -27,25 +27,25 @@ class BufferConfig:
 
     @classmethod
     def unbounded(cls) -> BufferConfig:
-        """Hold as much as there is."""
+        """Buffer without limits."""
         return cls()
 
     @classmethod
     def max_records(cls, limit: int) -> BufferConfig:
-        """Hold so many keys; beyond that the oldest is emitted early."""
+        """Buffer up to this many keys; beyond that the oldest is emitted early."""
         return cls(records_limit=limit, emits_early=True)
 
     @classmethod
     def max_bytes(cls, limit: int) -> BufferConfig:
-        """Hold so many bytes; beyond that the oldest is emitted early."""
+        """Buffer up to this many bytes; beyond that the oldest is emitted early."""
         return cls(bytes_limit=limit, emits_early=True)
 
     def with_max_records(self, limit: int) -> BufferConfig:
-        """Return a copy that holds at most so many keys."""
+        """Return a copy that buffers at most this many keys."""
         return replace(self, records_limit=limit)
 
     def with_max_bytes(self, limit: int) -> BufferConfig:
-        """Return a copy that holds at most so many bytes."""
+        """Return a copy that buffers at most this many bytes."""
         return replace(self, bytes_limit=limit)
 
     def with_no_bound(self) -> BufferConfig:
@@ -61,7 +61,7 @@ class BufferConfig:
         return replace(self, emits_early=True)
 
     def with_logging_disabled(self) -> BufferConfig:
-        """Return a copy without a changelog: what it holds is lost when the task moves."""
+        """Return a copy without a changelog: its contents are lost when the task moves."""
         return replace(self, logging=False, log_config={})
 
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> BufferConfig:
@@ -71,9 +71,9 @@ class BufferConfig:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """Until when updates of a table are held back: make it with until_window_closes() or until_time_limit().
+    """How long updates of a table are held back; created by until_window_closes() or until_time_limit().
 
-    time_to_wait_ms is None for until_window_closes: the table's windows say how long.
+    time_to_wait_ms is None for until_window_closes, where the table's windows determine it.
     """
 
     buffer: BufferConfig
@@ -98,7 +98,7 @@ class Suppressed:
     def until_time_limit(
         cls, limit: Duration, buffer: BufferConfig | None = None, *, name: str | None = None
     ) -> Suppressed:
-        """Emit the newest update of a key when the limit has passed since its first one was held back."""
+        """Emit the latest update of a key when the limit has passed since its first update was held back."""
         millis = non_negative_millis(limit, "The time limit of suppress")
         return cls(buffer or BufferConfig.unbounded(), millis, name=name and validate_name(name))
 
@@ -107,7 +107,7 @@ class Suppressed:
         return replace(self, name=validate_name(name))
 
     def resolve(self, grace_ms: int) -> SuppressedInternal:
-        """Return what the operator needs; grace_ms is how long the table's windows stay open after their end."""
+        """Return the operator's parameters; grace_ms is how long the table's windows stay open after their end."""
         return SuppressedInternal(
             time_to_wait_ms=grace_ms if self.time_to_wait_ms is None else self.time_to_wait_ms,
             until_window_closes=self.time_to_wait_ms is None,

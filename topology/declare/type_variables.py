@@ -1,4 +1,4 @@
-"""The type variables of the DSL: keys and values of a stream or table, and of what becomes of them."""
+"""The type variables of the DSL: keys and values of a stream or table, and of operations' results."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..operators.windowed import KStreamWindowAggregate
 def find_window_grace(node: GraphNode, chain: str = "") -> int:
     """Return the grace period (ms) of the windowed aggregations above a node, the longest if there are several.
 
-    Raises TopologyError if there is a way up that meets none.
+    Raises TopologyError if there is a path upwards without one.
     """
     grace = _grace(node)
     if grace is not None:
@@ -29,7 +29,7 @@ def find_window_grace(node: GraphNode, chain: str = "") -> int:
 def _grace(node: GraphNode) -> int | None:
     operator = node.operator if isinstance(node, ProcessorGraphNode) else None
     if isinstance(operator, KStreamSessionWindowAggregate):
-        # A session may still grow as long as its gap has not passed.
+        # A session may still grow until its gap has passed.
         return operator.windows.grace_ms + operator.windows.inactivity_gap_ms
     if isinstance(operator, KStreamWindowAggregate | KStreamSlidingWindowAggregate):
         return operator.windows.grace_ms

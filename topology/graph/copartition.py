@@ -1,4 +1,4 @@
-"""Which source topics must have the same number of partitions, because records of both meet in one task."""
+"""Copartitioning: source topics that need the same number of partitions, because one task joins their records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def topics_of_source(builder: InternalTopologyBuilder, name: str, known_topics: frozenset[str]) -> tuple[str, ...]:
-    """Return the topics of a source node, those of a pattern from known_topics; none if it is no source (any more)."""
+    """Return a source node's topics, those of a pattern from known_topics; none if it is not a source (any more)."""
     node = builder.nodes.get(name)
     pattern = getattr(node, "pattern", None)
     if pattern is not None:
@@ -36,13 +36,13 @@ def copartition_groups(builder: InternalTopologyBuilder, known_topics: frozenset
 
 
 def listed_copartition_topics(builder: InternalTopologyBuilder, known_topics: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the topics that each declaration names, as Kafka Streams lists them: in its order, not yet merged."""
+    """Return the topics of each declaration as Kafka Streams lists them: in its order, not merged."""
     listed = [hash_set_order(sorted(names)) for names in builder.listed_copartition_sources]
     return [tuple(t for name in names for t in topics_of_source(builder, name, known_topics)) for names in listed]
 
 
 def validate_copartition(builder: InternalTopologyBuilder) -> None:
-    """Raise TopologyError if internal topics that must match have been given different partition counts."""
+    """Raise TopologyError if copartitioned internal topics were declared with different partition counts."""
     for sources in builder.copartition_sources:
         topics = {topic for name in sources for topic in topics_of_source(builder, name, frozenset())}
         counts = {topic: builder.internal_topics.get(topic) for topic in sorted(topics)}

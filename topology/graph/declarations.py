@@ -1,4 +1,4 @@
-"""Nodes and stores as they were declared: what InternalTopologyBuilder holds until a topology is built."""
+"""Declared nodes and stores, kept by InternalTopologyBuilder until a topology is built."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ProcessorFactory(NodeFactory):
 
 @dataclass(slots=True)
 class SinkFactory(NodeFactory):
-    """A sink to a topic, or to what a function says."""
+    """A sink to a topic, or to the topic that a function returns."""
 
     topic: str | Callable[..., str] = ""
     produced: Produced = Produced()

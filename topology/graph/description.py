@@ -1,7 +1,7 @@
 """``Topology.describe()``: the sub-topologies as values, and as the text that Kafka Streams prints.
 
-The order of nodes in the text is part of what is compared with Kafka Streams: a node stands by the size of the tree
-below it, as far as that is known at the moment when the node is put in its place. Hence java_collections.
+The order of nodes in the text must equal Kafka Streams'. It sorts a node by the size of the tree below it, as far as
+the size is known when the node is inserted. Hence java_collections.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A node that writes a topic; topic is None where a function chooses it."""
+    """A node that writes a topic; topic is None if a function chooses it."""
 
     name: str
     topic: str | None
@@ -77,7 +77,7 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class GlobalStore:
-    """A store that every task reads, with the source and processor that keep it up to date."""
+    """A store that every task can read, with the source and processor that maintain it."""
 
     id: int
     source: Source
@@ -104,7 +104,7 @@ class TopologyDescription:
 
 
 def describe(builder: InternalTopologyBuilder) -> TopologyDescription:
-    """Return the description of what was declared."""
+    """Return the description of the declared topology."""
     subtopologies, global_stores = [], []
     for number, names in builder.node_groups().items():
         if builder.is_global_group(names):
@@ -116,7 +116,7 @@ def describe(builder: InternalTopologyBuilder) -> TopologyDescription:
 
 @dataclass(eq=False, slots=True)
 class _Ranked:
-    """A node while it is put in order; size counts the nodes of the tree below it, itself included."""
+    """A node while sorting; size counts the nodes of the tree below it, including itself."""
 
     node: NodeFactory
     size: int = 1

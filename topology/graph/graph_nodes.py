@@ -1,4 +1,4 @@
-"""The graph of DSL operations, which the optimizer rewrites and which then writes itself into a topology.
+"""The graph of DSL operations, which the optimizer rewrites before it is written into a topology.
 
 One node is one operation, or a join; it may become several nodes of the topology (Kafka Streams:
 kstream.internals.graph).
@@ -30,7 +30,7 @@ from .internal_topology_builder import InternalTopologyBuilder
 
 @runtime_checkable
 class VersionedSemantics(Protocol):
-    """An operator that works differently behind a versioned table."""
+    """An operator that works differently after a versioned table."""
 
     use_versioned_semantics: bool
 
@@ -55,7 +55,7 @@ _FUNCTIONS = (
 
 
 def check_functions(name: str, *operators: Operator) -> None:
-    """Raise TopologyError for what should be a function and is none, before it fails with the first record."""
+    """Raise TopologyError for an attribute that should be a function and is not, before the first record fails."""
     for operator in operators:
         for attribute in _FUNCTIONS:
             given = getattr(operator, attribute, check_functions)
@@ -71,7 +71,7 @@ class GraphNode:
 
     build_priority: nodes are written in the order in which they were added, parents first; 0 for as soon as possible.
     output_versioned: whether the resulting table keeps versions; None if that depends on the parents.
-    null_key_relaxed_join: a left or outer join that also takes records without key.
+    null_key_relaxed_join: a left or outer join that accepts records without a key.
     """
 
     node_name: str
@@ -86,17 +86,17 @@ class GraphNode:
     null_key_relaxed_join: bool = field(default=False, init=False)
 
     def add_child(self, child: GraphNode) -> None:
-        """Put a child behind this node."""
+        """Add a child to this node."""
         self.children[child] = None
         child.parents[self] = None
 
     def remove_child(self, child: GraphNode) -> None:
-        """Cut the connection to a child."""
+        """Remove a child."""
         self.children.pop(child, None)
         child.parents.pop(self, None)
 
     def clear_children(self) -> None:
-        """Cut the connections to all children."""
+        """Remove all children."""
         for child in list(self.children):
             self.remove_child(child)
 
@@ -105,7 +105,7 @@ class GraphNode:
         return [parent.node_name for parent in self.parents]
 
     def enable_versioned_semantics(self, parent_name: str) -> None:
-        """Take note that a parent's output is versioned."""
+        """Record that a parent's output is versioned."""
 
     def write_to(self, topology: InternalTopologyBuilder) -> None:
         """Add the nodes and stores of this operation to the topology."""
@@ -132,7 +132,7 @@ class ProcessorGraphNode(GraphNode):
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """A table without readers has no store."""
+        """Add the operator; a table without readers has no store."""
         topology.add_processor(self.node_name, self.operator, self.parent_names())
         kept = not isinstance(self.operator, KTableSource) or self.operator.materialized
         for store in self.stores if kept else ():
@@ -150,7 +150,7 @@ class StreamSourceNode(GraphNode):
         self.consumed = consumed
 
     def merge(self, other: StreamSourceNode) -> None:
-        """Take over the children of a source of the same topics, so that they are read once."""
+        """Move the children of another source of the same topics here, so that the topics are read once."""
         if self.consumed.offset_reset != other.consumed.offset_reset:
             raise TopologyError(
                 f"Sources {self.node_name} and {other.node_name} read the same topics {self.topics} with different "
@@ -167,7 +167,7 @@ class StreamSourceNode(GraphNode):
 
 @dataclass(eq=False, repr=False)
 class TableSourceNode(GraphNode):
-    """Reads a topic as a table: a source, and a KTableSource behind it."""
+    """Reads a topic as a table: a source followed by a KTableSource."""
 
     source_name: str
     topic: str
@@ -203,7 +203,7 @@ class StreamSinkNode(GraphNode):
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """Windowed keys go where the key inside them belongs."""
+        """Add the sink; windowed keys are partitioned by the key inside."""
         partitioner = self.partitioner
         if partitioner is None and isinstance(self.key_serde, WindowedSerde):
             partitioner = WindowedStreamPartitioner(self.key_serde)
@@ -225,7 +225,7 @@ class StateStoreNode(GraphNode):
 
 @dataclass(eq=False, repr=False)
 class GlobalStoreNode(GraphNode):
-    """A global store with a processor of the user's that keeps it up to date."""
+    """A global store with a user's processor that maintains it."""
 
     store: StoreFactory
     source_name: str
@@ -249,7 +249,7 @@ class GlobalStoreNode(GraphNode):
 
 @dataclass(eq=False, repr=False)
 class BaseRepartitionNode(GraphNode):
-    """Writes an internal topic and reads it again; its name is that of the source behind the topic.
+    """Writes an internal topic and reads it again; named after the source that reads the topic.
 
     filter_name: the processor before the sink, None in a grouped table. named: the user named the topic.
     """
@@ -283,7 +283,7 @@ class OptimizableRepartitionNode(BaseRepartitionNode):
 
 
 class UnoptimizableRepartitionNode(BaseRepartitionNode):
-    """A repartition topic that the user asked for with repartition()."""
+    """A repartition topic that the user requested with repartition()."""
 
 
 @dataclass(eq=False, repr=False)
@@ -311,8 +311,8 @@ class StreamJoinSide(NamedTuple):
 class StreamStreamJoinNode(GraphNode):
     """Joins two streams; named after the node that merges both sides.
 
-    outer_store holds records that have not been joined yet, None in an inner join. self_join replaces both sides where
-    a stream is joined with itself (single.store.self.join).
+    outer_store holds records that have not been joined yet, None in an inner join. self_join replaces both sides if a
+    stream is joined with itself (single.store.self.join).
     """
 
     this: StreamJoinSide
@@ -382,7 +382,7 @@ class StreamTableJoinNode(GraphNode):
 
 
 class TableJoinSide(NamedTuple):
-    """One side of a table-table join: the join, behind which node it stands, and the stores of that table."""
+    """One side of a table-table join: the join, its parent node, and the stores of that table."""
 
     join_name: str
     operator: KTableKTableAbstractJoin
@@ -404,14 +404,14 @@ class KTableKTableJoinNode(GraphNode):
 
     @override
     def enable_versioned_semantics(self, parent_name: str) -> None:
-        """Enable them for the side behind that parent only."""
+        """Enable them for that parent's side only."""
         for side in (self.this, self.other):
             if side.parent_name == parent_name:
                 side.operator.use_versioned_semantics = True
 
     @override
     def write_to(self, topology: InternalTopologyBuilder) -> None:
-        """Each side reads the other's stores."""
+        """Add both sides, each of which reads the other's stores."""
         this, other = self.this, self.other
         topology.add_processor(this.join_name, this.operator, [this.parent_name])
         topology.add_processor(other.join_name, other.operator, [other.parent_name])

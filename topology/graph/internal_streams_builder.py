@@ -40,13 +40,13 @@ class InternalStreamsBuilder:
         return f"{prefix}STATE-STORE-{next(self._index):0{_NUMBER_WIDTH}d}"
 
     def add_graph_node(self, parents: GraphNode | Iterable[GraphNode], child: GraphNode) -> None:
-        """Put an operation behind its parents."""
+        """Attach an operation to its parents."""
         for parent in [parents] if isinstance(parents, GraphNode) else parents:
             parent.add_child(child)
             self._note(child)
 
     def _note(self, node: GraphNode) -> None:
-        """Keep what the optimizer will ask for; as in Kafka Streams only the first of these that applies."""
+        """Record a node for the optimizer; as in Kafka Streams under the first matching category only."""
         graph = self.graph
         node.build_priority = next(self._priority)
         graph.nodes[node] = None
@@ -79,7 +79,7 @@ class InternalStreamsBuilder:
             self.topology.check_explicit_names()
 
     def _check_nothing_new(self) -> None:
-        """Refuse what was added after build(): a second build() returns the same topology."""
+        """Reject operations added after build(); a second build() returns the same topology."""
         new = [node.node_name for node in self.graph.nodes if not node.written and node.parents]
         if new:
             raise TopologyError(f"{', '.join(new)} came after build(); make a new StreamsBuilder for another topology")

@@ -1,7 +1,7 @@
 """The nodes, stores and internal topics of a topology as they are declared (Kafka Streams: InternalTopologyBuilder).
 
-Topology and the DSL's graph write into it; it refuses what is not valid, knows which nodes form a sub-topology, and
-hands itself to subtopologies.py and description.py to be built and described.
+Topology and the DSL's graph write into it. It rejects invalid declarations and groups nodes into sub-topologies;
+subtopologies.py and description.py build and describe it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .subtopologies import build_global_topology, build_subtopologies
 
 
 class InternalTopologyBuilder:
-    """What has been declared so far; every method that declares raises TopologyError for what cannot be."""
+    """The declarations so far; every method that declares raises TopologyError for an invalid declaration."""
 
     def __init__(self) -> None:
         #: All nodes, parents before children.
@@ -67,14 +67,14 @@ class InternalTopologyBuilder:
         self._groups.add(name)
 
     def add_processor(self, name: str, operator: Operator, parents: Sequence[str]) -> None:
-        """Add a processor behind its parents."""
+        """Add a processor after its parents."""
         self._check_new(name)
         self._check_parents("Processor", name, parents)
         self.nodes[name] = ProcessorFactory(name, tuple(parents), operator)
         self._groups.add(name, *parents)
 
     def add_sink(self, name: str, topic: str | Callable[..., str], parents: Sequence[str], produced: Produced) -> None:
-        """Add a sink behind its parents."""
+        """Add a sink after its parents."""
         self._check_new(name)
         self._check_parents("Sink", name, parents)
         self.nodes[name] = SinkFactory(name, tuple(parents), topic, produced)
@@ -105,7 +105,7 @@ class InternalTopologyBuilder:
         *,
         reprocess_on_restore: bool = False,
     ) -> None:
-        """Add a store that every task reads, with the source and processor that keep it up to date."""
+        """Add a store that every task can read, with the source and processor that maintain it."""
         store = factory.name
         self._check_new(source_name)
         self._check_new(processor_name)
@@ -158,15 +158,15 @@ class InternalTopologyBuilder:
         self.listed_copartition_sources.append(set(sources if listed is None else listed))
 
     def listed_as(self, name: str, sources: frozenset[str]) -> frozenset[str]:
-        """Return the name under which Kafka Streams lists these sources, though no source has it.
+        """Return the name under which Kafka Streams lists these sources, although no source has it.
 
-        So it does behind suppress(), a cogroup and a repartition topic that a second join shares.
+        This occurs after suppress(), a cogroup, and a repartition topic shared by a second join.
         """
         self._listed_as[name] = frozenset().union(*(self._listed_as.get(source, {source}) for source in sources))
         return frozenset([name])
 
     def rename_copartition_source(self, replaced: str, by: str) -> None:
-        """Put another source where an optimization has removed one."""
+        """Replace a source that an optimization has removed."""
         for group in [*self.copartition_sources, *self.listed_copartition_sources]:
             if replaced in group:
                 group.remove(replaced)
@@ -181,7 +181,7 @@ class InternalTopologyBuilder:
         return self.stores[store].factory.builder.history_retention_ms or 0
 
     def validate(self) -> None:
-        """Check what only the whole topology shows: partition counts of topics that are joined."""
+        """Check the whole topology: partition counts of joined topics."""
         validate_copartition(self)
 
     def check_explicit_names(self) -> None:
@@ -221,9 +221,9 @@ class InternalTopologyBuilder:
     def build_subtopologies(
         self, config: Mapping[str, Any] | None = None, known_topics: Iterable[str] = ()
     ) -> list[ProcessorTopology]:
-        """Return the sub-topologies that make tasks, by number.
+        """Return the sub-topologies that have tasks, by number.
 
-        config: the application's, for the kind of stores. known_topics: what source patterns are matched against.
+        config: the application's, for the kind of stores. known_topics: the topics that source patterns match against.
         """
         return build_subtopologies(self, config, frozenset(known_topics))
 
@@ -236,7 +236,7 @@ class InternalTopologyBuilder:
         return copartition_groups(self, frozenset(known_topics))
 
     def source_topics(self) -> frozenset[str]:
-        """Return all topics that are named as sources of tasks, internal ones without the application's prefix."""
+        """Return all topics that sources of tasks name, internal ones without the application's prefix."""
         return frozenset(self._source_topics)
 
     def source_patterns(self) -> tuple[TopicPattern, ...]:

@@ -1,4 +1,4 @@
-"""Which nodes belong together: connected ones form a sub-topology (Kafka Streams: QuickUnion)."""
+"""Groups of connected nodes, each of which forms a sub-topology (Kafka Streams: QuickUnion)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class NodeGroups:
         self._parents: dict[str, str] = {}
 
     def add(self, name: str, *others: str) -> None:
-        """Add a node to the groups of others, which become one; without others in a new group."""
+        """Add a node to the groups of others, which are merged; without others to a new group."""
         self._parents[name] = name
         self.unite(name, *others)
 
@@ -20,7 +20,7 @@ class NodeGroups:
             self._parents[self.root(name)] = self.root(other)
 
     def root(self, name: str) -> str:
-        """Return the name that stands for a node's group."""
+        """Return the representative of a node's group."""
         parents = self._parents
         while parents[name] != name:
             parents[name] = parents[parents[name]]

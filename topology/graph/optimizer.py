@@ -1,9 +1,9 @@
 """Rewrites the graph of DSL operations before it is written (Kafka Streams: InternalStreamsBuilder, KIP-295, KIP-825).
 
-- always: sources of the same topics become one, and repartition topics drop records without key unless a left or outer
-  join behind them wants them
+- always: sources of the same topics are merged, and repartition topics drop records without a key unless a left or
+  outer join after them needs them
 - reuse.ktable.source.topics: a table's source topic is its changelog
-- merge.repartition.topics: one repartition topic behind a key-changing operation serves all operations that need one
+- merge.repartition.topics: one repartition topic after a key-changing operation serves all operations that need one
 - single.store.self.join: a stream that is joined with itself is stored once
 """
 
@@ -30,7 +30,7 @@ from .repartition import repartition_node
 
 @dataclass(slots=True)
 class OperationGraph:
-    """All operations, and those that optimizations start from; dicts serve as ordered sets."""
+    """All operations, and the starting points of optimizations; dicts serve as ordered sets."""
 
     root: GraphNode
     nodes: dict[GraphNode, None] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def optimize(graph: OperationGraph, topology: InternalTopologyBuilder, config: s
 
 
 def merge_duplicate_sources(graph: OperationGraph) -> None:
-    """Let sources of the same topics, or of the same pattern, be one."""
+    """Merge sources of the same topics, or of the same pattern."""
     first_by_topic: dict[object, StreamSourceNode] = {}
     for node in list(graph.root.children):
         if not isinstance(node, StreamSourceNode):
@@ -78,7 +78,7 @@ def _keys(source: StreamSourceNode) -> tuple[str | re.Pattern[str], ...]:
 
 
 def drop_null_keys(root: GraphNode) -> None:
-    """Let repartition topics drop records without key where no left or outer join is behind them."""
+    """Let repartition topics drop records without a key if no left or outer join follows."""
     wanting: set[GraphNode] = set()
     visited: dict[GraphNode, None] = {}
     for node in _children_first(root):
@@ -91,7 +91,7 @@ def drop_null_keys(root: GraphNode) -> None:
 
 
 def _children_first(root: GraphNode) -> list[GraphNode]:
-    """Return all nodes below root, each behind all of its children."""
+    """Return all nodes below root, each after all of its children."""
     order: dict[GraphNode, None] = {}
     open_nodes: list[tuple[GraphNode, bool]] = [(root, False)]
     while open_nodes:
@@ -125,7 +125,7 @@ def key_changing_parent(node: GraphNode) -> GraphNode | None:
 
 
 def find_parent_matching(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphNode | None:
-    """Return the node itself or the first that is found above it, parent by parent in order; None if there is none."""
+    """Return the first match among the node and its ancestors, parent by parent in order; None if there is none."""
     if matches(node):
         return node
     above = (find_parent_matching(parent, matches) for parent in node.parents)
@@ -135,7 +135,7 @@ def find_parent_matching(node: GraphNode, matches: Callable[[GraphNode], bool]) 
 def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBuilder, names: NameProvider) -> None:
     """Replace the repartition topics behind each key-changing operation by one, named like the first of them.
 
-    Raises TopologyError where that would leave records unpartitioned by their new key.
+    Raises TopologyError if records would then not be partitioned by their new key.
     """
     _let_merge_nodes_stand_for_key_changers(graph)
     readers = {node: list(node.children) for repartitions in graph.key_changers.values() for node in repartitions}
@@ -161,10 +161,10 @@ def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBu
 
 
 def _check_repartitioned(replaced: OptimizableRepartitionNode, readers: list[GraphNode]) -> None:
-    """Refuse that readers of a repartition topic now read what has a new key and was not repartitioned.
+    """Raise TopologyError if readers of a repartition topic would read re-keyed records that were not repartitioned.
 
-    Kafka Streams looks for one key-changing operation above a repartition topic and lets its merged topic serve; behind
-    a merge there may be others.
+    Kafka Streams looks for one key-changing operation above a repartition topic and uses its merged topic; above a
+    merge there may be others.
     """
     seen = {parent for reader in readers for parent in reader.parents}
     above = list(seen)
@@ -183,7 +183,7 @@ def _check_repartitioned(replaced: OptimizableRepartitionNode, readers: list[Gra
 
 
 def _replace(replaced: OptimizableRepartitionNode, merged: OptimizableRepartitionNode, key_changer: GraphNode) -> None:
-    """Take a repartition node out, and put what leads to it behind the merged one."""
+    """Remove a repartition node, and attach the path to it to the merged one."""
     leading = find_parent_matching(replaced, lambda node: key_changer in node.parents)
     if leading is None:
         raise TopologyError(
@@ -201,7 +201,7 @@ def _replace(replaced: OptimizableRepartitionNode, merged: OptimizableRepartitio
 
 
 def _let_merge_nodes_stand_for_key_changers(graph: OperationGraph) -> None:
-    """Behind a merge of several re-keyed streams, repartition once behind the merge instead of once for each stream."""
+    """Repartition re-keyed streams once after their merge instead of once per stream."""
     key_changers_of: dict[GraphNode, list[GraphNode]] = {merge: [] for merge in graph.merge_nodes}
     for merge, found in key_changers_of.items():
         for key_changer, repartitions in graph.key_changers.items():

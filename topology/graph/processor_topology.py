@@ -1,7 +1,7 @@
 """The built topology: plain values, one ProcessorTopology for each sub-topology (Kafka Streams: ProcessorTopology).
 
-InternalTopologyBuilder makes it, compiled.py compiles it for a task, workers and pipeline read it to know what to
-consume, create and restore. Names of internal topics stand here without their ``<application.id>-`` prefix.
+InternalTopologyBuilder creates it, compiled.py compiles it for a task, and workers and pipeline use it to determine
+what to consume, create and restore. Names of internal topics do not have their ``<application.id>-`` prefix here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..operators.operator import Operator
 
 
 class AutoOffsetReset(Enum):
-    """Where a source topic without committed offsets is read from; None in SourceNode means by configuration."""
+    """Where to start reading a source topic without committed offsets; None in SourceNode: as configured."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -26,9 +26,9 @@ class AutoOffsetReset(Enum):
 
     @staticmethod
     def by_duration(duration: Duration) -> ResetByDuration:
-        """Return the policy to begin with the first record of the last duration (``timedelta`` or ms), KIP-1106.
+        """Return the policy to start at the first record within the last duration (``timedelta`` or ms), KIP-1106.
 
-        Where no record is that young, it begins at the end. Raises TopologyError for a negative duration.
+        If there is no such record, it starts at the end. Raises TopologyError for a negative duration.
         """
         return ResetByDuration(non_negative_millis(duration, "The duration of AutoOffsetReset.by_duration()"))
 
@@ -44,7 +44,7 @@ class AutoOffsetReset(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResetByDuration:
-    """What AutoOffsetReset.by_duration returns."""
+    """The result of AutoOffsetReset.by_duration."""
 
     duration_ms: int
 
@@ -71,7 +71,7 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNode:
-    """Does something: see Operator."""
+    """Processes records; see Operator."""
 
     name: str
     operator: Operator
@@ -103,15 +103,15 @@ class ProcessorTopology:
     subtopology: int
     nodes: Mapping[str, Node]
     stores: Mapping[str, StoreBuilder]
-    #: Changelog topic of each logged store. A source topic where reuse.ktable.source.topics applies.
+    #: Changelog topic of each logged store; a source topic if reuse.ktable.source.topics applies.
     changelog_topics: Mapping[str, str]
     #: Repartition and foreign-key topics that are written or read here, with their partition count (None: derived).
     repartition_topics: Mapping[str, int | None] = field(default_factory=dict)
     #: Groups of source topics that must have the same number of partitions.
     copartition_groups: tuple[frozenset[str], ...] = ()
-    #: What Kafka Streams makes these groups of: the topics that each operation names; it overlooks some.
+    #: Kafka Streams' input to these groups: the topics that each operation names; it omits some.
     listed_copartition: tuple[tuple[str, ...], ...] = ()
-    #: Stores of the global topology, which every processor may read.
+    #: Stores of the global topology, readable by every processor.
     global_stores: tuple[str, ...] = ()
     #: Global stores that are restored through their processor, because it may do more than copy records (KIP-813).
     reprocess_on_restore: frozenset[str] = frozenset()

@@ -21,14 +21,14 @@ def repartition_node(kind: type[N], names: NameProvider, prefix: str, *serdes: S
     """Return the node of a repartition topic.
 
     prefix: the topic's name without suffix. serdes: of keys and values. options: named; and of ``repartition()`` the
-    partitioner and partitions, None where the number follows from the source topics.
+    partitioner and partitions, None if derived from the source topics.
     """
     topic, sink, filter_name, source = _names(names, prefix)
     return kind(source, sink, topic, *serdes, filter_name=filter_name, **options)
 
 
 def _names(names: NameProvider, prefix: str) -> tuple[str, str, str, str]:
-    """Return the names of topic, sink, filter and source. Three numbers are used up in any case."""
+    """Return the names of topic, sink, filter and source. Always consumes three numbers."""
     topic = prefix if prefix.endswith(REPARTITION_SUFFIX) else prefix + REPARTITION_SUFFIX
     sink = names.new_processor_name("KSTREAM-SINK-")
     filter_name = names.new_processor_name("KSTREAM-FILTER-")

@@ -1,4 +1,4 @@
-"""Makes the built topology, ProcessorTopology, out of what was declared in an InternalTopologyBuilder."""
+"""Builds the ProcessorTopology from the declarations in an InternalTopologyBuilder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode
 if TYPE_CHECKING:
     from .internal_topology_builder import InternalTopologyBuilder
 
-#: The number of the topology of global stores, which makes no tasks.
+#: The number of the topology of global stores, which has no tasks.
 GLOBAL_SUBTOPOLOGY = -1
 
 
 def build_subtopologies(
     builder: InternalTopologyBuilder, config: Mapping[str, Any] | None, known_topics: frozenset[str]
 ) -> list[ProcessorTopology]:
-    """Return the sub-topologies that make tasks; see InternalTopologyBuilder.build_subtopologies."""
+    """Return the sub-topologies that have tasks; see InternalTopologyBuilder.build_subtopologies."""
     groups = builder.node_groups().items()
     return [
         _build(builder, number, names, config, known_topics)
@@ -99,7 +99,7 @@ def _node(
         value_serde = or_default(declared.produced.value_serde, config, is_key=False)
         partitioner = declared.produced.partitioner
         if isinstance(partitioner, WindowedStreamPartitioner) and isinstance(key_serde, WindowedSerde):
-            partitioner = WindowedStreamPartitioner(key_serde)  # with the default serde, where it needs one
+            partitioner = WindowedStreamPartitioner(key_serde)  # with the default serde if necessary
         return SinkNode(name, declared.topic, key_serde, value_serde, partitioner)
     assert isinstance(declared, ProcessorFactory)
     assert declared.operator is not None
@@ -134,7 +134,7 @@ def build_whole_topology(
     config: Mapping[str, Any] | None = None,
     known_topics: frozenset[str] = frozenset(),
 ) -> ProcessorTopology:
-    """Return all sub-topologies that make tasks as one, in the order of declaration: what one task of a test runs."""
+    """Return all sub-topologies that have tasks as one, in the order of declaration; run by a single task in tests."""
     groups = builder.node_groups().values()
     global_names = {name for names in groups if builder.is_global_group(names) for name in names}
     return _build(builder, 0, [name for name in builder.nodes if name not in global_names], config, known_topics)

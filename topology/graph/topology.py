@@ -1,4 +1,4 @@
-"""Topology: the result of StreamsBuilder.build(), and where the Processor API starts."""
+"""Topology: the result of StreamsBuilder.build(), and the entry point of the Processor API."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .processor_topology import AutoOffsetReset, OffsetResetPolicy
 class Topology:
     """Sources, processors, sinks and stores (Kafka Streams: Topology).
 
-    add_…() methods return the topology itself; they raise TopologyError for names that exist already, for parents and
-    stores that do not, and the like. internal_builder is what stream threads and the test driver build from.
+    add_…() methods return the topology itself; they raise TopologyError for duplicate names, unknown parents and
+    stores, and similar errors. internal_builder is used by stream threads and the test driver to build tasks.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Topology:
         return self
 
     def add_processor(self, name: str, supplier: ProcessorSupplier, *parents: str) -> Topology:
-        """Add a processor behind its parents: supplier is its class, or a function that makes one per task."""
+        """Add a processor after its parents; supplier is its class, or a function that creates one per task."""
         self.internal_builder.add_processor(name, ProcessorOperator(supplier), parents)
         for store in stores_of(supplier):
             self.internal_builder.add_state_store(StoreFactory(store), [name])
@@ -84,7 +84,7 @@ class Topology:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Topology:
-        """Add a store that a processor keeps up to date from a topic, which is its changelog (KIP-813)."""
+        """Add a store that a processor maintains from a topic, which is its changelog (KIP-813)."""
         builder = self.internal_builder
         self.add_source(
             source_name,
@@ -111,7 +111,7 @@ class Topology:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Topology:
-        """Add a store that every task reads, and that a processor keeps up to date from a topic."""
+        """Add a store that every task can read, maintained from a topic by a processor."""
         self.internal_builder.add_global_store(
             StoreFactory(store),
             source_name,

@@ -1,4 +1,4 @@
-"""What of a topology must fit the state that an earlier version has left: a canonical description, plain for JSON."""
+"""A canonical, JSON-compatible description of the parts of a topology that must match existing state."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .processor_topology import ProcessorTopology, SinkNode, SourceNode
 from .subtopologies import GLOBAL_SUBTOPOLOGY
 from .topology import Topology
 
-#: Of the description; one of another version is not compared.
+#: The version of the description; other versions are not compared.
 FACTS_VERSION = 1
 
 Facts = Mapping[str, Any]
 
-#: How large a packed description may be that each member of a group tells, in bytes: the group's metadata is one record
-#: of the broker's (1 MB by default), and holds those of all members. A hundred stores take 1.5 KiB.
+#: The maximum size of the packed description that each member sends, in bytes: the broker stores the metadata of all
+#: members in a single record (1 MB by default). A hundred stores take 1.5 KiB.
 PACKED_BYTES_MAX = 4 << 10
-#: A description that unpacks to more is not looked at, in bytes: it comes from the network.
+#: The maximum size of an unpacked description, in bytes; needed because it is received from the network.
 UNPACKED_BYTES_MAX = 1 << 20
 
 #: What a description has.
@@ -31,7 +31,7 @@ _PARTS = ("subtopologies", "stores", "internal_topics")
 def facts_of(topology: Topology, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a topology under a configuration. Equal topologies have equal ones.
 
-    Topics stand without the application's prefix; sub-topologies by the number that their tasks have.
+    Topics do not have the application's prefix; sub-topologies are identified by the number in their task ids.
     """
     builder = topology.internal_builder
     parts = builder.build_subtopologies(config)
@@ -100,13 +100,13 @@ def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, A
 
 
 def pack_facts(facts: Facts) -> bytes:
-    """Return a description in few bytes, none if it is too large for each member of a group to send."""
+    """Return a compressed description, empty if it is too large for each member of a group to send."""
     packed = zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 9)
     return packed if len(packed) <= PACKED_BYTES_MAX else b""
 
 
 def unpack_facts(packed: bytes) -> Facts | None:
-    """Return the description, None for no bytes. Raises ValueError if they are no description."""
+    """Return the description, None for empty bytes. Raises ValueError for invalid bytes."""
     if not packed:
         return None
     try:
@@ -121,7 +121,7 @@ def unpack_facts(packed: bytes) -> Facts | None:
 
 
 def internal_names(facts: Facts, application_id: str) -> dict[str, dict[str, list[str]]]:
-    """Return the full names of each sub-topology's topics: all that the broker of a streams group knows of it."""
+    """Return the full names of each sub-topology's topics, which is all that a streams group's broker knows."""
     internal = facts["internal_topics"].keys()
     found = {}
     for number, part in facts["subtopologies"].items():

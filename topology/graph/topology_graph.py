@@ -1,4 +1,4 @@
-"""A topology's description as a picture: Mermaid's text, or a page of HTML that loads nothing else."""
+"""A topology's description as a diagram: Mermaid text, or a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Vertex:
 
 @dataclass(slots=True)
 class Graph:
-    """What is drawn of one sub-topology. links: from, to; the link to a store is one that keeps."""
+    """The diagram of one sub-topology. links: (from, to); a link to a store is from a processor that uses it."""
 
     title: str
     vertices: dict[Vertex, None] = field(default_factory=dict)
     links: list[tuple[Vertex, Vertex]] = field(default_factory=list)
 
     def link(self, start: Vertex, end: Vertex) -> None:
-        """Add a link, and its ends where they are new."""
+        """Add a link, and its ends if they are new."""
         self.vertices.update(dict.fromkeys((start, end)))
         self.links.append((start, end))
 
@@ -102,7 +102,7 @@ def _topics(node: Source | Processor | Sink) -> Iterator[Vertex]:
 
 
 def mermaid(description: TopologyDescription) -> str:
-    """Return a flowchart in Mermaid's language. A topic between two sub-topologies stands once, outside of both."""
+    """Return a flowchart in Mermaid's language. A topic between two sub-topologies occurs once, outside of both."""
     drawn = graphs(description)
     names = {v: f"{v.kind[0]}{i}" for i, v in enumerate(dict.fromkeys(v for graph in drawn for v in graph.vertices))}
     lines = ["flowchart TD"]
@@ -141,7 +141,7 @@ def _figure(graph: Graph) -> str:
 
 
 def _places(graph: Graph, layers: list[list[Vertex]], width: int) -> Mapping[Vertex, tuple[float, float]]:
-    """Return the middle of each box, below its parents as far as that goes: fewer lines cross."""
+    """Return the center of each box, below its parents if possible, so that fewer lines cross."""
     at: dict[Vertex, tuple[float, float]] = {}
     for level, layer in enumerate(layers):
         above = {v: [at[start][0] for start, end in graph.links if end == v and start in at] for v in layer}

@@ -1,4 +1,4 @@
-"""Compares a topology with the one that an application's state is from, before it is let near that state."""
+"""Compares a topology with the one that created an application's state, before the new one may use that state."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .topology_facts import FACTS_VERSION, Facts
 
 
 class Verdict(IntEnum):
-    """What follows from a difference; of several the highest counts."""
+    """The consequence of a difference; with several differences the highest applies."""
 
-    #: It runs on with the state it has.
+    #: The application continues with its existing state.
     SAFE = 0
-    #: It runs on, once some stores have been restored from their changelogs.
+    #: The application continues after some stores have been restored from their changelogs.
     REBUILD = 1
-    #: Records or state would be lost, or read as what they are not.
+    #: Records or state would be lost or misinterpreted.
     REFUSE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. subject: the store, topic or sub-topology; text: what is different, and what can be done."""
+    """One difference. subject: the store, topic or sub-topology; text: the difference and what to do."""
 
     verdict: Verdict
     subject: str
@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the whole."""
+        """The overall verdict."""
         return max((finding.verdict for finding in self.findings), default=Verdict.SAFE)
 
     def summary(self) -> str:
@@ -49,13 +49,13 @@ class Plan:
         return "refuse" if self.verdict is Verdict.REFUSE else "safe"
 
 
-#: What makes the bytes of a store. A change of it makes the changelog unreadable, or readable as something else.
+#: Properties that determine a store's binary format. A change makes the changelog unreadable or misinterpreted.
 _BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates", "headers_format")
-#: What a store does with its bytes on disk only: it can be restored from its changelog in the new form.
+#: Properties that affect the files only: the store can be restored from its changelog in the new format.
 _ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values")
-#: Serdes of the user's own: neither says for sure that the bytes are others.
+#: User-defined serdes: a difference does not prove that the bytes differ.
 _SERDES = ("key_serde", "value_serde")
-#: Pairs of kinds whose changelogs have the same bytes; their files have not.
+#: Pairs of kinds with the same changelog format but different files.
 _SAME_CHANGELOG = (
     frozenset({"key_value", "timestamped_key_value"}),
     frozenset({"window", "timestamped_window"}),
@@ -67,19 +67,19 @@ _NOT_READ = (
     "Keep its name (name=), or let the old version process all of its input first"
 )
 
-#: What topology_facts.internal_names gives.
+#: The result of topology_facts.internal_names.
 Names = Mapping[str, Mapping[str, list[str]]]
 
 
 def combined(plans: Iterable[Plan]) -> Plan:
-    """Return what several comparisons of one topology say together, each difference once."""
+    """Merge several comparisons of one topology, with each difference once."""
     plans = list(plans)
     findings = dict.fromkeys(finding for plan in plans for finding in plan.findings)
     return Plan(tuple(findings), tuple(sorted({store for plan in plans for store in plan.rebuild})))
 
 
 def compare(old: Facts, new: Facts) -> Plan:
-    """Return what is different in ``new``, both as facts_of gives them (possibly through JSON)."""
+    """Return the differences of ``new``; both are results of facts_of (possibly through JSON)."""
     if old.get("version") != FACTS_VERSION:
         text = f"its description is of version {old.get('version')}, this Penstock writes {FACTS_VERSION}"
         return Plan((Finding(Verdict.SAFE, "topology", f"cannot be compared with the earlier one: {text}"),), ())
@@ -117,7 +117,7 @@ def _renamed(name: str, twin: str) -> Finding:
 
 
 def _shape(store: Mapping[str, Any], facts: Facts) -> tuple[Any, ...]:
-    """Return what a renamed store keeps."""
+    """Return the properties that a renamed store keeps."""
     sources = facts["subtopologies"].get(str(store["subtopology"]), {}).get("sources", ())
     outside = tuple(topic for topic in sources if topic not in facts["internal_topics"])
     return (outside, store["kind"], *(store[name] for name in _BYTES))
@@ -157,9 +157,9 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
 
 
 def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
-    """Tell of serdes that have the same name, but are made with other values or of other code."""
+    """Yield findings for serdes with the same name but other arguments or code."""
     for field in _SERDES:
-        if old[field] != new[field] or f"{field}_code" not in old:  # told already; or a description that does not say
+        if old[field] != new[field] or f"{field}_code" not in old:  # reported already; or field unknown
             continue
         was, now = old[f"{field}_settings"], new[f"{field}_settings"]
         code = old[f"{field}_code"], new[f"{field}_code"]
@@ -213,17 +213,17 @@ def _internal_topics(old: Facts, new: Facts) -> Iterator[Finding]:
 
 
 def compare_names(old: Names, new: Names) -> Plan:
-    """Return what the names of internal topics say: all that the broker of a streams group knows of its topology.
+    """Compare the names of internal topics, which is all that a streams group's broker knows of its topology.
 
-    Both as topology_facts.internal_names gives them.
+    Both are results of topology_facts.internal_names.
     """
     return Plan(tuple(_gone_names(old, new)), ())
 
 
 def compare_reads(reads: Mapping[str, list[str]], new: Names) -> Plan:
-    """Return what the topics say that running tasks read, by sub-topology: all that members on Java tell.
+    """Compare the topics that running tasks read, by sub-topology, which is all that members on Java report.
 
-    new: as topology_facts.internal_names gives it.
+    new: a result of topology_facts.internal_names.
     """
     findings = []
     for number, topics in reads.items():
@@ -260,7 +260,7 @@ def _gone_names(old: Names, new: Names) -> Iterator[Finding]:
 
 
 def _by_name(names: Names, kind: str) -> dict[str, list[str]]:
-    """Return the internal topics of a kind with what their sub-topology reads from outside."""
+    """Return the internal topics of a kind with the external topics that their sub-topology reads."""
     return {topic: part["sources"] for part in names.values() for topic in part[kind]}
 
 

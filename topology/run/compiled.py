@@ -1,4 +1,4 @@
-"""compile_topology: from the nodes of a sub-topology to the closures of one task.
+"""compile_topology: compiles the nodes of a sub-topology into the closures of one task.
 
 Children are compiled before their parents, each node once. A closure calls the closures of its children directly:
 with one child that is the child itself, so that a chain of operators is a chain of plain calls.
@@ -29,8 +29,8 @@ __all__ = ["CompiledSource", "CompiledTopology", "StampedRecord", "compile_topol
 class CompiledTopology:
     """A sub-topology in one task.
 
-    sources: by full topic name. errors: names the operator if something fails that no source called: a store's flush
-    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself. waiting: the records that wait
+    sources: by full topic name. errors: for failures outside of a source's call, i.e. in a store's flush
+    (``errors.raise_flush_failure(store name, error)``); punctuations use it themselves. waiting: the records that wait
     for async functions and batches.
     """
 
@@ -52,7 +52,7 @@ class CompiledTopology:
         return self.sources.get(topic)
 
     def source_matching(self, topic: str) -> CompiledSource | None:
-        """Return the source that reads a topic; one whose pattern matches it reads it from now on."""
+        """Return the source that reads a topic; a source whose pattern matches the topic is added for it."""
         source = self.source_of(topic)
         if source is None:
             source = self._compile_matching(topic)
@@ -61,7 +61,7 @@ class CompiledTopology:
         return source
 
     def init(self) -> None:
-        """Initialize the users' processors, in topology order. Stores are restored by now.
+        """Initialize the users' processors, in topology order. Stores must have been restored.
 
         Raises StreamsError if one fails.
         """
@@ -76,9 +76,9 @@ class CompiledTopology:
                     raise StreamsError(f"{what}: {error}") from error
 
     def flush(self, stores: Mapping[str, Any]) -> None:
-        """Send downstream the records that wait for functions, and the changes in the stores' caches.
+        """Forward the records that wait for functions, and the changes in the stores' caches.
 
-        Twice, because flushing a later store may put changes into an earlier one.
+        Flushes twice, because flushing a later store may put changes into an earlier one.
         """
         flushes = 0
         while flushes < 2 or self.waiting:
@@ -91,11 +91,11 @@ class CompiledTopology:
                     self.errors.raise_flush_failure(name, error)
 
     def memories(self) -> list[Any]:
-        """Return what the operators know beside their stores, in topology order; see NodeContext.remembers."""
+        """Return the operators' state outside of stores, in topology order; see NodeContext.remembers."""
         return [get() for node in self._nodes for get, _ in node.memories]
 
     def recall(self, memories: Sequence[Any]) -> None:
-        """Give the operators what memories() of the same sub-topology has returned."""
+        """Restore the operators' state from memories() of the same sub-topology."""
         puts = [put for node in self._nodes for _, put in node.memories]
         for put, value in zip(puts, memories, strict=True):
             put(value)
@@ -118,8 +118,8 @@ class CompiledTopology:
 def compile_topology(topology: ProcessorTopology, task: TaskContext, fused: bool = True) -> CompiledTopology:
     """Compile a sub-topology for a task whose stores are open and restored.
 
-    fused: write operators into the loops of their sources (fusion.py); else each has its own closure. Raises
-    StreamsError, with the node's name, if it has no serde or cannot work in this task.
+    fused: write operators into the loops of their sources (fusion.py); otherwise each has its own closure. Raises
+    StreamsError with the node's name if a node has no serde or cannot run in this task.
     """
     return _Compiler(topology, task, fused).compile()
 
@@ -160,7 +160,7 @@ class _Compiler:
 
     def fusion(self) -> Fusion:
         nodes = self.topology.nodes.values()
-        # A dead letter about a failure behind a flush has the key and value of the record that was put last.
+        # A dead letter for a failure after a flush has the key and value of the record that was put last.
         keeps_messages = self.task.config.get(DEAD_LETTER_TOPIC) is not None or any(
             node.operator.reads_record_metadata
             if isinstance(node, ProcessorNode)
@@ -213,7 +213,7 @@ class _Compiler:
         return self.errors.guard(node.name, process) if self.errors.guards_nodes else process
 
     def mark_replayable(self) -> None:
-        """Say of each operator at which records wait whether nothing but its source has seen them."""
+        """Mark waiting records as replayable if only the source and stateless operators have processed them."""
         nodes = self.topology.nodes
         parents: dict[str, list[Node]] = {}
         for parent in nodes.values():
@@ -236,7 +236,7 @@ class _Compiler:
 
 
 def call_all(children: Sequence[Process]) -> Process:
-    """Return one function that calls all children in their order."""
+    """Return one function that calls all children in order."""
     if not children:
         return _nothing
     if len(children) == 1:

@@ -1,4 +1,4 @@
-"""Sinks, compiled: from the last operator to serialized records."""
+"""Compiled sinks: from the last operator to serialized records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 if TYPE_CHECKING:
     from .fusion import LoopCode, Names
 
-#: Serializes a record and sends it; returns why it cannot be serialized.
+#: Serializes and sends a record; returns the exception if it cannot be serialized.
 CompiledSend = Callable[..., Exception | None]
-#: What a topic function sees of a record that a punctuation has made.
+#: The metadata that a topic function gets for a record of a punctuation.
 _NO_METADATA = RecordMetadata("", -1, -1)
 
 
 def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskContext, errors: ErrorHandling) -> Process:
-    """Return the closure that serializes records and hands them to the producer."""
+    """Return the closure that serializes records and passes them to the producer."""
     where = f"sink {node.name}"
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
     value_serde = resolve_serde(node.value_serde, task.config, False, where)
@@ -82,7 +82,7 @@ def fuse_sink(
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
     inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
-    # The bytes that a loop has in place of a key are those to be sent, or those inside a windowed key.
+    # The bytes that a loop has instead of a key are those to send, or those inside a windowed key.
     is_sent = names.key_serde is key_serde and not names.windowed
     is_inside = names.key_serde is inside and names.windowed and windowed is not None
     given_key, to_bytes = (names.held_key, same) if is_sent or is_inside else (names.key, serializer_for(inside, topic))
@@ -118,9 +118,9 @@ def fuse_sink(
 def _compiled_send(
     task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedSerde | None
 ) -> CompiledSend | None:
-    """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
+    """Return a function that serializes and sends in one call, None if the task or the serdes are not compiled.
 
-    That of windowed keys takes the topic's number of partitions, too.
+    For windowed keys it also takes the topic's number of partitions.
     """
     value, times_size = to_value.compiled, 0 if windowed is None else windowed.times_size
     if sinks is None or value is None or (to_key.compiled is None and to_key != ITSELF):
@@ -130,7 +130,7 @@ def _compiled_send(
 
 
 def _windowed(node: SinkNode) -> WindowedSerde | None:
-    """Return the serde of windowed keys by whose keys inside a sink chooses partitions; None if it does not."""
+    """Return the windowed serde of a sink that partitions by the key inside; None for other sinks."""
     found = node.partitioner.serde if isinstance(node.partitioner, WindowedStreamPartitioner) else None
     return None if found is None or found.inner is None else found
 
@@ -138,7 +138,7 @@ def _windowed(node: SinkNode) -> WindowedSerde | None:
 def _windowed_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Process:
-    """Return a sink of windowed keys, which go where the key inside them belongs."""
+    """Return a sink of windowed keys, which are partitioned by the key inside."""
     send, name, partition_count, windowed = task.send, node.name, task.partition_count, _windowed(node)
     assert windowed is not None
     assert windowed.inner is not None
@@ -174,7 +174,7 @@ def _windowed_sink(
 
 
 def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str:
-    """Write what asks for the number of partitions once in a run of the loop, and return its variable."""
+    """Write code that gets the number of partitions once per run of the loop, and return its variable."""
     count = code.flag("partitions")
     with code.block(f"if not {count}:"):
         code.say_record()
@@ -185,7 +185,7 @@ def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str
 def _partitioned_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Process:
-    """Return a sink whose partitioner names a partition, several, none at all, or None: the producer chooses."""
+    """Return a sink whose partitioner returns a partition, several, an empty set, or None (producer's choice)."""
     send, name, partition_count = task.send, node.name, task.partition_count
     to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
     partitioner: Callable[..., Any] = node.partitioner or _producer_chooses
@@ -215,7 +215,7 @@ def _producer_chooses(topic: str, key: Any, value: Any, partition_count: int) ->
 def _dynamic_sink(
     name: str, topic_of: Callable[..., str], sink_to: Callable[[str], Process], task: TaskContext
 ) -> Process:
-    """Return the closure that writes to the topic that a function names (Kafka Streams: TopicNameExtractor)."""
+    """Return the closure that writes to the topic returned by a function (Kafka Streams: TopicNameExtractor)."""
     sinks: dict[str, Process] = {}
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -1,4 +1,4 @@
-"""Sources, compiled: from consumed messages to calls of the first operators."""
+"""Compiled sources: from consumed messages to calls of the first operators."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class CompiledSource:
     """One source topic of one task.
 
     process_batch(messages): deserialize and process each; records that a handler rejects are dropped.
-    process(message): the same for one.
-    stamp(message) -> StampedRecord, or None if the record was dropped: what a task with several input partitions
-    needs to know which record is next. process_stamped(record): process it. extracts_timestamps: False if a record's
-    timestamp is the message's own, so that there is no need to stamp. partition_time_ms: highest timestamp so far of
-    this topic's partition, -1 before the first; a task that starts again sets it to what was committed. source_text:
-    the text of process_batch if it was fused.
+    process(message): the same for one message.
+    stamp(message) -> StampedRecord, or None if the record was dropped; used by tasks with several input partitions to
+    choose the next record. process_stamped(record): process it. extracts_timestamps: False if a record's timestamp is
+    the message's own, so that stamping is not needed. partition_time_ms: highest timestamp so far of this topic's
+    partition, -1 before the first; a restarted task sets it to the committed one. source_text: the text of
+    process_batch if it was fused.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ def _process_batch(
     forward: Process,
     errors: ErrorHandling,
 ) -> Callable[[Iterable[Message]], None]:
-    """Return the loop over a batch whose records have their own timestamps; what a fused loop is held to."""
+    """Return the loop over a batch whose records have their own timestamps; the specification of a fused loop."""
 
     def failed(message: Message, key: Any, timestamp: int | None, error: BaseException) -> None:
         if timestamp is None:

@@ -15,9 +15,9 @@ from .timeouts import Timeouts
 
 
 class LoopCalls:
-    """Calls that run on a loop, and what their lifespans have opened. All methods run on the loop but in_flight, count.
+    """Calls on an event loop, and their lifespans' resources. All methods run on the loop except in_flight and count.
 
-    on_done: is called after each call that has ended.
+    on_done: called after each call has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_done: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class LoopCalls:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, call: Call) -> None:
-        """Make attempts until one is successful. All of it is one coroutine: each more costs every record time."""
+        """Make attempts until one succeeds. It is a single coroutine, because each further one adds time per record."""
         function, arguments, clock = call.function, call.arguments, self._loop.time
         rest: Iterator[float] | None = None  # of the pauses
         try:
@@ -69,7 +69,7 @@ class LoopCalls:
             self._on_done()
 
     def _opened(self, lifespan: Lifespan) -> _Opened:
-        """Return what a lifespan opens; it may not be there yet."""
+        """Return a lifespan's resource, which may not be open yet."""
         opened = self._lifespans.get(lifespan)
         if opened is None or opened.failed:
             opened = self._lifespans[lifespan] = _Opened(lifespan)
@@ -84,7 +84,7 @@ class LoopCalls:
         return timeouts.begin(call.task)
 
     async def close(self) -> None:
-        """Cancel what runs, then leave the lifespans."""
+        """Cancel running calls, then exit the lifespans."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -97,7 +97,7 @@ class LoopCalls:
                 raise error
 
     def in_flight(self, of: Hashable) -> int:
-        """Return how many calls of an operator were begun and not taken yet."""
+        """Return the number of an operator's calls started and not collected yet."""
         return self._in_flight[of]
 
     def count(self, of: Hashable, by: int) -> None:
@@ -106,9 +106,9 @@ class LoopCalls:
 
 
 class TurnedCalls(AsyncCalls):
-    """Nothing continues beside the task: the loop turns while the task waits.
+    """Calls without a separate thread: the loop runs only while the task waits.
 
-    make_loop: makes it, with the first call.
+    make_loop: creates the loop, at the first call.
     """
 
     def __init__(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
@@ -154,7 +154,7 @@ class TurnedCalls(AsyncCalls):
 
 
 class _Opened:
-    """What a lifespan has opened. One task enters and leaves it, as cancel scopes have to be."""
+    """A lifespan's resource. The same asyncio task enters and exits it, as cancel scopes require."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         self.resource: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -163,7 +163,7 @@ class _Opened:
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be opened; the next call tries again."""
+        """Whether opening failed; the next call retries."""
         return self.resource.done() and self.resource.exception() is not None
 
     async def _live(self, lifespan: Lifespan) -> None:

@@ -1,9 +1,9 @@
-"""Fused sources: one loop over a batch of messages, with the operators behind the source written into it.
+"""Fused sources: one loop over a batch of messages that contains the code of the operators after the source.
 
-A closure for each operator (compiled.py) costs a call for each operator and record, and hands everything through the
-task. Here the loop of a source is put together as Python text: each operator that can writes its few lines into it
-(Operator.fuse), the others are called as closures. What a closure does is the specification; tests/topology/
-test_fusion.py holds the two to the same results. docs/fusion.md shows such a loop.
+Closures (compiled.py) cost a call per operator and record, and pass everything through the task. This module generates
+a source's loop as Python text: operators that support it write their few lines into it (Operator.fuse), the others are
+called as closures. The closures are the specification; tests/topology/test_fusion.py checks that both give the same
+results. docs/fusion.md shows such a loop.
 
 The text of a loop can be read: ``CompiledSource.source_text``, and in every traceback that goes through it.
 """
@@ -35,7 +35,7 @@ from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 from .compiled_sink import fuse_sink
 
 ProcessBatch = Callable[[Iterable[Message]], None]
-#: Operators this deep are called, not written: Python's parser allows 100 levels of indentation.
+#: Operators nested deeper are called instead of inlined: Python's parser allows 100 levels of indentation.
 DEPTH_MAX = 60
 _loops = count(1)
 CodeT = TypeVar("CodeT", bound="LoopCode")
@@ -43,19 +43,19 @@ CodeT = TypeVar("CodeT", bound="LoopCode")
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
-    """Return the code of a text: all tasks of a sub-topology share it, and need it again after each rebalance."""
+    """Return the code of a text, cached: all tasks of a sub-topology share it, and need it again after a rebalance."""
     return compile(text, "<penstock>", "exec")
 
 
 class KeyNotReadError(Exception):
-    """Something in a loop wants the key itself, and the loop has only its bytes: it is written again."""
+    """Code in a loop needs the key itself, and the loop has only its bytes; the loop is generated again."""
 
 
 class Names(NamedTuple):
     """The variables of the loop that hold a record's key and value; timestamp and headers have fixed names.
 
     held_key: the key; with key_serde its bytes, as that serde writes them, or if it is windowed a Windowed with the
-    bytes of the key inside. shown_key: an expression for the key itself, for what happens seldom.
+    bytes of the key inside. shown_key: an expression for the key itself, for rarely executed code.
     """
 
     held_key: str
@@ -91,8 +91,8 @@ class FusedLoop(NamedTuple):
 class Fusion:
     """Writes the loops of one task's sources.
 
-    topology: its nodes; contexts, closures: what was compiled of them, by node name; keeps_messages: whether the cells
-    of caches must keep the message of their last put.
+    topology: its nodes; contexts, closures: the compiled nodes, by name; keeps_messages: whether cache cells must keep
+    the message of their last put.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Fusion:
         for node in topology.nodes.values():
             for child in getattr(node, "children", ()):
                 parents[child] = parents.get(child, 0) + 1
-        #: Nodes that more than one way leads to are called: written twice they would be compiled twice, too.
+        #: Nodes with several parents are called; inlined twice they would also be compiled twice.
         self.shared = {name for name, number in parents.items() if number > 1}
 
     def full(self, topic: str) -> str:
@@ -135,7 +135,7 @@ class Fusion:
         return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
 
     def fuse_flushes(self) -> None:
-        """Give each cached store whose changes go downstream a loop that sends them."""
+        """Give each cached store whose changes are forwarded a loop that forwards them."""
         for name, node in self.topology.nodes.items():
             if isinstance(node, ProcessorNode):
                 store = node.operator.flushed_store(self.contexts[name])
@@ -154,7 +154,7 @@ class Fusion:
 
 
 def _without_keys(serde: Serde[Any], write: Callable[[Serde[Any] | None], CodeT]) -> CodeT:
-    """Return the code of a loop that has only keys' bytes, as a serde writes them, if nothing in it wants more."""
+    """Return the code of a loop with only the keys' serialized bytes, if nothing in it needs the keys themselves."""
     if serde.rewrite is not None:
         with suppress(KeyNotReadError):
             return write(serde)
@@ -162,14 +162,14 @@ def _without_keys(serde: Serde[Any], write: Callable[[Serde[Any] | None], CodeT]
 
 
 class LoopCode(ABC):
-    """The text of a loop in the making; what an operator's fuse() writes into. A subclass writes the loop itself.
+    """The text of a loop during generation, into which an operator's fuse() writes. Subclasses write the loop itself.
 
-    context: the node being written. emit(line), block(head): append lines; bind(object, hint): the name under which the
-    loop has an object; fresh(hint): a new variable; forward(names): the node's children; say_record(): before anything
-    is called that may look at the task's record or its stream time.
+    context: the node being written. emit(line), block(head): append lines; bind(object, hint): the variable by which
+    the loop refers to an object; fresh(hint): a new variable; forward(names): write the node's children; say_record():
+    required before calls of code that may use the task's record or its stream time.
     """
 
-    #: What the loop is called with.
+    #: The loop's parameters.
     arguments: ClassVar[str]
 
     def __init__(self, fusion: Fusion) -> None:
@@ -197,7 +197,7 @@ class LoopCode(ABC):
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Append a line that opens a block, and what is appended meanwhile as the block."""
+        """Append a line that opens a block; lines appended within the context form the block."""
         self.emit(head)
         self._indent += 1
         length = len(self._lines)
@@ -207,7 +207,7 @@ class LoopCode(ABC):
         self._indent -= 1
 
     def bind(self, value: Any, hint: str) -> str:
-        """Return the name under which the loop has an object: a local variable, the fastest there is."""
+        """Return the loop's name for an object: a local variable, the fastest kind."""
         for name, bound in self._bound.items():
             if bound is value:
                 return name
@@ -226,32 +226,32 @@ class LoopCode(ABC):
         return name
 
     def use(self, code: Inline, argument: str) -> str:
-        """Return the expression that inline code makes of a variable."""
+        """Return the expression of inline code applied to a variable."""
         names = {part: self.bind(value, part) for part, value in code.names.items()}
         return code.template.format(argument, **names)
 
     def assign(self, variable: str, code: Inline) -> None:
-        """Replace a variable's value, which is not None, by what inline code makes of it."""
+        """Replace a variable's value, which is not None, by the result of inline code."""
         if code != ITSELF:
             self.emit(f"{variable} = {self.use(code, variable)}")
 
     def knows_keys(self, table: Any) -> None:
-        """Note that the cache keys of a CellTable are bytes as the serde of records' keys writes them."""
+        """Record that the cache keys of a CellTable are the record keys' serialized bytes."""
         return
 
     @abstractmethod
     def say_record(self) -> None:
-        """Let the task know which record is being processed."""
+        """Write code that sets the task's current record."""
 
     def drop(self, reason: str) -> None:
-        """Count the record as dropped by the current node."""
+        """Write code that counts the record as dropped by the current node."""
         self.say_record()
         self.emit(f"{self.bind(self.context.dropped, 'dropped')}({reason!r})")
 
     def key_bytes(self, names: Names, serde: Serde[Any], encode: Inline, table: Any = None) -> str:
         """Return the variable with the bytes of a record's key, which is not None, as a serde writes them by encode.
 
-        table: the CellTable that is asked for them.
+        table: the CellTable to look them up in.
         """
         if names.key_serde is serde and not names.windowed:
             self.knows_keys(table)
@@ -270,7 +270,7 @@ class LoopCode(ABC):
 
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
-        """Let what is written meanwhile use a timestamp that is not the record's; errors report the record's."""
+        """Use another timestamp in the code written within the context; errors report the record's."""
         outer, self._record_time = self._record_time, self.fresh("record_time")
         self.emit(f"{self._record_time} = timestamp")
         with self.block("try:"):
@@ -282,12 +282,12 @@ class LoopCode(ABC):
 
     @property
     def has_children(self) -> bool:
-        """Whether anything is behind the node that is being written."""
+        """Whether the node being written has children."""
         assert self._node is not None
         return bool(self._children(self._fusion.topology.nodes[self._node]))
 
     def forward_change(self, names: Names, old: str) -> None:
-        """Write what the children of the current node, a table, do with a change of a row; old: a variable."""
+        """Write the children's code for a change of a row of the current node, a table; old: a variable."""
         assert self._node is not None
         for child in self._children(self._fusion.topology.nodes[self._node]):
             self._write_change(child, names, old)
@@ -319,7 +319,7 @@ class LoopCode(ABC):
         self._node = outer
 
     def _written(self, node: Node, names: Names) -> bool:
-        """Write a node if it can be, and return whether it could."""
+        """Inline a node if possible, and return whether it was."""
         fusion = self._fusion
         if node.name in fusion.shared or self._indent >= DEPTH_MAX:
             return False
@@ -337,7 +337,7 @@ class LoopCode(ABC):
         self.emit(f"{process}({names.key}, {names.value}, timestamp, headers)")
 
     def compile(self, file_name: str) -> FusedLoop:
-        """Return the loop; its lines are known to tracebacks and to the error handling."""
+        """Return the loop, and register its lines for tracebacks and error handling."""
         head = f"def process_batch({self.arguments}, {', '.join(f'{name}={name}' for name in self._bound)}):"
         lines = [head, *(f"    {name} = False" for name in self._flags), *self._lines]
         text = "\n".join(lines) + "\n"
@@ -353,7 +353,7 @@ class LoopCode(ABC):
 class SourceCode(LoopCode):
     """The text of the loop over a batch of messages of one topic.
 
-    to_key: reads keys; key_serde: keys stay the bytes that it writes.
+    to_key: deserializes keys; key_serde: keys stay this serde's bytes.
     """
 
     arguments = "messages"
@@ -414,7 +414,7 @@ class SourceCode(LoopCode):
                 self.emit("return")
             with self.block("except BaseException as error:"):
                 if compiled is not None:
-                    with self.block("if message is not remaining.message:"):  # its key or value cannot be read
+                    with self.block("if message is not remaining.message:"):  # its key or value cannot be deserialized
                         self.emit("message = remaining.message")
                         self.emit("timestamp = None")
                     with self.block("if timestamp is None:"):
@@ -427,11 +427,11 @@ class SourceCode(LoopCode):
 
     @staticmethod
     def _timestamp(to_key: Inline, to_value: Inline) -> str:
-        """Return the variable that a record's timestamp is unpacked to: another one if it can still be unreadable."""
+        """Return the variable for a record's timestamp: a different one if deserialization can still fail."""
         return "timestamp" if to_key == to_value == ITSELF else "at"
 
     def _write_unpacked(self, to_key: Inline, to_value: Inline, key: str) -> None:
-        """Write what the kernel has left to do before the operators; key: an expression for the record's key."""
+        """Write the deserialization that the kernel has left to do; key: an expression for the record's key."""
         if self._timestamp(to_key, to_value) == "at":
             self.emit("timestamp = None")  # until the record is deserialized
             self._write_deserialized("key", to_key)
@@ -442,7 +442,7 @@ class SourceCode(LoopCode):
             self.emit(f"invalid_timestamp(message, {key}, value, -1)")
 
     def _write_message(self, to_key: Inline, to_value: Inline, key: str) -> None:
-        """Write what takes a message apart; key: an expression for its key."""
+        """Write the code that unpacks a message; key: an expression for its key."""
         self.emit("timestamp = headers = None")  # until the record is deserialized
         for name, code in (("key", to_key), ("value", to_value)):
             self.emit(f"{name} = message.{name}()")
@@ -465,7 +465,7 @@ class SourceCode(LoopCode):
 
 
 class FlushCode(LoopCode):
-    """The text of the loop that sends the changes of a cached table downstream; see StateStore.set_downstream."""
+    """The text of the loop that forwards the changes of a cached table; see StateStore.set_downstream."""
 
     arguments = "changes, olds"
 
@@ -475,7 +475,7 @@ class FlushCode(LoopCode):
         self._key_serde = key_serde
 
     def say_record(self) -> None:
-        """Do nothing: the task knows the record from the beginning."""
+        """Do nothing, since the task's record is set from the beginning."""
 
     def write_flush(self, node: ProcessorNode, headers_format: bool) -> None:
         """Write the loop over the changes of a node; headers_format: of its store."""
@@ -492,7 +492,7 @@ class FlushCode(LoopCode):
             self.forward_change(names, "old")
 
     def _write_key(self) -> Names:
-        """Write how a change's key becomes that of a record, or as much of it as the loop needs."""
+        """Write the conversion of a change's key to a record's key, or as much of it as the loop needs."""
         cells = self._cells
         if self._key_serde is None:
             self.assign("key", cells.record_key(cells.decode_key))
@@ -516,7 +516,7 @@ class FlushCode(LoopCode):
             self.assign("old", inline(self._cells.read))
 
     def _write_session(self, headers_format: bool) -> None:
-        """Write what a session's result is: see KStreamSessionWindowAggregate._forwards_itself."""
+        """Write the result of a session; see KStreamSessionWindowAggregate._forwards_itself."""
         self.emit("new, timestamp = row, key[2]")
         if headers_format:
             self.emit("headers = None")

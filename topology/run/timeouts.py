@@ -8,21 +8,21 @@ from types import TracebackType
 
 
 class Timeouts:
-    """Ends what takes longer than so many seconds by a TimeoutError, as asyncio.timeout does.
+    """Ends work that takes longer than this many seconds with a TimeoutError, as asyncio.timeout does.
 
     asyncio.timeout sets a timer for each call, which takes 3 µs.
-    One timer is enough here: all calls may take equally long, so that they are due in the order in which they began.
+    One timer is enough here, because all calls have the same limit and so are due in the order in which they began.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self._seconds = seconds
-        #: In the order in which they began. Those that have ended stay as long as an older one runs.
+        #: In the order in which they began. Ended ones stay while an older one runs.
         self._begun: deque[Timeout] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[None]) -> Timeout:
-        """Return the limit of what a task does from now on: a context manager."""
+        """Return the limit of a task's work from now on, as a context manager."""
         timeout = Timeout(self, task, self._loop.time() + self._seconds)
         self._begun.append(timeout)
         if self._timer is None:
@@ -30,7 +30,7 @@ class Timeouts:
         return timeout
 
     def ended(self) -> None:
-        """Forget those that have ended."""
+        """Remove limits that have ended."""
         begun = self._begun
         while begun and begun[0].ended:
             begun.popleft()
@@ -39,7 +39,7 @@ class Timeouts:
             self._timer = None
 
     def _look(self) -> None:
-        """End what is due, and come again when the next one is."""
+        """Expire limits that are due, and schedule the next check."""
         self._timer = None
         now = self._loop.time()
         for timeout in self._begun:
@@ -50,7 +50,7 @@ class Timeouts:
 
 
 class Timeout:
-    """One limit. at: when it is reached, as the loop counts time."""
+    """One limit. at: when it is reached, in loop time."""
 
     __slots__ = ("_cancelling", "_expired", "_task", "_timeouts", "at", "ended")
 
@@ -63,7 +63,7 @@ class Timeout:
         self.ended = False
 
     def expire(self) -> None:
-        """Cancel what runs, unless it has ended or was cancelled here before."""
+        """Cancel the work, unless it has ended or was cancelled here before."""
         if not self.ended and not self._expired:
             self._expired = True
             self._task.cancel()
@@ -76,6 +76,6 @@ class Timeout:
     ) -> None:
         self.ended = True
         self._timeouts.ended()
-        # If others have cancelled the task too, it stays cancelled.
+        # If the task was also cancelled elsewhere, it stays cancelled.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

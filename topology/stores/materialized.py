@@ -1,4 +1,4 @@
-"""How the result of an operation is kept: Materialized, and the stores that follow from it."""
+"""Materialization of an operation's result: Materialized, and the stores derived from it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Materialized:
     """How the result of an operation is kept (Kafka Streams: Materialized). with_…() methods return copies.
 
     store: its name, or a supplier of Stores; without it the store gets a generated name and cannot be queried.
-    caching: updates are merged until a commit or until the cache is full. logging: a changelog topic keeps the store
-    safe; a mapping overrides the topic's settings. retention: of window stores, ``timedelta`` or ms, at least window
+    caching: updates are merged until a commit or until the cache is full. logging: a changelog topic backs up the
+    store; a mapping overrides the topic's settings. retention: of window stores, ``timedelta`` or ms, at least window
     size plus grace. store_type: "rocksDB" or "in_memory"; by default ``dsl.store.suppliers.class``.
     """
 
@@ -94,7 +94,7 @@ class Materialized:
         return _changed(self, caching=True)
 
     def with_caching_disabled(self) -> Materialized:
-        """Return a copy that sends each update on."""
+        """Return a copy that forwards each update."""
         return _changed(self, caching=False)
 
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Materialized:
@@ -102,11 +102,11 @@ class Materialized:
         return _changed(self, logging=True, log_config=dict(config or {}))
 
     def with_logging_disabled(self) -> Materialized:
-        """Return a copy without a changelog: its content is lost with the task's directory."""
+        """Return a copy without a changelog: its contents are lost with the task's directory."""
         return _changed(self, logging=False, log_config={})
 
     def with_retention(self, retention: Duration) -> Materialized:
-        """Return a copy whose window store keeps windows so long."""
+        """Return a copy whose window store keeps windows for this long."""
         return _changed(self, retention_ms=non_negative_millis(retention, "The retention"))
 
     def with_store_type(self, store_type: StoreBackend | str) -> Materialized:
@@ -136,7 +136,7 @@ def _backend(store_type: StoreBackend | str | None) -> StoreBackend | None:
     return _BACKENDS[store_type.lower()]
 
 
-#: What ``store=`` takes: a name, a Materialized, or a supplier.
+#: Accepted types of ``store=``: a name, a Materialized, or a supplier.
 StoreOption = str | Materialized | StoreSupplier | None
 
 
@@ -145,9 +145,9 @@ def materialized_option(
     key_serde: SerdeLike | None = None,
     value_serde: SerdeLike | None = None,
 ) -> Materialized | None:
-    """Return what the options store=, key_serde= and value_serde= say together, None if none of them is given.
+    """Combine the options store=, key_serde= and value_serde=; None if none of them is given.
 
-    Serdes in the options go before those in a Materialized.
+    Serdes in the options take precedence over those in a Materialized.
     """
     if store is None and key_serde is None and value_serde is None:
         return None
@@ -159,9 +159,9 @@ def materialized_option(
 
 
 class MaterializedInternal:
-    """A Materialized with a store name, generated if need be (Kafka Streams: MaterializedInternal).
+    """A Materialized with a store name, generated if necessary (Kafka Streams: MaterializedInternal).
 
-    queryable_store_name is None where the user gave no name: then the table need not be kept at all.
+    queryable_store_name is None unless the user gave a name: then the table need not be stored at all.
     is_named_by_user_only: names are not generated, for the results of KTable.filter, map_values and transform_values.
     """
 
@@ -213,7 +213,7 @@ class StoreFactory:
         return replace(self, builder=self.builder.with_logging_disabled())
 
     def configure(self, config: Mapping[str, Any] | None) -> StoreBuilder:
-        """Return the builder for an application's configuration, with default serdes where none were declared."""
+        """Return the builder for an application's configuration, with default serdes if none were declared."""
         builder = replace(
             self.builder,
             key_serde=or_default(self.builder.key_serde, config, is_key=True),
@@ -232,13 +232,13 @@ class StoreFactory:
 
 
 def _is_given(config: Mapping[str, Any] | None, name: str) -> bool:
-    """Return whether a key was given itself, not through an older one."""
+    """Return whether a key was set directly, not through a deprecated one."""
     given = config.originals() if isinstance(config, StreamsConfig) else config
     return given is not None and given.get(name) is not None
 
 
 def setting(config: Mapping[str, Any] | None, name: str) -> Any:
-    """Return a setting from any mapping, parsed, or its default. The rest of the mapping is not looked at."""
+    """Return a parsed setting from any mapping, or its default. Ignores the rest of the mapping."""
     key = KEYS[name]
     older = next((other.name for other in KEYS.values() if other.deprecated_for == name), None)
     for candidate in (name, older):

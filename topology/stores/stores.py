@@ -19,7 +19,7 @@ from ..serdes.serdes import SerdeLike, as_serde
 
 
 class SupplierKind(Enum):
-    """What a supplier's store can be used for."""
+    """The possible uses of a supplier's store."""
 
     KEY_VALUE = "key-value"
     VERSIONED = "versioned key-value"
@@ -29,7 +29,7 @@ class SupplierKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreSupplier:
-    """A store without serdes: what Stores' first methods return (Kafka Streams: KeyValueBytesStoreSupplier …).
+    """A store without serdes, as returned by Stores' supplier methods (Kafka Streams: KeyValueBytesStoreSupplier …).
 
     timestamped: values are kept with their timestamps. Durations are in milliseconds.
     """
@@ -111,12 +111,12 @@ class Stores:
 
     @staticmethod
     def persistent_key_value_store(name: str) -> StoreSupplier:
-        """A RocksDB store of plain values; a table in it forgets its rows' timestamps."""
+        """A RocksDB store of plain values; a table in it loses its rows' timestamps."""
         return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB, timestamped=False)
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str) -> StoreSupplier:
-        """A RocksDB store of values with their timestamps: what tables use by default."""
+        """A RocksDB store of values with their timestamps, the default of tables."""
         return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB)
 
     @staticmethod
@@ -126,7 +126,7 @@ class Stores:
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> StoreSupplier:
-        """A store in memory that drops what was used longest ago beyond so many entries."""
+        """A store in memory that evicts the least recently used entries beyond max_cache_size."""
         if max_cache_size < 0:
             raise TopologyError(f'The size of LRU store "{name}" must not be negative, got {max_cache_size}')
         return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.LRU, max_entries=max_cache_size)

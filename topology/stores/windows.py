@@ -1,4 +1,4 @@
-"""Windows of time, for aggregations and for joins of streams. All durations are ``timedelta`` or int milliseconds."""
+"""Time windows for aggregations and stream joins. All durations are ``timedelta`` or int milliseconds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TIMESTAMP_MAX = 2**63 - 1
 
 
 class EmitStrategy(Enum):
-    """When a windowed aggregation sends results (KIP-825)."""
+    """When a windowed aggregation emits results (KIP-825)."""
 
     ON_WINDOW_UPDATE = "window_update"
     ON_WINDOW_CLOSE = "window_close"
 
 
 class Windows(ABC):
-    """Windows that a timestamp alone determines (Kafka Streams: Windows). Subclass it for windows of your own.
+    """Windows that a timestamp alone determines (Kafka Streams: Windows). Subclass it for custom windows.
 
     size_ms and grace_ms are in milliseconds; a window closes grace_ms after its end.
     """
@@ -78,7 +78,7 @@ class TimeWindows(Windows):
         return cls(size)
 
     def advance_by(self, advance: Duration) -> TimeWindows:
-        """Return hopping windows of the same size that start each advance."""
+        """Return hopping windows of the same size that start at every advance."""
         return TimeWindows(self.size_ms, self.grace_ms, advance)
 
     @override

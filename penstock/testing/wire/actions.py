@@ -43,7 +43,7 @@ class _Passage(Action):
 
 @dataclass(frozen=True)
 class Delay(_Passage):
-    """Passes after this number of seconds, and so does everything behind it on the connection."""
+    """Passes after this number of seconds, and delays everything after it on the connection."""
 
     seconds: float
 
@@ -137,8 +137,8 @@ class Fail(Action):
 class Hold(Action):
     """Holds a request until the nth one of another API was answered on any connection, or seconds have passed.
 
-    drop: closes the client's connection meanwhile, so that the client sends the request again, which overtakes this
-    one. In this way a network delivers an old EndTxn into the next transaction (KIP-890).
+    drop: closes the client's connection meanwhile, so that the client resends the request, which overtakes this one.
+    In this way a network can deliver an old EndTxn into the next transaction (KIP-890).
     """
 
     until: str

@@ -29,10 +29,10 @@ class _Passage:
 
 
 class Board:
-    """Used in the proxy's event loop only. failure: the first thing that could not be passed on.
+    """Used in the proxy's event loop only. failure: the first error in forwarding.
 
-    tls: that a client has begun TLS. Clients ask so whether a silent listener speaks it: no failure where others were
-    understood.
+    tls: whether a client has started TLS. Clients probe silent listeners this way, so it is not a failure if other
+    clients were understood.
     """
 
     def __init__(self, record: Record) -> None:
@@ -42,11 +42,11 @@ class Board:
         self._passages: list[_Passage] = []
 
     def note(self, request: Request, broker: Broker, what: str) -> None:
-        """Show what was done."""
+        """Report an action."""
         self.record.add(request, broker.node, what)
 
     def passed(self, request: Request) -> None:
-        """Wake those who wait for an answer of this API: one was given."""
+        """Wake the waits for an answer of this API, after one was given."""
         for passage in [passage for passage in self._passages if passage.api == request.api]:
             passage.left -= 1
             if not passage.left:

@@ -55,7 +55,7 @@ class Side:
         self.silent = False
 
     async def write(self, data: bytes) -> None:
-        """Send bytes, none if the side is silenced or gone: its reader notices the end."""
+        """Send bytes, or nothing if the side is silenced or closed; its reader detects the end."""
         if self.silent:
             return
         try:
@@ -65,7 +65,7 @@ class Side:
             self.silent = True
 
     def end(self) -> None:
-        """End it cleanly, when what is buffered has been sent."""
+        """End it cleanly after the buffered bytes have been sent."""
         self._writer.close()
 
     async def close(self) -> None:
@@ -75,11 +75,11 @@ class Side:
             await self._writer.wait_closed()
 
     def abort(self) -> None:
-        """End it at once; what is buffered is lost."""
+        """End it immediately; buffered bytes are lost."""
         self._writer.transport.abort()
 
     def reset(self) -> None:
-        """End it at once with a TCP reset."""
+        """End it immediately with a TCP reset."""
         handle: socket.socket = self._writer.get_extra_info("socket")
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         self.abort()
@@ -166,7 +166,7 @@ class Exchange:
         self._line.client.end()
 
     def silence(self, direction: Direction) -> None:
-        """Swallow all later bytes of the connection in one direction."""
+        """Discard all later bytes of the connection in one direction."""
         (self._line.upstream if direction is Direction.REQUEST else self._line.client).silent = True
 
     def passing(self, api: str, nth: int) -> Awaitable[None]:
@@ -174,7 +174,7 @@ class Exchange:
         return self._line.board.passing(api, nth)
 
     def note(self, what: str) -> None:
-        """Add a line to what the proxy shows."""
+        """Add a line to the proxy's output."""
         self._line.board.note(self.request, self._line.broker, what)
 
 
@@ -193,7 +193,7 @@ class Action:
 class Connection:
     """Pumps frames until one side ends.
 
-    choose(request) gives what befalls an exchange, place(node, host, port) the proxy's address for a broker's.
+    choose(request) returns the action of an exchange, place(node, host, port) the proxy's address for a broker's.
     """
 
     def __init__(self, line: Line, choose: Callable[[Request], Action], place: Place) -> None:
@@ -202,7 +202,7 @@ class Connection:
         self._place = place
 
     async def serve(self) -> None:
-        """Run until the end of either side; raises WireError for what is not Kafka's protocol."""
+        """Run until either side ends; raises WireError for bytes that are not Kafka's protocol."""
         sides = self._line.client, self._line.upstream
         try:
             await self._pump()
@@ -233,7 +233,7 @@ class Connection:
             await action.on_request(Exchange(self._line, request, action))
 
     async def _receive(self) -> None:
-        """Read on while an answer is held back, so that the broker's end is noticed."""
+        """Keep reading while an answer is held back, to detect that the broker has closed."""
         try:
             while True:
                 await self._line.arrivals.put(await read_frame(self._line.upstream.reader))
@@ -260,7 +260,7 @@ class Connection:
 
 
 async def rewrite(request: Request, answer: bytes, place: Place) -> bytes:
-    """Return an answer with the addresses that place gives; one that names no broker is returned as it is."""
+    """Return an answer with the addresses that place returns; an answer without brokers is returned unchanged."""
     name = BROKERS.get(request.api)
     if name is None:
         return answer
@@ -276,7 +276,7 @@ async def rewrite(request: Request, answer: bytes, place: Place) -> bytes:
 
 
 async def _moved(broker: Any, place: Place) -> Any:
-    if not broker.host:  # a coordinator that is not there
+    if not broker.host:  # no coordinator
         return broker
     node = broker.broker_id if hasattr(broker, "broker_id") else broker.node_id
     host, port = await place(node, broker.host, broker.port)

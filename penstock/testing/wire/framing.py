@@ -1,4 +1,4 @@
-"""Frames of the Kafka protocol: a size in four bytes, then a request or an answer. Only a request's head is read."""
+"""Frames of the Kafka protocol: a 4-byte size, then a request or response. Parses only a request's header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.topology.errors import PenstockError
 _SIZE = struct.Struct(">i")
 _REQUEST_HEAD = struct.Struct(">hhih")  # API, its version, correlation id, length of the client id
 _CORRELATION_ID = struct.Struct(">i")
-#: Brokers take 100 MB (socket.request.max.bytes), and answers to a Fetch are seldom larger. The first bytes of TLS, a
+#: Brokers accept 100 MB (socket.request.max.bytes), and Fetch responses are rarely larger. The first bytes of TLS, a
 #: handshake record of version 3.x, would be a size above this.
 _FRAME_BYTES_MAX = 1 << 28
 _TLS_HANDSHAKE = 0x1603
@@ -27,7 +27,7 @@ class WireError(PenstockError):
 
 
 class TlsError(WireError):
-    """A client that begins TLS."""
+    """A client has started TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    """Return a frame with its size before it."""
+    """Return a frame prefixed by its size."""
     return _SIZE.pack(len(data)) + data
 
 
@@ -75,6 +75,6 @@ def parse_request(data: bytes) -> Request:
 
 
 def correlation_id(answer: bytes) -> int:
-    """Return which request an answer belongs to."""
+    """Return the correlation id of an answer's request."""
     number: int = _CORRELATION_ID.unpack_from(answer)[0]
     return number
