@@ -60,7 +60,7 @@ def test_the_reference_has_every_public_name(tmp_path: Path) -> None:
 def test_llms_txt_lists_the_pages_and_the_full_one_has_them(tmp_path: Path) -> None:
     write_llms(tmp_path, site_url())
     index, full = ((tmp_path / name).read_text() for name in ("llms.txt", "llms-full.txt"))
-    assert index.startswith("# Penstock\n\n> Penstock is Kafka Streams' runtime for Python")
+    assert index.startswith("# Penstock\n\n> Penstock is Kafka Streams for Python.")
     for page in PAGES - {"index.md"}:
         assert f"{site_url()}{page.removesuffix('.md')}/)" in index, page
         assert (ROOT / "docs" / page).read_text() in full, page

@@ -124,7 +124,7 @@ def test_the_slow_operator_has_the_most_time_and_records_have_an_age(
 ) -> None:
     thread = run()
     (task,) = thread.thread.task_manager.active.all_tasks().values()
-    task.samples._clock_ns = nanoseconds.read
+    task.samples.clock_ns = nanoseconds.read
     feed(cluster, "abcdefgh" * 2, timestamp=clock.wall_clock_ms() - 5_000)
     thread.until_idle()
     ratios = asked(thread, NODE_GROUP, "time-ratio")
