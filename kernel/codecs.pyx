@@ -12,6 +12,7 @@ from libc.string cimport memcpy, memset
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
+from penstock.kernel.rows cimport TIME_BYTES, read_time
 from penstock.kernel.sinks cimport find_bytes, is_ascii
 
 cdef extern from *:
@@ -38,7 +39,6 @@ cdef enum:
     BLOCK = 256  # bytes that are looked through at once, by vector instructions
     LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
     # Of a part of a buffered value: buffer_value.py.
-    TIME_BYTES = 8  # of a time behind the key of a window
     NULL_SIZE = -1
     SAME_AS_PRIOR = -2
 
@@ -208,14 +208,6 @@ def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, w
         return new_tuple(windowed, (key, start, end))
 
     return decode_windowed
-
-
-cdef inline int64_t read_time(const char *data) noexcept:
-    cdef uint64_t time = 0
-    cdef int i
-    for i in range(TIME_BYTES):
-        time = time << 8 | <unsigned char>data[i]
-    return <int64_t>time
 
 
 def ascii_written():

@@ -57,8 +57,7 @@ class BufferValue(NamedTuple):
 
     def size(self) -> int:
         """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate)."""
-        old = b"" if self.old is None or self.old == self.prior else self.old
-        return len(self.prior or b"") + len(old) + len(self.new or b"") + context_size(self.context)
+        return value_size(*self)
 
 
 def serialize_value(
@@ -68,6 +67,18 @@ def serialize_value(
     timestamp, offset, partition, topic, headers, _, _ = context
     with_headers = serialize_headers(headers) if headers else _no_headers
     return join_parts(timestamp, offset, (topic or "").encode(), partition, with_headers, prior, old, new)
+
+
+def value_size(prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext) -> int:
+    """Return the size of a BufferValue with these fields; see its size()."""
+    size = context_size(context)
+    if prior is not None:
+        size += len(prior)
+    if old is not None and old != prior:
+        size += len(old)
+    if new is not None:
+        size += len(new)
+    return size
 
 
 def _join_parts(

@@ -28,7 +28,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..stores.segmented_stores import LONG_MAX, SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
 from ..stores.state_store import LONG, StateStore, plain_rows
-from .buffer_value import BufferValue, context_size, serialize_source, serialize_value, with_source
+from .buffer_value import BufferValue, serialize_source, serialize_value, value_size, with_source
 
 _sequence = struct.Struct(">i")
 #: Key prefix of PrefixedWindowKeySchemas.TimeFirstWindowKeySchema.
@@ -208,13 +208,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         context: ProcessorRecordContext,
     ) -> Buffered:
         """Replace the buffered value of a serialized key, and return the new one."""
-        size = 8 + len(key) + context_size(context)
-        if prior is not None:
-            size += len(prior)
-        if old is not None and old != prior:
-            size += len(old)
-        if new is not None:
-            size += len(new)
+        size = 8 + len(key) + value_size(prior, old, new, context)
         buffered: Buffered = _new(Buffered, (time, prior, old, new, context, size))
         self._replace(key, before, buffered)
         return buffered
@@ -326,8 +320,8 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
             raise ProcessorStateError(
                 f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format older "
-                "than "
-                f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
+                "than Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it "
+                "holds"
             )
         value, end = BufferValue.deserialize(data)
         return value, int(LONG.unpack_from(data, end)[0])

@@ -33,9 +33,8 @@ class CachedRows:
         #: The cache keys by record key, in order; None until a fetch needs them.
         self.by_key: dict[Any, list[CacheKey]] | None = None
         self._added = 0
-        self._complete: dict[
-            Any, CacheKey
-        ] = {}  # the start of the range of which the cache has all rows, by record key
+        #: The start of the range of which the cache has all rows, by record key.
+        self._complete: dict[Any, CacheKey] = {}
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
 
@@ -55,8 +54,8 @@ class CachedRows:
         """Index a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if cache_key not in self._cache.entries:
-            self.added(cache_key)
+        if self.by_key is not None and cache_key not in self._cache.entries:
+            self._add(self.by_key, cache_key)
 
     def added(self, cache_key: CacheKey) -> None:
         """Note a cache key that is new in the cache."""

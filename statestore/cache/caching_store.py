@@ -245,9 +245,8 @@ class CachingStore(StateStore):
                 if self.follower is not None:
                     changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
                 self._send_downstream(changes, olds, self._listener)
-            task.timestamp, task.headers, task.message = (
-                context  # not after an error: the task then has the failed record
-            )
+            # Not after an error: the task then has the failed record.
+            task.timestamp, task.headers, task.message = context
         finally:
             self._deleting -= deleted
 

@@ -449,9 +449,11 @@ class RocksDBStore(BytesStore):
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
         # Rdict.close flushes a single column family. Offsets on disk without their rows would hide, after a crash, that
-        # these are missing. So only the rows are flushed alone, and RocksDB flushes the rest with the last handle.
+        # these are missing: the rows come first, and if they fail, the others are dropped unflushed.
         try:
-            self._db.close()
+            for family in (self._db, self._contexts, self._offsets):
+                if family is not None:
+                    family.close()
         except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "close", error, DISK_FULL) from error
         finally:  # an open handle keeps the files locked

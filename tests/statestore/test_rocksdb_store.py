@@ -168,11 +168,13 @@ def test_damaged_offsets_say_that_the_task_is_corrupted(tmp_path: Path) -> None:
         data = bytearray(file.read_bytes())
         data[:16] = bytes(16)  # within the first block: the file can be opened, and not be read
         file.write_bytes(data)
-    store = RocksDBStore(path)
+    store, errors = RocksDBStore(path), []
     for read in (store.committed_offset, lambda: store.committed_mark("mark")):
-        with pytest.raises(TaskCorruptedError, match="store"):
+        with pytest.raises(TaskCorruptedError, match="store") as caught:
             read()
+        errors.append(caught.value)
     store.close()
+    RocksDBStore(path).close()  # although the tracebacks of both errors still refer to the one before
 
 
 def test_a_damaged_store_names_its_task(tmp_path: Path) -> None:

@@ -96,9 +96,14 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
-        if not isinstance(windows, Windows | SlidingWindows):
-            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
-        return TimeWindowedKStream(self, windows)
+        return TimeWindowedKStream(self, time_windows(windows))
+
+
+def time_windows(windows: Any) -> Windows | SlidingWindows:
+    """Return the argument of a windowed_by(); raises TopologyError for anything but windows."""
+    if not isinstance(windows, Windows | SlidingWindows):
+        raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
+    return windows
 
 
 def window_operator(
@@ -257,9 +262,7 @@ class CogroupedKStream(Generic[K, VR]):
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self, windows)
-        if not isinstance(windows, Windows | SlidingWindows):
-            raise TopologyError(f"windowed_by() needs {WINDOWS_HINT}, got {windows!r}")
-        return TimeWindowedCogroupedKStream(self, windows)
+        return TimeWindowedCogroupedKStream(self, time_windows(windows))
 
     def kept(self, options: TableOptions) -> tuple[str | None, MaterializedInternal]:
         """Return the name of the aggregation and its table's materialization; internal.

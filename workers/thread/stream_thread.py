@@ -239,9 +239,7 @@ class StreamThread:
         self.commands.poll()
         self.group.poll()
         poll_ms = self._poll_phase()
-        if (
-            not self.group.in_doubt
-        ):  # otherwise buffered records could be appended to changelogs that other members own now
+        if not self.group.in_doubt:  # otherwise changelogs that others own by now could get buffered records
             self.producer.poll()
         if not self.is_running:
             self._log.debug(
