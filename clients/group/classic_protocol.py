@@ -74,6 +74,7 @@ class ClassicProtocol(GroupProtocol):
             return
         try:
             self._machine.transition_to(MemberState.JOINING)
+            self._standstill.joins()
             envelope = requests.encode_subscription(subscription, self.identity.generation)
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
@@ -94,6 +95,7 @@ class ClassicProtocol(GroupProtocol):
             self._fenced_after_join = False
         except RetriableError as error:
             self._log.debug("Joining again: %s", error)
+            self._standstill.join_failed()
             return False
         except BrokerError as error:
             if error.code is ErrorCode.FENCED_INSTANCE_ID and joined is not None and self._joins_once_more():

@@ -121,7 +121,7 @@ class GroupMembership(Protocol):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether other members may own the tasks after a long suspension of the process, until the group responds.
+        """Whether other members may own the tasks: the process was suspended, or the coordinator silent, for a session.
 
         Nothing may be written while it is True; see standstill.py.
         """

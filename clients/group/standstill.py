@@ -1,10 +1,11 @@
-"""Detects that a process was suspended for longer than its session: others may own its tasks by now.
+"""Detects that others may own a member's tasks by now: its session may have ended without its knowledge.
 
-After a SIGSTOP, a suspended virtual machine or heavy swapping all threads stop together, and the group removes the
-member. When they continue, the stream thread may write before the IO thread has learned of it. With exactly-once the
-broker rejects such records. With at-least-once it accepts them, and the next restore from a changelog that ends with
-them yields an older state than the committed offsets. (Kafka Streams has this gap.) So nothing is processed or
-committed until the coordinator has answered a request that was sent after the process continued.
+Either the process was suspended (SIGSTOP, a suspended virtual machine, heavy swapping: all threads stop together), or
+it is cut off from its coordinator, though not from the leaders of partitions. The group removes the member then, while
+the stream thread may still write. With exactly-once the broker rejects such records. With at-least-once it accepts
+them, and the next restore from a changelog that ends with them yields an older state than the committed offsets. (Kafka
+Streams has this gap.) So once the coordinator has confirmed no request for a session, nothing is processed, committed
+or sent until it does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BEATS = 5
 
 
 class Standstill:
-    """The suspension check of one member. session_ms: session.timeout.ms.
+    """Whether one member's session may have ended. session_ms: session.timeout.ms.
 
     Used on the IO thread, except in_doubt, which the stream thread reads.
     """
@@ -29,6 +30,8 @@ class Standstill:
         self._session_ms = session_ms
         self._log = log
         self._last_beat_ms = clock.monotonic_ms()
+        #: When the last request was sent that was confirmed; None: no answer is expected.
+        self._confirmed_ms: int | None = None
         self._since_ms: int | None = None
 
     async def watch(self, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -40,23 +43,47 @@ class Standstill:
     def beat(self) -> int:
         """Record that the IO thread is running. Returns the monotonic time in ms."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._last_beat_ms > self._session_ms:
-            self._log.warning(
-                "This process was suspended for %d ms, longer than session.timeout.ms=%d: nothing is processed until "
-                "the group has confirmed that it still owns its tasks",
-                now_ms - self._last_beat_ms,
-                self._session_ms,
-            )
-            self._since_ms = now_ms
+        if self._was_suspended(now_ms):
+            self._doubt(now_ms, f"This process was suspended for {now_ms - self._last_beat_ms} ms")
+        elif self._since_ms is None and self._silence_ms(now_ms) > self._session_ms:
+            self._doubt(now_ms, f"The coordinator of the group has not answered for {self._silence_ms(now_ms)} ms")
         self._last_beat_ms = now_ms
         return now_ms
 
+    def _doubt(self, now_ms: int, reason: str) -> None:
+        self._since_ms = now_ms
+        self._log.warning(
+            "%s, longer than session.timeout.ms=%d: nothing is processed until the group has confirmed that it still "
+            "owns its tasks",
+            reason,
+            self._session_ms,
+        )
+
     def answered(self, sent_ms: int) -> None:
         """Record that the coordinator confirmed the membership; sent_ms: when the request was sent (beat's result)."""
+        self._confirmed_ms = sent_ms
         if self._since_ms is not None and sent_ms >= self._since_ms:
             self._since_ms = None
+
+    def joins(self) -> None:
+        """Record that a join begins: it is answered when all members have joined, and keeps the member until then."""
+        self._confirmed_ms = None
+
+    def join_failed(self) -> None:
+        """Record that a join got no answer: whoever finished it may have done so without this member."""
+        if self._confirmed_ms is None:
+            self._confirmed_ms = self._clock.monotonic_ms()
 
     @property
     def in_doubt(self) -> bool:
         """Whether the membership may have been lost without notice."""
-        return self._since_ms is not None or self._clock.monotonic_ms() - self._last_beat_ms > self._session_ms
+        now_ms = self._clock.monotonic_ms()
+        is_cut_off = self._silence_ms(now_ms) > self._session_ms
+        return self._since_ms is not None or self._was_suspended(now_ms) or is_cut_off
+
+    def _was_suspended(self, now_ms: int) -> bool:
+        return now_ms - self._last_beat_ms > self._session_ms
+
+    def _silence_ms(self, now_ms: int) -> int:
+        """For how long the coordinator has not confirmed anything, although an answer was expected."""
+        return 0 if self._confirmed_ms is None else now_ms - self._confirmed_ms

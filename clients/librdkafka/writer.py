@@ -75,8 +75,9 @@ class LibrdkafkaWriter(TransactionalWriter):
         self._serve(self._producer.poll, 0)
 
     @override
-    def flush(self, seconds: float = math.inf) -> None:
+    def flush(self, seconds: float = math.inf) -> bool:
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
+        return not len(self._producer)
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Call a method that runs callbacks; raises UnusableClientError if the client fails permanently."""

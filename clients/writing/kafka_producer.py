@@ -181,12 +181,13 @@ class KafkaProducer(Writer):
         return shortest
 
     @override
-    def flush(self, seconds: float = math.inf) -> None:
+    def flush(self, seconds: float = math.inf) -> bool:
         self._note_begun(self._clock.monotonic_ms())
         for records in tuple(self._growing):
             self._close(records)
-        self._serve_until(lambda: self._sender.is_idle, seconds)
+        is_done = self._serve_until(lambda: self._sender.is_idle, seconds)
         self._raise_failure()
+        return is_done
 
     def _serve_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
         """Run the client until is_done, the timeout, or a permanent failure. Returns whether it is done."""

@@ -49,8 +49,11 @@ class Writer(Protocol):
         Raises ClientError if the client has failed permanently, StreamsError if it cannot write at all.
         """
 
-    def flush(self, seconds: float = math.inf) -> None:
-        """Wait until every record is acknowledged or dropped, or for the timeout. Raises as poll() does."""
+    def flush(self, seconds: float = math.inf) -> bool:
+        """Wait until every record is acknowledged or dropped, or for the timeout. Returns whether they all are.
+
+        Raises as poll() does.
+        """
 
     def take_lost(self) -> list[Lost]:
         """Return the records that were dropped since the last call."""

@@ -153,9 +153,10 @@ class SimulatedWriter:
         if self.queue:
             self.io.points.call("send some", lambda: self._send(self.io.part_of(len(self.queue))))
 
-    def flush(self, seconds: float = math.inf) -> None:
+    def flush(self, seconds: float = math.inf) -> bool:
         if not self.transactional_id or self.queue:
             self.io.points.call("flush producer", self._send_all)
+        return True
 
     def take_lost(self) -> list[Lost]:
         lost, self.lost = self.lost, []

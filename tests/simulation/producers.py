@@ -310,8 +310,8 @@ class OwnWriter:
         else:
             self._io.points.call("send some", self.send_due)
 
-    def flush(self, seconds: float = math.inf) -> None:
-        self._io.points.call("flush producer", partial(self._producer.flush, seconds))
+    def flush(self, seconds: float = math.inf) -> bool:
+        return bool(self._io.points.call("flush producer", partial(self._producer.flush, seconds)))
 
     def take_lost(self) -> list[Lost]:
         lost = self._producer.take_lost()

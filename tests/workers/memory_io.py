@@ -102,8 +102,9 @@ class MemoryWriter:
     def poll(self) -> None:
         self._deliver()
 
-    def flush(self, seconds: float = math.inf) -> None:
+    def flush(self, seconds: float = math.inf) -> bool:
         self._deliver()
+        return True
 
     def take_lost(self) -> list[Lost]:
         lost, self.lost = self.lost, []

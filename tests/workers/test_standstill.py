@@ -1,18 +1,19 @@
-"""What a member does after its process was suspended for longer than its session: Standstill and its callers."""
+"""What a member does whose session may have ended without its knowledge: Standstill and its callers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.clients.clock import SystemClock
+from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.group.standstill import Standstill
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.testing.wire import Action, Exchange, Rule, WireProxy
 from tests.waiting import eventually
 from tests.workers.counting import IN, OUT, counting, counts, feed
 from tests.workers.memory_io import MemoryWriter
@@ -69,6 +70,39 @@ def test_it_is_told_how_long_it_was(
     assert f"was suspended for {SESSION_MS + 1} ms" in line
 
 
+def test_a_member_whose_coordinator_is_silent_for_a_session_is_in_doubt(
+    clock: ManualClock, standstill: Standstill, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent_ms = standstill.beat()
+    standstill.answered(sent_ms)
+    for _ in range(3):
+        clock.advance(SESSION_MS // 2)
+        standstill.beat()
+    assert standstill.in_doubt
+    (line,) = caplog.messages
+    assert f"The coordinator of the group has not answered for {3 * (SESSION_MS // 2)} ms" in line
+    standstill.answered(sent_ms)  # the answer was on its way for longer than the session
+    assert standstill.in_doubt
+    standstill.answered(standstill.beat())
+    assert not standstill.in_doubt
+
+
+def test_a_member_that_waits_for_the_others_to_join_is_not_in_doubt(clock: ManualClock, standstill: Standstill) -> None:
+    standstill.answered(standstill.beat())
+    standstill.joins()
+    for _ in range(4):
+        clock.advance(SESSION_MS // 2)
+        standstill.beat()
+    assert not standstill.in_doubt
+    standstill.join_failed()  # its coordinator is gone; another one may let the others go on
+    standstill.join_failed()
+    clock.advance(SESSION_MS)
+    assert not standstill.in_doubt
+    standstill.join_failed()
+    clock.advance(1)
+    assert standstill.in_doubt
+
+
 # -- the stream thread
 
 
@@ -113,6 +147,30 @@ def test_a_thread_in_doubt_does_not_serve_its_producer_which_would_send(
     assert served
 
 
+def test_a_flush_in_doubt_repeats_no_request(
+    cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records, acknowledged by no one yet, may be older than what a new owner of the tasks has written."""
+    thread = counter.thread().until_running()
+    feed(cluster, "a")
+    thread.step()
+    flushes: list[float] = []
+
+    def unanswered(writer: MemoryWriter, seconds: float) -> bool:
+        flushes.append(seconds)
+        thread.member.in_doubt = len(flushes) == 3
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryWriter, "flush", unanswered)
+        thread.commit()
+    assert len(flushes) == 3
+    assert counts(cluster) == {}
+    thread.member.in_doubt = False
+    thread.commit()
+    assert counts(cluster) == {"a": 1}
+
+
 def test_a_thread_that_ends_in_doubt_writes_nothing(cluster: Cluster, counter: Application) -> None:
     thread = counter.thread().until_running()
     feed(cluster, "a")
@@ -138,25 +196,59 @@ class LeapingClock(SystemClock):
         return super().monotonic_ms() + self.leap_ms
 
 
-@pytest.mark.broker
-def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
-    bootstrap_servers: str, unique_name: Callable[[str], str]
-) -> None:
-    clock, events = LeapingClock(), list[Event]()
-    config = GroupMemberConfig(unique_name("group"), session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)
-    member = GroupMember(
-        config,
-        network_settings({"bootstrap.servers": bootstrap_servers}),
-        lambda members: dict.fromkeys(members, MemberAssignment((), b"part")),
-        clock,
-    )
-    try:
+class Silence(Action):
+    """The coordinator gets no request."""
+
+    async def on_request(self, exchange: Exchange) -> None:
+        pass
+
+
+@pytest.fixture
+def join(unique_name: Callable[[str], str]) -> Iterator[Callable[[str, Clock], GroupMember]]:
+    """Make a member that has joined: of brokers, by a clock."""
+    members: list[GroupMember] = []
+
+    def make(servers: str, clock: Clock) -> GroupMember:
+        config = GroupMemberConfig(unique_name("group"), session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)
+        network = network_settings({"bootstrap.servers": servers})
+        assigned = MemberAssignment((), b"part")
+        member = GroupMember(config, network, lambda members: dict.fromkeys(members, assigned), clock)
+        members.append(member)
         member.join(MemberSubscription(b"", frozenset({"t"})))
         eventually(lambda: any(isinstance(event, Assigned) for event in member.poll()))
         assert not member.in_doubt
-        clock.leap_ms += SESSION_MS + 1
-        assert member.in_doubt
-        eventually(lambda: events.extend(member.poll()) or not member.in_doubt)
-        assert not any(isinstance(event, Lost) for event in events)
-    finally:
+        return member
+
+    yield make
+    for member in members:
         member.close(leave=True)
+
+
+@pytest.mark.broker
+def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
+    bootstrap_servers: str, join: Callable[[str, Clock], GroupMember]
+) -> None:
+    clock, events = LeapingClock(), list[Event]()
+    member = join(bootstrap_servers, clock)
+    clock.leap_ms += SESSION_MS + 1
+    assert member.in_doubt
+
+    def is_confirmed() -> bool:
+        events.extend(member.poll())
+        return not member.in_doubt
+
+    eventually(is_confirmed)
+    assert not any(isinstance(event, Lost) for event in events)
+
+
+@pytest.mark.broker
+def test_a_member_that_is_cut_off_from_its_coordinator_doubts_until_it_hears_that_it_is_out(
+    bootstrap_servers: str, join: Callable[[str, Clock], GroupMember]
+) -> None:
+    with WireProxy(bootstrap_servers) as proxy:
+        member = join(proxy.bootstrap_servers, SystemClock())
+        proxy.set_rules([Rule(Silence(), api="Heartbeat")])
+        eventually(lambda: member.in_doubt, "nothing is confirmed for a session", 3 * SESSION_MS / 1000)
+        assert not any(isinstance(event, Lost) for event in member.poll())
+        proxy.set_rules([])
+        eventually(lambda: any(isinstance(event, Lost) for event in member.poll()), "the group has removed it")

@@ -21,6 +21,7 @@ from penstock.clients.errors import (
     TransactionError,
     UnusableClientError,
 )
+from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.writing.writer import TransactionalWriter, Writer
@@ -34,6 +35,8 @@ from .sink_topics import SinkTopics
 TRANSACTION_REQUEST_SECONDS = 30.0
 #: Time limit for one attempt to initialize transactions, in seconds; a warning is logged after each.
 INITIALIZE_SECONDS = 10.0
+#: How often a flush looks whether the membership is in doubt.
+DOUBT_SECONDS = 0.25
 #: Time limit for the last records when the client is closed, in seconds; their tasks are already closed.
 CLOSE_SECONDS = 5.0
 
@@ -62,6 +65,7 @@ class StreamsProducer:
         clock: Clock | None = None,
         transaction_timeout_ms: int = 60_000,
         timeout_ms: int = 300_000,
+        in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
         self.transactional = transactional
         self.in_transaction = False
@@ -71,6 +75,7 @@ class StreamsProducer:
         self._clock = clock or SystemClock()
         self._topics = topics
         self._timeout_ms = timeout_ms
+        self._in_doubt = in_doubt
         self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_writer = make_writer
         self._writer = make_writer()
@@ -117,14 +122,24 @@ class StreamsProducer:
         """Wait until every record is acknowledged.
 
         Raises StreamsError with topic and partition of the first record that was not, TaskMigratedError if the broker
-        was unavailable for too long or the producer is fenced.
+        was unavailable for too long or the producer is fenced, RetriableCommitError if the membership is in doubt by
+        then: requests that are repeated could put an older value behind that of a new owner. Brokers refuse it with
+        exactly-once.
         """
         letters = -1
         while (
             letters != self.collector.dead_letters.total()
         ):  # dead letters about records lost in this flush must be flushed, too
             letters = self.collector.dead_letters.total()
-            self._serve(self._writer.flush)
+            self._serve(self._flush)
+
+    def _flush(self) -> None:
+        while not self._writer.flush(DOUBT_SECONDS):
+            if not self.transactional and self._in_doubt():
+                raise RetriableCommitError(
+                    "Records are not acknowledged yet, and the session of this member may have ended. Commit again "
+                    "when the group has confirmed that it still owns its tasks."
+                )
 
     def refused(self, error: ClientError, record: RawRecord, task_id: TaskId | None) -> None:
         """Handle a record that produce refused immediately: return to skip it, or raise."""

@@ -88,8 +88,8 @@ class TaskCommits:
         """Commit these tasks. Returns how many were committed; raises RetriableCommitError if they were not."""
         if self._membership.in_doubt:
             raise RetriableCommitError(
-                "This process was suspended for longer than session.timeout.ms; the group has not confirmed yet that "
-                "it still owns its tasks. Commit again later."
+                "The session of this member may have ended, and the group has not confirmed yet that it still owns "
+                "its tasks. Commit again later."
             )
         commit = self._committer.begin(enforce_checkpoint)
         for task in self._active.running.values() if self.all_together and tasks else tasks:

@@ -322,6 +322,7 @@ class StreamThreadParts:
             clock=self.clock,
             transaction_timeout_ms=self.config["transaction.timeout.ms"],
             timeout_ms=self.config["task.timeout.ms"],
+            in_doubt=lambda: self.membership.in_doubt,
         )
 
     def _global_state(self) -> GlobalState:
