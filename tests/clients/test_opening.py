@@ -117,7 +117,7 @@ def test_an_older_broker_says_in_its_first_answer_what_it_knows() -> None:
     [
         (None, "no connection within 500 ms"),
         (b"", "the broker closed the connection"),
-        (b"\0\0\0\1", "an answer that ends too early"),
+        (b"\0\0\0\1", "a response that ends too early"),
         (b"\0\0\0\1\0\0\x7f\xff\xff\xff", "126 bytes or entries in 3 bytes"),
     ],
     ids=["silence", "the end", "half an answer", "a length beyond it"],
