@@ -114,9 +114,9 @@ def unpack_facts(packed: bytes) -> Facts | None:
         data = inflating.decompress(packed, UNPACKED_BYTES_MAX)
         facts = json.loads(data) if inflating.eof else None
     except (zlib.error, RecursionError) as error:
-        raise ValueError(f"no description of a topology: {error}") from error
+        raise ValueError(f"not a description of a topology: {error}") from error
     if not isinstance(facts, dict) or not all(isinstance(facts.get(part), dict) for part in _PARTS):
-        raise ValueError("no description of a topology")
+        raise ValueError("not a description of a topology")
     return facts
 
 
