@@ -96,7 +96,7 @@ def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, A
             yield topic, {"partitions": partitions, **_serdes(sink)}
 
 
-# What members of a group tell each other
+# What members of a group send each other
 
 
 def pack_facts(facts: Facts) -> bytes:
