@@ -70,7 +70,7 @@ class Standstill:
         self._confirmed_ms = None
 
     def join_failed(self) -> None:
-        """Record that a join got no response: it may have completed without this member."""
+        """Record that a join got no response: the group may have completed it without this member."""
         if self._confirmed_ms is None:
             self._confirmed_ms = self._clock.monotonic_ms()
 
