@@ -97,7 +97,7 @@ def slowest_seconds() -> float:
 
 
 def padding(size: int) -> str:
-    """Return size characters that do not compress well."""
+    """Return size characters, each of which differs from its neighbors."""
     return (_PAD * (size // len(_PAD) + 1))[:size]
 
 
