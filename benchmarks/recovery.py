@@ -39,7 +39,7 @@ from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
 
-#: Records that are counted on top of what is restored: they show that all of it is there.
+#: Records that are counted on top of the restored ones: they show that the restore is complete.
 TAIL_RECORDS = 20_000
 #: How long a program may take for a step before the run counts as failed.
 PATIENCE_SECONDS = 600.0
@@ -82,7 +82,7 @@ class LogLines:
         return (max(ends) - min(starts)) / 1000
 
     def standby_offsets(self) -> dict[int, int]:
-        """Return how far the standby task of each partition is, where each has one."""
+        """Return the offset of the standby task of each partition that has one."""
         return {int(partition): int(offset) for partition, offset in self._found(r"^STANDBY (\d+) (\d+)\s*$")}
 
 

@@ -1,4 +1,4 @@
-"""Writes records in transactions, some of which are aborted, whatever the broker goes through meanwhile."""
+"""Writes records in transactions, some of which are aborted, in spite of faults of the brokers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TransactionWriter(InputWriter):
         )
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """Call until it is decided: a commit that was not answered may have happened."""
+        """Repeat a call until its outcome is known: a commit without a response may have happened."""
         while True:
             try:
                 call(REQUEST_SECONDS)
@@ -152,7 +152,7 @@ class TransactionWriter(InputWriter):
 
 
 class Feeder(threading.Thread, ABC):
-    """Writes transactions until it is told to finish. bootstrap_servers, seed: as of the run."""
+    """Writes transactions until finish() is called. bootstrap_servers, seed: those of the run."""
 
     def __init__(self, bootstrap_servers: str, seed: int) -> None:
         super().__init__(name="feeder", daemon=True)
@@ -169,7 +169,7 @@ class Feeder(threading.Thread, ABC):
         return TransactionWriter(bootstrap_servers)
 
     def finish(self) -> None:
-        """Write what comes last, and end. Raises what went wrong."""
+        """Write the last records, and end. Raises the error of a failed write."""
         self._finish.set()
         self.join()
         if self._error is not None:
@@ -189,7 +189,7 @@ class Feeder(threading.Thread, ABC):
             self._error = error
 
     def write_first(self) -> None:
-        """Write what is to be there before everything else."""
+        """Write the records that must precede all others."""
 
     @abstractmethod
     def write_next(self, abort: bool) -> None:
@@ -197,12 +197,12 @@ class Feeder(threading.Thread, ABC):
 
     @abstractmethod
     def write_last(self) -> None:
-        """Write what shows that all before has arrived."""
+        """Write records that show that all earlier ones have arrived."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """What numbered records are like. keys: k0, k1 …; hot: the share of the records that are k0's, beside its own.
+    """The form of numbered records. keys: k0, k1 …; hot: the additional share of the records that have the key k0.
 
     extras: more fields of a record's value, drawn for each. filled: whether each key has a record to begin with.
     """
@@ -254,7 +254,7 @@ class NumberFeeder(Feeder):
         return self._numbering.hot > 0 and self.rng.random() < self._numbering.hot
 
     def _transaction(self, keys: list[str], abort: bool) -> None:
-        """Write one record of each of the keys; again and again if the broker makes it impossible."""
+        """Write one record of each of the keys; retried until it succeeds."""
         sent = self._sent
         while not self._try_transaction(keys, abort):
             if self._sent != sent:  # it was committed, although no one could say so
@@ -279,7 +279,7 @@ class NumberFeeder(Feeder):
         return True
 
     def _read_back(self) -> None:
-        """Learn from the topic what is committed, from where it was read the last time."""
+        """Read the records committed since the last call from the topic."""
         reader = TopicReader(self._address, [self._topic], self._positions)
         try:
             for record in reader.read_to_end():

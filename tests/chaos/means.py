@@ -1,4 +1,4 @@
-"""What a run needs for its faults: a network, bad machines, another version; and why some of it cannot be had here."""
+"""The resources of a run's faults: a network, faulty machines, another version; or why one is not available here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PREVIOUS = "HEAD^"
 def why_not(
     families: Iterable[str], brokers: int, previous: str = PREVIOUS, kafka: str | None = None
 ) -> dict[Action, str]:
-    """Return which kinds of faults of these families cannot be had here, and why.
+    """Return the kinds of faults of these families that are not available here, each with the reason.
 
     kafka: the version that the run begins with, by default the newest.
     """
@@ -58,7 +58,7 @@ def why_not(
 
 
 class Means:
-    """As a context manager: what these families need, and the calling thread in the network if there is one.
+    """As a context manager: the resources of these families, with the calling thread in the network if there is one.
 
     previous: the commit of the other version of Penstock.
     """
@@ -119,7 +119,7 @@ class Means:
     def faults(
         self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, reader: Reader, turn: Callable[[], object]
     ) -> dict[Action, Faults]:
-        """Return who carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
+        """Return the object that carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
         group = program.APPLICATION_ID
         brokers = BrokerFaults(stage, cluster, turn)
         unclean = UncleanFaults(stage, cluster, brokers, reader, turn)

@@ -1,4 +1,4 @@
-"""What a run is to do."""
+"""The options of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.chaos.workloads.numbers import Numbers, Queried
 
 #: How many events hit the older Kafka before the cluster is upgraded.
 UPGRADE_AFTER = 4
-#: How long nothing may come out at the end before the rest counts as lost. Two sessions, a transaction, a restart and
-#: their retries on a machine that has much else to do.
+#: Time without any output at the end after which the remaining records count as lost: enough for two sessions, a
+#: transaction, a restart and their retries on a busy machine.
 PATIENCE_SECONDS = 120.0
 
 
@@ -92,7 +92,7 @@ class Options:
 
 
 def _with_upgrade(events: Iterable[Event], seed: int) -> Iterator[Event]:
-    """Yield an upgrade among the events: first it is an old cluster's, then a new one's, trouble."""
+    """Yield the events with an upgrade among them, so that they hit first the old cluster, then the new one."""
     later = iter(events)
     yield from islice(later, UPGRADE_AFTER)
     yield Event(UPGRADE_AFTER + 1, True, 0, Action.UPGRADE_CLUSTER, 0, 0.0, 0, seed)

@@ -1,4 +1,4 @@
-"""Carries a schedule out, and asks the checker."""
+"""Carries out a schedule and checks the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ BROKER_CONFIG = {
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
 }
-#: A broker that is alone ends old transactions later than its session with the controller ends, see MARKERS_DROPPED.
+#: A single broker must abort old transactions only after the end of its session with the controller; see
+#: MARKERS_DROPPED.
 LONE_BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000"}
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
@@ -83,7 +84,7 @@ class Outcome:
 
     @property
     def judged(self) -> bool:
-        """False if something is wrong and may be the broker's fault: the run says nothing of Penstock then."""
+        """False if there are violations that may be the broker's fault; the run then proves nothing about Penstock."""
         return self.good or not self.broker_failed
 
     @property
@@ -272,7 +273,7 @@ class Chaos:
         return what
 
     def _look_at_brokers_log(self) -> None:
-        """Say it if the broker itself has made a mistake."""
+        """Report faults of the broker itself."""
         found = {text for line in self._broker_lines() for text in BROKER_FAULTS if text in line}
         for text in found - self._broker_faults:
             self._say(BROKER_FAULTS[text])

@@ -1,4 +1,4 @@
-"""What happens, to whom and when: a pure function of the seed, the number of rounds, and the families of faults."""
+"""The faults, their targets and times: a pure function of the seed, the number of rounds, and the fault families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, count, islice
 
-#: Two hosts, so that tasks have somewhere to go; each is one `penstock run` with its own state directory.
+#: Two hosts, so that tasks can move; each is one `penstock run` with its own state directory.
 HOSTS = 2
 #: How long a member may be silent, and how long a transaction may stay open: SIGSTOPs last longer than either at times.
 SESSION_TIMEOUT_MS = 4_000
@@ -16,7 +16,7 @@ TRANSACTION_TIMEOUT_MS = 6_000
 
 
 class Action(Enum):
-    """What can happen."""
+    """The kinds of faults."""
 
     KILL_WORKER = "kill-worker"  # SIGKILL to one stream thread's process
     KILL_SUPERVISOR = "kill-supervisor"  # SIGKILL to the parent alone: its workers have to end by themselves
@@ -61,7 +61,7 @@ class Action(Enum):
     OTHER_PROTOCOL = "other-protocol"  # all hosts stop, and start again with the other group.protocol
 
 
-#: How often each comes, in parts.
+#: Relative frequency of each.
 KILLS = {
     Action.KILL_WORKER: 50,
     Action.KILL_HOST: 14,
@@ -81,7 +81,7 @@ OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kinds of faults that need the same means. kills, others: how often each comes, in parts."""
+    """Kinds of faults that need the same means. kills, others: relative frequency of each."""
 
     kills: Mapping[Action, int]
     others: Mapping[Action, int]
@@ -151,8 +151,8 @@ STOP_MS = (
 
 #: How long a broker is stopped, in ms: unnoticed, and until its session with the controller (5 s) is over.
 STOP_BROKER_MS = ((500, 3_000), (6_500, 10_000))
-#: How long a network, a disk or a clock stays bad, in ms: unnoticed at times; until the session and the transaction are
-#: over; until requests that wait for an answer (request.timeout.ms is 30 s) are not yet given up.
+#: Duration of faults of network, disk or clock, in ms: sometimes unnoticed, or until the session and the transaction
+#: have timed out, but shorter than request.timeout.ms (30 s).
 TROUBLE_MS = ((500, 2_500), (SESSION_TIMEOUT_MS + 1_000, TRANSACTION_TIMEOUT_MS + 6_000))
 #: Kinds that last, and for how long, in ms; all others: ABSENCE_MS.
 DURATIONS_MS: Mapping[Action, tuple[tuple[int, int], ...]] = {
