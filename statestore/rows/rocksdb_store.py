@@ -57,6 +57,8 @@ ROOM_POLL_SECONDS = 0.001
 #: Batches of at least this many rows are sorted first: RocksDB then finds the position of each row in its memtable from
 #: the previous one. Rows of smaller batches are too far apart for sorting to pay off.
 SORTED_BATCH_ROWS = 8_000
+#: RocksDB starts so many threads to open a database's files, even if it has none; that takes longer than the rest.
+FILE_OPENING_THREADS = 16
 #: A scan reads so many rows at once, as a fetch does, and opens an iterator only if there are more.
 SHORT_SCAN_ROWS = 32
 #: RocksDB's error for a write that would have to wait, but must not.
@@ -114,6 +116,7 @@ class RocksDBStore(BytesStore):
     def _open(self, read_only: bool, configure: Callable[[Options], None] | None) -> Rdict:
         access = AccessType.read_only() if read_only else AccessType.read_write()
         options = self._resources.rows_options()
+        options.set_max_file_opening_threads(min(FILE_OPENING_THREADS, 1 + len(list(self.path.glob("*.sst")))))
         if configure is not None:
             configure(options)
             options.set_atomic_flush(True)  # regardless of configure: consistency of data and offset depends on it

@@ -69,7 +69,10 @@ class Order(StateRestoreListener):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application) -> None:
+def test_tasks_with_the_least_left_come_first(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 0)
     sizes = [80, 70, 60, 50, 40, 30, 20, 10]
     for partition, size in enumerate(sizes):
         fill(cluster, partition, size)
@@ -83,6 +86,21 @@ def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application
     thread.until_running()
     assert sorted(order.started) == sorted(order.ended) == list(range(PARTITIONS))
     assert thread.changelog_reader.total_restored == sum(sizes)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_small_changelogs_are_read_together(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 60)
+    for partition in range(PARTITIONS):
+        fill(cluster, partition, 10)
+    order = Order()
+    thread = app.thread(state_restore_listener=order)
+    thread.until(lambda: order.batches)
+    being_read = {partition.partition for partition in thread.restore_consumer.positions}
+    assert order.ended
+    assert len(being_read) == 6, "as many as have 60 records"
 
 
 @pytest.mark.usefixtures("small_batches")
