@@ -113,7 +113,7 @@ def after(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
-def _merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
+def plain_merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
     """Merge changed rows (None: deleted) into stored rows; both must be in the same order."""
     row = next(stored, None)
     for key, value in changed:
@@ -130,4 +130,4 @@ def _merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = Fal
 
 
 #: penstock.kernel has a compiled version.
-merge: Callable[..., Iterator[Row]] = _merge if compiled is None else compiled.MergedRows
+merge: Callable[..., Iterator[Row]] = plain_merge if compiled is None else compiled.MergedRows

@@ -425,9 +425,7 @@ class RocksDBStore(BytesStore):
             del self._offsets_handle, self._offsets, self._contexts
 
 
-def read_rows(
-    cursor: RdictIter, bound: bytes | None, reverse: bool, rows: int, size: int
-) -> tuple[list[Row], bool]:
+def read_rows(cursor: RdictIter, bound: bytes | None, reverse: bool, rows: int, size: int) -> tuple[list[Row], bool]:
     """Return rows from the cursor's on, and whether there may be more, which begin at the cursor. penstock.kernel.rows
     has a compiled version.
 
