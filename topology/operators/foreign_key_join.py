@@ -1,8 +1,8 @@
-"""Joins of two tables where the left row holds the key of the right one (KIP-213).
+"""Joins of two tables where the left row holds the key of the right row (KIP-213).
 
-The left side subscribes, under the foreign key, at the task of the right row. That task keeps the subscriptions,
-answers each, and answers again whenever the right row changes. The left side joins an answer if its own row is still
-the one that asked, which it knows by the hash of the value.
+The left side sends a subscription, keyed by the foreign key, to the task of the right row. That task stores the
+subscription, responds to it, and responds again whenever the right row changes. A response carries the hash of the left
+value that subscribed. The left side ignores it if its value has changed since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .foreign_key_serdes import (
 from .operator import NodeContext, Operator
 from .table_store import KTableValueGetterSupplier
 
-_new = tuple.__new__  # makes a named tuple in half the time of a call
+_new = tuple.__new__  # creates a named tuple in half the time of calling its class
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE
 _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE
 _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
@@ -37,18 +37,18 @@ _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 
 _CURRENT_VERSION = 1
 _RESPONSE_VERSION = 0
-#: Kafka Streams before it refuses subscriptions that tell where the answer must go (KIP-775).
+#: First version that accepts subscriptions with the partition for the response (KIP-775).
 _PRIMARY_PARTITION_SINCE = (3, 4)
 
-#: Which instruction to send under which foreign key, in order.
+#: The instructions to send, in order, each with its foreign key.
 Plan = list[tuple[Any, Instruction]]
 
 
 @dataclass(eq=False)
 class SubscriptionSendProcessor(Operator):
-    """Subscribes left rows under their foreign keys, and cancels the subscriptions of before.
+    """Subscribes left rows under their foreign keys, and cancels their previous subscriptions.
 
-    foreign_key_extractor(value), or (key, value) with with_key; None: the row joins nothing.
+    foreign_key_extractor(value), or (key, value) with with_key; a row for which it returns None joins nothing.
     """
 
     reads_record_metadata = True
@@ -107,7 +107,7 @@ class SubscriptionSendProcessor(Operator):
         return foreign_key_of
 
     def _changed_function(self, node: NodeContext) -> Callable[[Any, Any], bool]:
-        """Return whether there was a foreign key before and the one now has other bytes."""
+        """Return a predicate: there was an old foreign key, and the new one is missing or has different bytes."""
         serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
         to_bytes = serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
 
@@ -118,13 +118,13 @@ class SubscriptionSendProcessor(Operator):
 
 
 def _left_plan(old_key: Any, new_key: Any, has_row: bool, changed: bool) -> Plan:
-    """Cancel the subscription of before, and always ask: each update of a left row has a result, a deletion too."""
+    """Cancel the previous subscription and always request a response: each update, even a deletion, has a result."""
     plan: Plan = [(old_key, _DELETE_ONLY)] if changed else []
     return [*plan, (new_key, _ALWAYS)]
 
 
 def _inner_plan(old_key: Any, new_key: Any, has_row: bool, changed: bool) -> Plan:
-    """Ask so that a result of before is replaced or deleted; only then the answer "no such row" is needed."""
+    """Request a response without a right row only if the foreign key changed: it deletes the previous result."""
     if not has_row or new_key is None:
         return [] if old_key is None else [(old_key, _DELETE)]
     if not changed:
@@ -133,7 +133,7 @@ def _inner_plan(old_key: Any, new_key: Any, has_row: bool, changed: bool) -> Pla
 
 
 def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) -> Callable[[Any], bytes]:
-    """Return the function left value -> hash of its bytes."""
+    """Return a function that maps a left value to the hash of its bytes."""
     resolved = resolve_serde(serde, node.task.config, False, f"the left table of {node.name}")
     to_bytes = serializer_for(resolved, node.task.internal_topic(topic))
 
@@ -144,7 +144,7 @@ def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) 
 
 
 class SubscriptionReceiveProcessor(Operator):
-    """Keeps the subscriptions of the right side, by foreign and primary key."""
+    """Stores the subscriptions to rows of the right table, by foreign and primary key."""
 
     def __init__(self, store_name: str, key_schema: CombinedKeySchema) -> None:
         self.store_name = store_name
@@ -176,7 +176,7 @@ class SubscriptionReceiveProcessor(Operator):
 
 
 def _schema(schema: CombinedKeySchema, node: NodeContext) -> CombinedKeySchema:
-    """Return the schema with its serdes, from the configuration if need be."""
+    """Return the schema with full topic names and with the configured serdes in place of missing ones."""
     config = node.task.config
     return CombinedKeySchema(
         node.task.internal_topic(schema.foreign_key_topic),
@@ -187,7 +187,7 @@ def _schema(schema: CombinedKeySchema, node: NodeContext) -> CombinedKeySchema:
 
 
 class SubscriptionJoinProcessor(Operator):
-    """Answers a new subscription with the foreign row."""
+    """Responds to a new subscription with the row of the foreign table."""
 
     def __init__(self, foreign_value_getter_supplier: KTableValueGetterSupplier) -> None:
         self.foreign_value_getter_supplier = foreign_value_getter_supplier
@@ -249,7 +249,7 @@ class ForeignTableJoinProcessor(Operator):
 
 @dataclass(eq=False)
 class ResponseJoinProcessor(Operator):
-    """Joins an answer with the left row, unless that has changed since it asked: joiner(left value, right value)."""
+    """Joins a response with the left row, unless that changed since it subscribed: joiner(left value, right value)."""
 
     value_getter_supplier: KTableValueGetterSupplier
     value_serde: SerdeLike | None

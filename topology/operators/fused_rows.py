@@ -1,4 +1,4 @@
-"""How a fused loop updates a row of a store without a record cache: see fusion.py, store_interfaces.TimestampedRows."""
+"""Generates code that updates an uncached row in a fused loop: see fusion.py, store_interfaces.TimestampedRows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONG = struct.Struct(">q")
 
 
 class FusedRow(FusedUpdate):
-    """Writes how a record updates the row of one key in the store, and how the change continues downstream.
+    """Generates the update of the row of one key in the store, and forwards the change.
 
-    rows: the store's; store: its name; names: the record's.
+    store: the store's name; names: the record's variables.
     """
 
     def __init__(self, code: LoopCode, rows: TimestampedRows, store: str, names: Names) -> None:
@@ -68,7 +68,10 @@ class FusedRow(FusedUpdate):
             code.forward_change(self._names._replace(value=new), "None")
 
     def _put_value(self, as_it_is: bool) -> None:
-        """Write the put of a value, and what is read back of it into its variable; as_it_is: it is exact already."""
+        """Generate the put of a value, and assign what the store reads back to its variable.
+
+        as_it_is: the value has the exact type already and needs no conversion.
+        """
         code, rows, new, data = self._code, self._rows, self._new, self._code.fresh("data")
         if rows.exact_value is not None and not as_it_is:
             kind = code.bind(rows.exact_value_type, "value_type")
