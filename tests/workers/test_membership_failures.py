@@ -146,7 +146,7 @@ def test_offsets_asked_for_together_and_one_by_one_are_dropped_together(
     monkeypatch.setattr(GroupOffsets, "fetch", fetch)
     member = start(closed_port, committed_wait_ms=50)
     for partitions in ([first, second], [first], [third]):
-        with pytest.raises(BrokerUnavailableError, match="are not known yet"):
+        with pytest.raises(BrokerUnavailableError, match="are not available yet"):
             member.committed(partitions)
     answers.update(dict.fromkeys((first, second, third), OffsetAndMetadata(1)))
     deadline = time.monotonic() + DEADLINE_SECONDS

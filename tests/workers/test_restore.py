@@ -135,7 +135,7 @@ def test_committed_offsets_are_asked_for_together(
         asked.append(len(partitions))
         return committed(partitions)
 
-    thread.task_manager.committed._ask = ask
+    thread.member.committed = ask  # type: ignore[method-assign]
     thread.until_running()
     assert asked == [PARTITIONS] * (2 if guarantee == "exactly_once_v2" else 1)
 

@@ -42,7 +42,7 @@ class AskedTogether(Generic[A]):
 
     def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, A]:
         """Return the answer for each partition; raises what ask raises."""
-        if not self._expected.isdisjoint(partitions):
+        if not self._expected.isdisjoint(partitions) and not self._expected <= set(partitions):
             self._ask_for_all()
         if all(partition in self._answers for partition in partitions):
             return {partition: self._answers[partition] for partition in partitions}
@@ -53,4 +53,4 @@ class AskedTogether(Generic[A]):
         try:
             self._answers = self._ask(expected)
         except BrokerUnavailableError as error:  # may concern one partition only: tasks of the others need not wait
-            self._log.warning("%s Requesting the %s of each task separately", error, self._what)
+            self._log.debug("%s Requesting the %s of each task separately", error, self._what)

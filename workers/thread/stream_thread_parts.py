@@ -236,7 +236,7 @@ class StreamThreadParts:
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
     def _task_manager(self) -> TaskManager:
-        committed = AskedTogether("committed offsets", self.membership.committed, self.log)
+        committed = AskedTogether("committed offsets", lambda asked: self.membership.committed(asked), self.log)
         clients = TaskClients(self.consumer, self.producer, committed.of, self.offset_reset.start_offset)
         environment = self._environment()
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
