@@ -104,7 +104,10 @@ class BytesStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release all handles and end open scans; uncommitted updates are lost. Closing twice does nothing."""
+        """Release all handles and end open scans after what they have read ahead; uncommitted updates are lost.
+
+        Closing twice does nothing.
+        """
 
 
 def after(prefix: bytes) -> bytes | None:

@@ -16,6 +16,7 @@ from penstock.clients.group.group_member import StreamsGroupMember
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
@@ -235,8 +236,11 @@ class StreamThreadParts:
         """Request the end offsets that readers can reach, without blocking."""
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
+    def _committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        return self.membership.committed(partitions)
+
     def _task_manager(self) -> TaskManager:
-        committed = AskedTogether("committed offsets", lambda asked: self.membership.committed(asked), self.log)
+        committed = AskedTogether("committed offsets", self._committed, self.log)
         clients = TaskClients(self.consumer, self.producer, committed.of, self.offset_reset.start_offset)
         environment = self._environment()
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
