@@ -65,7 +65,8 @@ cdef class LatestRows:
     cdef int64_t second(self, const char *data) noexcept
     cdef bytes row_key(self, bytes log_key, int64_t time)
     cdef int set(self, bytes log_key, data) except -1
-    cdef object row(self, bytes log_key)
+    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1
+    cdef object row(self, bytes key, int64_t time, int64_t second)
     cdef int trim(self) except -1
     cdef int64_t oldest(self)
     cdef int drop_before(self, int64_t time) except -1
@@ -80,6 +81,7 @@ cdef class StoredEntries:
     cdef str name
 
     cdef object row(self, key)
+    cdef int64_t second(self, tuple key) except? -1
     cdef bytes log_key(self, tuple key, int64_t time)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)

@@ -110,8 +110,8 @@ cdef enum:
     # What a key and a row cost in memory beside their bytes: bytes objects, slots of dicts, a TimedRows and its array.
     KEY_BYTES = 200
     ROW_BYTES = 60
-    # A trim keeps three of four parts of the room. Rows are worth it if there was a fetch for one in USEFUL since the last
-    # trim: a get finds a row nearly as fast elsewhere.
+    # A trim keeps three of four parts of the room. Rows are worth it if there was a read for one in USEFUL since the last
+    # trim.
     KEPT = 3
     PARTS = 4
     USEFUL = 8
@@ -180,7 +180,7 @@ cdef class LatestRows:
     A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
     bytes. In the buffer, which puts go to, a key begins with its segment of interval_ms (statestore/stores/segments.py).
     complete_from: the rows from this time on are all here, so the disk need not be asked for them, nor for missing rows.
-    room(): how many bytes of memory the rows may take. Rows are kept only while they are fetched.
+    room(): how many bytes of memory the rows may take. Rows are kept only while they are read.
     """
 
     NOT_KNOWN = NOT_KNOWN
@@ -204,6 +204,13 @@ cdef class LatestRows:
         self.rest()
         self.complete_from = self.newest = time
         self.trim_at = self.room()
+
+    def fit(self):
+        """Drop rows for which there is no more room; return how many bytes of memory the others take."""
+        self.trim_at = self.room()
+        if self.size > self.trim_at:
+            self.trim()
+        return self.size
 
     @property
     def resting(self):
@@ -243,22 +250,22 @@ cdef class LatestRows:
     cdef int set(self, bytes log_key, data) except -1:
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
+        return self.set_row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size), time, second, log_key, data)
+
+    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
+        """Set the row of a changelog key, which is also given taken apart."""
         self.buffer.set(self.row_key(log_key, time), data)
-        cdef PyObject *found
-        cdef TimedRows rows
-        cdef int at
         if time < self.complete_from:
             return 0
-        key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
-        found = PyDict_GetItemWithError(self.by_key, key)
-        if found is NULL:
+        cdef TimedRows rows = self.rows_of(key)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
+        cdef int at
+        if rows is None:
             if data is None:
                 return 0
             rows = TimedRows()
             self.by_key[key] = rows
             self.size += KEY_BYTES + size
-        else:
-            rows = <TimedRows>found
         at = rows.place(time, second)
         if rows.has(at, time, second):
             self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[at].data)
@@ -280,19 +287,17 @@ cdef class LatestRows:
 
     def get(self, bytes log_key not None):
         """Return a row, None if there is none, NOT_KNOWN if it may be on disk."""
-        return self.row(log_key)
-
-    cdef object row(self, bytes log_key):
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
-        if time < self.complete_from:
+        if not self.knows(time):
             return NOT_KNOWN
-        cdef PyObject *found = PyDict_GetItemWithError(
-            self.by_key, PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
-        )
-        if found is NULL:
+        return self.row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size), time, second)
+
+    cdef object row(self, bytes key, int64_t time, int64_t second):
+        """Return a row of a time that it knows, None if there is none."""
+        cdef TimedRows rows = self.rows_of(key)
+        if rows is None:
             return None
-        cdef TimedRows rows = <TimedRows>found
         cdef int at = rows.place(time, second)
         return <object>rows.rows[at].data if rows.has(at, time, second) else None
 
@@ -327,7 +332,7 @@ cdef class LatestRows:
         return found
 
     cdef bint knows(self, int64_t time_from):
-        """Whether a fetch from this time on need not ask the disk; it counts as one."""
+        """Whether a read from this time on need not ask the disk; it counts as one."""
         if time_from < self.complete_from:
             return False
         self.read_count += 1
@@ -338,7 +343,7 @@ cdef class LatestRows:
         return None if found is NULL else <TimedRows>found
 
     cdef int trim(self) except -1:
-        """Drop the rows with the earliest times, or all if they were not fetched."""
+        """Drop the rows with the earliest times, or all if they were not read."""
         cdef Py_ssize_t room = self.room()
         cdef Py_ssize_t target = room // PARTS * KEPT
         cdef int64_t oldest
@@ -417,18 +422,20 @@ cdef class StoredEntries:
 
     cdef object row(self, key):
         cdef int64_t time
-        cdef bytes log_key
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
         time = (<tuple?>key)[1]
         if time < <int64_t>self.segments.visible_from:
             return None
-        log_key = self.log_key(<tuple>key, time)
-        if self.latest.complete_from != NEVER:
-            found = self.latest.row(log_key)
-            if found is not NOT_KNOWN:
-                return found
-        return self.buffer.row(self.latest.row_key(log_key, time))
+        if self.latest.knows(time):
+            return self.latest.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
+        if self.latest.complete_from == NEVER:  # reads repeat: keep rows later than those seen
+            self.latest.start(<int64_t>self.segments.observed_ms + 1)
+        return self.buffer.row(self.latest.row_key(self.log_key(<tuple>key, time), time))
+
+    cdef int64_t second(self, tuple key) except? -1:
+        """Return the second number of a cache key."""
+        return key[2] if self.second_size == TIME_BYTES else 0
 
     cdef bytes log_key(self, tuple key, int64_t time):
         cdef bytes record_key = <bytes?>key[0]
@@ -514,4 +521,4 @@ cdef class StoredEntries:
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:
-                self.latest.set(log_key, row)
+                self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
