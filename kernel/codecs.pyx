@@ -402,13 +402,17 @@ def subscription_encoder(encode, key_to_bytes):
     return encode_subscription
 
 
-def response_encoder(encode, value_to_bytes):
-    """See foreign_key_serdes.py. encode: for other versions."""
+def response_encoder(encode, value_to_bytes, serialized):
+    """See foreign_key_serdes.py. encode: for other versions; serialized: the type of values that are bytes already."""
     def encode_response(wrapper):
         found_hash, value, _, version = <tuple>wrapper
         if version != RESPONSE_VERSION:
             return encode(wrapper)
-        return joined_message(version, None, found_hash, None if value is None else value_to_bytes(value), 0, 0)
+        if type(value) is serialized:
+            value = (<tuple>value)[0]
+        elif value is not None:
+            value = value_to_bytes(value)
+        return joined_message(version, None, found_hash, value, 0, 0)
 
     return encode_response
 

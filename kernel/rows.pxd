@@ -1,3 +1,4 @@
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
@@ -19,10 +20,26 @@ cdef inline void write_time(char *to, int64_t time) noexcept:
         to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
 
 
+cdef enum:
+    SMALL = 16  # bytes of a row that is no object, such as a timestamp and a number
+
+
+cdef union row_data:
+    char small[SMALL]
+    PyObject *object
+
+
 cdef struct timed_row:
     int64_t time
     int64_t second
-    PyObject *data
+    int size  # of a small row; -1: it is an object
+    row_data data
+
+
+cdef inline object data_of(const timed_row *row):
+    if row.size >= 0:
+        return PyBytes_FromStringAndSize(row.data.small, row.size)
+    return <object>row.data.object
 
 
 cdef class TimedRows:
@@ -31,7 +48,7 @@ cdef class TimedRows:
 
     cdef int place(self, int64_t time, int64_t second) noexcept
     cdef bint has(self, int at, int64_t time, int64_t second) noexcept
-    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1
+    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1
     cdef void remove(self, int begin, int end) noexcept
 
 

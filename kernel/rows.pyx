@@ -107,9 +107,10 @@ cdef bytes timed(int64_t time, bytes value):
 
 
 cdef enum:
-    # What a key and a row cost in memory beside their bytes: bytes objects, slots of dicts, a TimedRows and its array.
+    # What a key and a row that is an object cost in memory beside their bytes: bytes objects, slots of dicts, a TimedRows
+    # and its array.
     KEY_BYTES = 200
-    ROW_BYTES = 60
+    OBJECT_BYTES = 36
     # A trim keeps three of four parts of the room. Rows are worth it if there was a read for one in USEFUL since the last
     # trim.
     KEPT = 3
@@ -122,6 +123,17 @@ cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 NOT_KNOWN = object()
 
 
+cdef inline void release(timed_row *row) noexcept:
+    if row.size < 0:
+        Py_DECREF(<object>row.data.object)
+
+
+cdef inline Py_ssize_t memory_of(const timed_row *row):
+    if row.size >= 0:
+        return sizeof(timed_row)
+    return sizeof(timed_row) + OBJECT_BYTES + PyBytes_GET_SIZE(<bytes>row.data.object)
+
+
 @cython.final
 cdef class TimedRows:
     """The rows of one record key in the order of their times."""
@@ -129,7 +141,7 @@ cdef class TimedRows:
     def __dealloc__(self):
         cdef int i
         for i in range(self.count):
-            Py_DECREF(<object>self.rows[i].data)
+            release(self.rows + i)
         free(self.rows)
 
     cdef int place(self, int64_t time, int64_t second) noexcept:
@@ -152,23 +164,29 @@ cdef class TimedRows:
     cdef bint has(self, int at, int64_t time, int64_t second) noexcept:
         return at < self.count and self.rows[at].time == time and self.rows[at].second == second
 
-    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1:
+    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1:
         cdef timed_row *grown
         if self.count == self.capacity:
             grown = <timed_row *>realloc(self.rows, (2 * self.capacity + 1) * sizeof(timed_row))
             if grown is NULL:
                 raise MemoryError()
             self.rows, self.capacity = grown, 2 * self.capacity + 1
-        memmove(self.rows + at + 1, self.rows + at, (self.count - at) * sizeof(timed_row))
-        Py_INCREF(data)
-        self.rows[at] = timed_row(time, second, <PyObject *>data)
+        cdef timed_row *row = self.rows + at
+        memmove(row + 1, row, (self.count - at) * sizeof(timed_row))
+        row.time, row.second, row.size = time, second, -1
+        if PyBytes_GET_SIZE(data) <= SMALL:
+            row.size = PyBytes_GET_SIZE(data)
+            memcpy(row.data.small, PyBytes_AS_STRING(data), row.size)
+        else:
+            Py_INCREF(data)
+            row.data.object = <PyObject *>data
         self.count += 1
         return 0
 
     cdef void remove(self, int begin, int end) noexcept:
         cdef int i
         for i in range(begin, end):
-            Py_DECREF(<object>self.rows[i].data)
+            release(self.rows + i)
         memmove(self.rows + begin, self.rows + end, (self.count - end) * sizeof(timed_row))
         self.count -= end - begin
 
@@ -268,7 +286,7 @@ cdef class LatestRows:
             self.size += KEY_BYTES + size
         at = rows.place(time, second)
         if rows.has(at, time, second):
-            self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[at].data)
+            self.size -= memory_of(rows.rows + at)
             self.count -= 1
             rows.remove(at, at + 1)
         if data is None:
@@ -277,7 +295,7 @@ cdef class LatestRows:
                 self.size -= KEY_BYTES + size
             return 0
         rows.insert(at, time, second, <bytes?>data)
-        self.size += ROW_BYTES + PyBytes_GET_SIZE(<bytes>data)
+        self.size += memory_of(rows.rows + at)
         self.count += 1
         if time > self.newest:
             self.newest = time
@@ -299,7 +317,7 @@ cdef class LatestRows:
         if rows is None:
             return None
         cdef int at = rows.place(time, second)
-        return <object>rows.rows[at].data if rows.has(at, time, second) else None
+        return data_of(rows.rows + at) if rows.has(at, time, second) else None
 
     def fetch(self, bytes key not None, int64_t time_from, int64_t time_to):
         """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
@@ -314,7 +332,7 @@ cdef class LatestRows:
                 row = rows.rows + i
                 if row.time > time_to:
                     break
-                fetched.append((row.time, row.second, <object>row.data))
+                fetched.append((row.time, row.second, data_of(row)))
         return fetched
 
     def values(self, bytes key not None, int64_t time_from, int64_t time_to, decode):
@@ -327,7 +345,7 @@ cdef class LatestRows:
         if rows is not None:
             i = rows.place(time_from, -NEVER)
             while i < rows.count and rows.rows[i].time <= time_to:
-                found.append((rows.rows[i].time, decode(<object>rows.rows[i].data)))
+                found.append((rows.rows[i].time, decode(data_of(rows.rows + i))))
                 i += 1
         return found
 
@@ -379,7 +397,7 @@ cdef class LatestRows:
             rows = <TimedRows>found
             end = rows.place(time, -NEVER)
             for i in range(end):
-                self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[i].data)
+                self.size -= memory_of(rows.rows + i)
             self.count -= end
             rows.remove(0, end)
             if rows.count == 0:

@@ -67,6 +67,12 @@ class SubscriptionWrapper(NamedTuple):
     version: int = 1
 
 
+class Serialized(NamedTuple):
+    """The bytes of a foreign value, in its place."""
+
+    data: bytes
+
+
 class SubscriptionResponseWrapper(NamedTuple):
     """The answer. primary_partition is not sent: the sink's partitioner uses it."""
 
@@ -199,7 +205,7 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
             return
         encode, decode = partial(self._encode, serde.serializer), partial(self._decode, serde.deserializer)
         if compiled is not None:
-            encode = compiled.response_encoder(encode, _direct(serde.serializer))
+            encode = compiled.response_encoder(encode, _direct(serde.serializer), Serialized)
             decode = compiled.response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
         self.serializer, self.deserializer = nullable(encode), nullable(decode)
 
@@ -226,7 +232,10 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     @staticmethod
     def _encode(value_to_bytes: ToBytes, value: SubscriptionResponseWrapper) -> bytes:
         value_hash, foreign_value, _, version = value
-        data = None if foreign_value is None else value_to_bytes(foreign_value)
+        if type(foreign_value) is Serialized:
+            data: bytes | None = foreign_value.data
+        else:
+            data = None if foreign_value is None else value_to_bytes(foreign_value)
         return bytes((_versioned(version, value_hash),)) + (value_hash or b"") + (data or b"")
 
     @staticmethod

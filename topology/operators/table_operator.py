@@ -32,13 +32,18 @@ class TableOperator(Operator):
     def view(self) -> KTableValueGetterSupplier:
         """Return how the table is read."""
 
-    def fused_update(self, code: LoopCode, names: Names, store_name: str) -> FusedUpdate | None:
-        """Return what writes an update of a key-value store into a loop; None if the closure has to be called."""
+    def fused_update(self, code: LoopCode, names: Names, store_name: str, replaces: bool = False) -> FusedUpdate | None:
+        """Return what writes an update of a key-value store into a loop; None if the closure has to be called.
+
+        replaces: each update replaces the row, whatever there was.
+        """
         cached = cached_store(code.context, store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
         if cached is not None:
             return FusedCell(code, cached.cells(), names)
-        rows = None if self.send_old_values else code.context.store(store_name).timestamped_rows()
-        return None if rows is None else FusedRow(code, rows, store_name, names)
+        if self.send_old_values and not replaces:
+            return None
+        rows = code.context.store(store_name).timestamped_rows()
+        return None if rows is None else FusedRow(code, rows, store_name, names, self.send_old_values)
 
 
 class StoredTable(TableOperator):
