@@ -92,7 +92,7 @@ def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}={value} is not valid: {error}.") from error
     if isinstance(found, int | float) and found < 0:
-        raise ConfigError(f"{key}={value} is not valid: it is negative.")
+        raise ConfigError(f"{key}={value} is not valid: it must not be negative.")
     return found
 
 

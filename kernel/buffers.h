@@ -1,11 +1,11 @@
-/* Python's allocator for what is larger than 512 bytes, with the last blocks of some KB kept for the next request.
+/* Wraps Python's allocator for blocks larger than 512 bytes: keeps freed blocks of a few KB for the next request.
  *
- * glibc keeps what a thread frees at hand up to 1,032 bytes only. What is larger goes back to the heap, which merges it
- * with its neighbours and cuts it off again for the next one, under a lock that librdkafka's threads want too. orjson
- * asks for 4 KB or more for each text that it reads, and for another 4 KB for each that it writes.
+ * glibc caches freed blocks per thread only up to 1,032 bytes. Larger blocks return to the heap, which merges them with
+ * their neighbors and splits them again for the next request, under a lock that librdkafka's threads need too. orjson
+ * requests 4 KB or more for each text that it reads, and another 4 KB for each text that it writes.
  *
- * Blocks are kept for one thread only, the one that runs a stream thread's loop, one of each size at most and SLOTS in
- * all. They remain malloc's: any thread may free them, in any way.
+ * Blocks are kept for one thread only, that of a stream thread's loop: at most one of each size and SLOTS in total. They
+ * still belong to malloc: any thread may free them, in any way.
  */
 #ifndef PENSTOCK_BUFFERS_H
 #define PENSTOCK_BUFFERS_H
@@ -16,25 +16,25 @@
 #include <malloc.h>
 
 enum { BUFFERS_USABLE = 1 };
-/* Bytes. LEAST: smaller ones glibc keeps itself. MOST: what orjson asks for to read a text of 5 KB. */
+/* In bytes. LEAST: glibc caches smaller blocks itself. MOST: what orjson requests to read a text of 5 KB. */
 enum { LEAST = 1033, MOST = 65536, SLOTS = 16 };
 
 typedef struct {
     void *block; /* NULL: the slot is free */
-    size_t size; /* what fits into the block */
+    size_t size; /* usable size of the block */
 } slot;
 
 static PyMemAllocatorEx beneath;
 static slot slots[SLOTS];
-/* Whether blocks are kept for this thread. The model: no call for each look at it, as a library would need else. */
+/* Whether blocks are kept for this thread. The TLS model avoids the call that each access in a library costs. */
 static __thread int is_the_loop __attribute__((tls_model("initial-exec"))) = 0;
 
-/* What fits into a block that malloc gives for this size. */
+/* Usable size of a block that malloc returns for this size. */
 static inline size_t usable(size_t size) {
     return ((size + sizeof(size_t) + 15) & ~(size_t)15) - sizeof(size_t);
 }
 
-/* Different slots for sizes that are close and, because orjson rounds up so, for multiples of 4 KB. */
+/* Different slots for sizes that are close, and for multiples of 4 KB, to which orjson rounds up. */
 static inline slot *slot_for(size_t usable_size) {
     return slots + (usable_size / 16 + usable_size / 4096) % SLOTS;
 }
@@ -59,7 +59,7 @@ static void kept_free(void *context, void *block) {
             void *before = kept->block;
             kept->block = block;
             kept->size = size;
-            block = before; /* the last one stays: the program may have gone on to other sizes */
+            block = before; /* keep the newer block: the program may now use other sizes */
         }
     }
     beneath.free(beneath.ctx, block);
@@ -73,7 +73,7 @@ static void *kept_realloc(void *context, void *block, size_t size) {
     return beneath.realloc(beneath.ctx, block, size);
 }
 
-/* Keep blocks for the calling thread, from now on until the process ends; 0: they are kept for another one. */
+/* Keep blocks for the calling thread until the process ends. Returns 0 if they are kept for another thread. */
 static int buffers_keep(void) {
     static int installed = 0;
     PyMemAllocatorEx ours = {NULL, kept_malloc, kept_calloc, kept_realloc, kept_free};

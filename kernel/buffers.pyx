@@ -1,6 +1,6 @@
-"""Keeps blocks of some KB for the next request for memory, compiled: buffers.h says why.
+"""Keeps freed blocks of a few KB for the next request for memory; buffers.h says why.
 
-It is Python's allocator that is changed (PyMem_SetAllocator), for the whole process; the blocks are kept for one thread.
+It replaces Python's allocator (PyMem_SetAllocator) in the whole process, but keeps blocks for one thread only.
 """
 
 import os
@@ -10,16 +10,16 @@ cdef extern from "buffers.h":
     bint BUFFERS_USABLE
     bint buffers_keep()
 
-#: Whether blocks can be kept in this process: with glibc, and not with Python's debug allocators (``PYTHONMALLOC``,
-#: ``-X dev``), which put something of their own in front of each block.
+#: Whether this process can keep blocks: it needs glibc, and Python without debug allocators (``PYTHONMALLOC``, ``-X
+#: dev``), which put a header before each block.
 USABLE = BUFFERS_USABLE and not (
     sys.flags.dev_mode or os.environ.get("PYTHONMALLOC") or hasattr(sys, "gettotalrefcount")
 )
 
 
 def keep_buffers():
-    """Keep blocks for the calling thread until the process ends; return whether they are kept for it.
+    """Keep blocks for the calling thread until the process ends; return whether that is the case.
 
-    It is called before the process has other threads; a second thread has none kept.
+    Call it before the process has other threads. Blocks are kept for the first thread that calls it.
     """
     return USABLE and buffers_keep()

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The cells of a record cache and what is done to them for each record, compiled.
+"""The cells of a record cache, and their updates per record.
 
-A Cell looks like the list that it stands for (topology.store_interfaces.Cell), and keeps a count as a number, not as a
-tuple of two objects. What the functions here do is written in Python beside them: topology/operators/fused_cells.py.
+A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a count as a number,
+not as a tuple of two objects. The equivalent in Python is topology/operators/fused_cells.py.
 """
 
 cimport cython
@@ -111,7 +111,7 @@ cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
 
 
 cdef Py_ssize_t first_from(list keys, int64_t time) except -1:
-    """Return where the cache keys from a time on begin in a list that is sorted."""
+    """Return the index of the first cache key at or after a time in a sorted list."""
     cdef Py_ssize_t low = 0, high = len(keys), middle
     while low < high:
         middle = (low + high) // 2
@@ -129,7 +129,7 @@ cdef inline int compared(int64_t time, int64_t second, int64_t other_time, int64
 
 
 cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcept:
-    """Put so many cells with the lowest stamps in front, in any order (quickselect; stamps differ)."""
+    """Move the cells with the lowest stamps to the front, `most` of them, in any order (quickselect; stamps differ)."""
     cdef Py_ssize_t low = 0, high = size - 1, left, right
     cdef long long middle
     while low < high:
@@ -153,9 +153,9 @@ cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcep
 
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush.
+    """The cells of one cache. entries: cell by cache key; dirty: cells that changed since the last flush.
 
-    check_at: from how many cells on a new one may be one too many.
+    check_at: number of cells at which a new one may exceed the cache's limit.
     """
 
     cdef readonly dict entries
@@ -186,24 +186,25 @@ cdef class CellTable:
         return cell.value()
 
     def updates(self, load, hold, read, native):
-        """Return what changes the cells; see CellUpdates."""
+        """Return a CellUpdates."""
         return CellUpdates(self, load, hold, read, native)
 
     def windows(self, observed, size_ms, advance_ms, late_ms):
-        """Return what finds the keys of windows' cells; see TimeWindows."""
+        """Return a TimeWindows."""
         return TimeWindows(observed, size_ms, advance_ms, late_ms)
 
     def loads(self, StoredEntries stored not None, deleting, cached, read, row_type):
-        """Have cells made without a call of load: from stored rows, while no key is in deleting.
+        """Create cells from stored rows, without calling load, while deleting is empty.
 
-        cached: CachedRows of a cache of segments, which need to know of each key once they have an index; else None.
-        read(entry): a value of the reader's own; row_type: of such values that are entries otherwise.
+        cached: CachedRows of a cache of segments, which must see each key once they have an index; otherwise None.
+        read(entry): a copy of an entry for the reader. row_type: the type to convert entries to if they need no other
+        copy.
         """
         self.stored, self.deleting, self.cached = stored, deleting, cached
         self.read_held, self.row_type = read, row_type
 
     def put(self, key, held, timestamp, headers, message):
-        """Put an entry; return whether it is new. The caller makes room then."""
+        """Put an entry; return whether it is new. The caller then makes room."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         cdef Cell cell
         if found is NULL:
@@ -228,9 +229,9 @@ cdef class CellTable:
         return 0
 
     def key_values(self, dict by_key not None, bytes record_key not None, int64_t time_from, int64_t time_to):
-        """Return what CachingSegments._key_values does, None if some rows may be on disk.
+        """Return the result of CachingSegments._key_values, None if some rows may be on disk.
 
-        by_key: the cache keys by record key, as CachedRows has them. The times are visible ones.
+        by_key: the cache keys by record key, as in CachedRows. Rows in the range of times must not have expired.
         """
         cdef StoredEntries stored = self.stored
         cdef list keys = by_key.get(record_key, ()) or [], found = []
@@ -262,7 +263,7 @@ cdef class CellTable:
                 i += 1
                 cell = PyDict_GetItemWithError(self.entries, key)
                 if cell is NULL:
-                    continue  # it was evicted: the row below counts
+                    continue  # it was evicted: the stored row is current
                 j += order == 0
                 held = (<Cell?>cell).value()
             else:
@@ -278,7 +279,7 @@ cdef class CellTable:
             found.append((time, held) if stored.second_size < <int>sizeof(int64_t) else (time, second, held))
 
     cdef Cell load(self, object key):
-        """Return the new cell of a key as CachingStore's load does, None if that has to do it."""
+        """Return a new cell for a key as CachingStore's load does, None if the caller must call load."""
         cdef Cell cell
         cdef StoredEntries stored = self.stored
         if stored is None or self.deleting or (self.cached is not None and self.cached.by_key is not None):
@@ -294,7 +295,7 @@ cdef class CellTable:
         return cell
 
     cdef bint is_later(self, object key) except -1:
-        """Whether a key of a cache of segments comes after all that was written, so that there can be no row."""
+        """Return whether a key of a cache of segments is later than all that was written, so that it has no row."""
         cdef int64_t observed = self.stored.segments.observed_ms
         return 0 <= observed < <int64_t>(<tuple?>key)[1]
 
@@ -349,7 +350,7 @@ cdef class CellTable:
         return wanted
 
     cdef int sort_dirty(self, Py_ssize_t most) except -1:
-        """Put the cells with the lowest stamps in front, so many of them in order."""
+        """Sort the cells with the lowest stamps, `most` of them, to the front."""
         cdef list dirty = self.dirty
         cdef Cell cell
         cdef Py_ssize_t i, size = len(dirty)
@@ -372,10 +373,9 @@ cdef class CellTable:
 
 @cython.final
 cdef class CellUpdates:
-    """How the records of one operator change the cells of a table. Each update returns whether grown() is to be called.
+    """The updates of a table's cells by the records of one operator. Each returns whether to call grown().
 
-    load(cache key), hold(value), native: as of Cells. read(held value): a value of the reader's own, None for the held
-    value itself.
+    load(cache key), hold(value), native: see Cells. read(held value): a copy for the reader; None if it needs none.
     """
 
     cdef CellTable table
@@ -443,7 +443,7 @@ cdef class CellUpdates:
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
     def reduce(self, reducer, cache_key, value, timestamp, headers, message):
-        """Put reducer(old, value), or the value itself for a new key."""
+        """Put reducer(old, value), or value for a new key."""
         cdef Cell cell = self.find(cache_key)
         row = cell.value()
         if row is None:
@@ -457,7 +457,7 @@ cdef class CellUpdates:
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
     def replace(self, cache_key, value, timestamp, headers, message):
-        """Put the value, None to delete, whatever there was."""
+        """Put the value without reading the old one; None deletes the row."""
         held = self.held(value)
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
         cdef Cell cell
@@ -471,20 +471,20 @@ cdef class CellUpdates:
         return grown
 
     cdef object own(self, held):
-        """Return what read() returns."""
+        """As read()."""
         if self.native is dict and type(held) is dict:
             return (<dict>held).copy()
         return held if self.read is None else self.read(held)
 
     cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
         if self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
-            held = new  # no other object has it: the function created it or was given it
+            held = new  # nothing else refers to it
         else:
             held = self.held(new)
         return self.put_held(cell, held, newest, timestamp, headers, message)
 
     cdef object held(self, new):
-        """Return what hold() returns."""
+        """As hold()."""
         return new if new is None or self.is_held(new) else self.hold(new)
 
     cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1:
@@ -493,7 +493,7 @@ cdef class CellUpdates:
         return self.put(cell, timestamp, headers, message)
 
     cdef bint is_held(self, new) except -1:
-        """Whether hold() would return the value as it is."""
+        """Return whether hold() would return the value unchanged."""
         cdef int overflow = 0
         if self.native is None or type(new) is not self.native or self.native is dict:
             return False
@@ -509,17 +509,17 @@ cdef class CellUpdates:
 cdef class TimeWindows:
     """The windows of KStreamWindowAggregate.aggregate for a fused loop; arguments in ms.
 
-    observed: a list of the highest timestamp seen; late_ms: a window has closed that starts so much before it.
+    observed: a list with the highest timestamp seen. A window that starts at least late_ms before that has closed.
     """
 
     cdef list observed
     cdef long long size_ms
     cdef long long advance_ms
     cdef long long late_ms
-    cdef long long last_ms  # start of the last window of the timestamp that was requested before
-    cdef long long first_ms  # start of the first one
-    cdef tuple starts  # of all of them
-    cdef object newest  # observed[0], when it was looked at last
+    cdef long long last_ms  # start of the last window of the previous timestamp
+    cdef long long first_ms  # start of the first window
+    cdef tuple starts  # of all windows
+    cdef object newest  # observed[0], as last seen
     cdef long long newest_ms  # the same
 
     def __init__(self, list observed not None, long long size_ms, long long advance_ms, long long late_ms):
@@ -530,9 +530,9 @@ cdef class TimeWindows:
         self.last_ms = -advance_ms
 
     def cache_keys(self, key, timestamp):
-        """Return (key, start), the key as it is, of each window that holds the timestamp, None for one that has closed.
+        """Return (key, start) of each window that contains the timestamp, None for one that has closed.
 
-        What was observed advances.
+        Advances the observed timestamp.
         """
         cdef long long at = timestamp
         cdef Py_ssize_t i
@@ -542,7 +542,7 @@ cdef class TimeWindows:
         if at > self.newest_ms:
             self.observed[0] = self.newest = timestamp
             self.newest_ms = at
-        # Size and advance may not fit: the first window of a timestamp can change before its last one does.
+        # The size may not be a multiple of the advance: then the first window can change while the last one does not.
         cdef long long last = at - at % self.advance_ms
         cdef long long first = max(0, at - self.size_ms + self.advance_ms)
         first -= first % self.advance_ms

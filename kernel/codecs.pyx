@@ -1,4 +1,4 @@
-"""Serializers that look at what they are given, before or after they write it; topology/serdes/codecs.py has them in Python."""
+"""Serializers that check the values they get, before or after writing them; in Python: topology/serdes/codecs.py."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -36,9 +36,9 @@ cdef const char *HEX = b"0123456789abcdef"
 
 cdef enum:
     UUID_SIZE = 36  # 8-4-4-4-12
-    BLOCK = 256  # bytes that are looked through at once, by vector instructions
-    LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
-    # Of a part of a buffered value: buffer_value.py.
+    BLOCK = 256  # bytes that are searched at once, by vector instructions
+    LARGE = 16384  # bytes; rounding a larger block up to 4 KB wastes little
+    # Sizes of a missing part of a buffered value; see buffer_value.py.
     NULL_SIZE = -1
     SAME_AS_PRIOR = -2
 
@@ -84,7 +84,7 @@ def typed(kind, serialize, convert):
 
 
 def uuid_encoder(encode):
-    """See topology/serdes/codecs.py. encode: for what is not a UUID."""
+    """See topology/serdes/codecs.py. encode: for anything but a UUID."""
     def encode_uuid(value):
         if type(value) is not UUID:
             return encode(value)
@@ -124,7 +124,7 @@ def uuid_decoder(decode):
             halves[digit >> 4] = halves[digit >> 4] << 4 | <uint64_t>value
             digit += 1
         made = UUID.__new__(UUID)
-        # As UUID.__init__ does it: its own __setattr__ refuses.
+        # As UUID.__init__ does, because UUID.__setattr__ refuses.
         PyObject_GenericSetAttr(made, "int", <object>halves[0] << 64 | halves[1])
         PyObject_GenericSetAttr(made, "is_safe", UNKNOWN)
         return made
@@ -132,7 +132,7 @@ def uuid_decoder(decode):
     return decode_uuid
 
 
-cdef enum:  # of bytes that a serializer may have written
+cdef enum:  # kinds of bytes that a serializer may have written
     ASCII
     SIZED
     UUIDS
@@ -141,7 +141,7 @@ cdef enum:  # of bytes that a serializer may have written
 
 @cython.final
 cdef class Written:
-    """See Serde.is_written. size: of SIZED bytes, -1 for any; of the times behind a key in WINDOWED ones."""
+    """See Serde.is_written. size: of SIZED bytes, -1 for any; in WINDOWED bytes, that of the times after the key."""
 
     def __init__(self, int kind, Py_ssize_t size=-1, Written inside=None):
         self.kind = kind
@@ -162,7 +162,7 @@ cdef class Written:
 
 
 def windowed_encoder(encode, to_key, tuple times not None):
-    """See topology/serdes/windowed_serdes.py. encode: for what is not windowed. to_key: None where keys are bytes."""
+    """See topology/serdes/windowed_serdes.py. encode: for other keys than windowed ones. to_key: None for bytes."""
     cdef bint has_texts = to_key is str.encode
 
     def encode_windowed(windowed):
@@ -190,7 +190,7 @@ def windowed_encoder(encode, to_key, tuple times not None):
 
 
 def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, windowed):
-    """See topology/serdes/windowed_serdes.py. decode: for what is too short. size_ms: where only the start is written."""
+    """See topology/serdes/windowed_serdes.py. decode: for bytes that are too short. size_ms: the windows' size."""
     new_tuple = tuple.__new__
 
     def decode_windowed(bytes data not None):
@@ -232,7 +232,7 @@ def windowed_written(inside, times_size):
 
 @cython.final
 cdef class Rewriter:
-    """See topology/serdes/codecs.py. known: a dict whose keys are such bytes; what is there need not be read again."""
+    """See topology/serdes/codecs.py. known: a dict whose keys are rewritten bytes, which need not be read again."""
 
     def __init__(self, encode, decode, Written written):
         self.encode = encode
@@ -243,7 +243,7 @@ cdef class Rewriter:
         return self.rewrite(data)
 
     def copy(self):
-        """Return one that knows nothing."""
+        """Return a Rewriter with the same functions and no known bytes."""
         return Rewriter(self.encode, self.decode, self.written)
 
     cdef object rewrite(self, bytes data):
@@ -297,7 +297,7 @@ def nullable(function):
 
 
 def timestamped_decoder(decode, type row):
-    """See statestore/stores/values.py; row: the named tuple (value, timestamp) that is returned."""
+    """See statestore/stores/values.py; row: the type of the named tuple (value, timestamp) that is returned."""
     def decode_row(bytes data):
         if data is None:
             return None
@@ -342,7 +342,7 @@ def join_parts(int64_t timestamp, int64_t offset, bytes topic not None, int32_t 
 
 
 cdef inline char *put_number(char *at, int64_t number, int size) noexcept:
-    """Write a number, big endian; return where it ends."""
+    """Write a number, big endian; return the position after it."""
     cdef int i
     for i in range(size):
         at[i] = <char>(<uint64_t>number >> 8 * (size - 1 - i))
@@ -350,7 +350,7 @@ cdef inline char *put_number(char *at, int64_t number, int size) noexcept:
 
 
 cdef inline char *put_sized(char *at, bytes part) noexcept:
-    """Write bytes behind their size; -1 for None."""
+    """Write the size of bytes, -1 for None, and the bytes."""
     if part is None:
         return put_number(at, NULL_SIZE, 4)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(part)
@@ -531,13 +531,13 @@ cdef inline uint64_t read_little(const uint8_t *at) noexcept nogil:
 
 
 cdef bytes fitted(bytes data):
-    """Return bytes in no more memory than they take: orjson leaves them in a block of 4 KB."""
+    """Return bytes in no more memory than they need; orjson leaves them in a block of 4 KB."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     return data if size > LARGE else PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size)
 
 
 cdef bint has_null(const char *data, Py_ssize_t size) noexcept nogil:
-    """Return whether "null" is in JSON, be it in a text."""
+    """Return whether JSON contains "null", even in a text."""
     cdef Py_ssize_t start = 0, end, i, last = size - 3
     cdef char found = 0
     while start < last and not found:
@@ -549,7 +549,7 @@ cdef bint has_null(const char *data, Py_ssize_t size) noexcept nogil:
 
 
 cdef bint is_finite(value) except -1:
-    """Return whether a value holds neither NaN nor an infinity; False also if it holds what is not known here."""
+    """Return whether a value contains neither NaN nor an infinity; False too if it contains an unknown type."""
     cdef PyObject *part
     cdef Py_ssize_t position = 0
     kind = type(value)

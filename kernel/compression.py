@@ -1,7 +1,7 @@
-"""The codecs of record batches: one table for what is read and what is written (Kafka: CompressionType).
+"""The codecs of record batches, in one table for reading and writing (Kafka: CompressionType).
 
-gzip is Python's own. lz4 has its own library, since brokers and Java take only frames whose blocks do not depend on
-each other; cramjam has the other two.
+gzip is Python's own, snappy and zstd are cramjam's. lz4 has its own library, because brokers and Java accept only
+frames whose blocks do not depend on each other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import cramjam
 import lz4.frame
 
-#: Bytes, or what has such a buffer.
+#: Bytes, or any object with the buffer protocol.
 Buffer = Any
 
-#: Java's frame around blocks of snappy: magic, version, oldest version that reads it; then each block after its length.
+#: Java's frame around snappy blocks: magic, version, oldest version that reads it; then each block after its length.
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _LENGTH = struct.Struct(">i")
-_BLOCK_BYTES = 32 * 1024  # Java's
-#: What snappy can make of a byte at most: a copy of 64 bytes takes three.
+_BLOCK_BYTES = 32 * 1024  # as in Java
+#: Maximum compression ratio of snappy: a copy of 64 bytes takes three bytes.
 _SNAPPY_RATIO = 22
 
 
@@ -34,7 +34,7 @@ class BrokenDataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """number: in a batch's attributes. decompress: raises one of many errors for broken data, see ``decompress``."""
+    """number: that in a batch's attributes. decompress: raises one of _ERRORS for broken data."""
 
     number: int
     compress: Callable[[Buffer], Buffer]
@@ -51,7 +51,7 @@ def _snappy_compress(data: Buffer) -> bytes:
 
 
 def _snappy_decompress(data: Buffer) -> Buffer:
-    """Decompress Java's frames, and the bare block that librdkafka and others write."""
+    """Decompress Java's frames, and the plain block that librdkafka and others write."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view)
@@ -60,21 +60,21 @@ def _snappy_decompress(data: Buffer) -> Buffer:
         (size,) = _LENGTH.unpack_from(view, at)
         at += _LENGTH.size
         if not 0 < size <= len(view) - at:
-            raise ValueError(f"a block of {size} bytes where {len(view) - at} are left")
+            raise ValueError(f"a snappy block has {size} bytes, but only {len(view) - at} bytes follow")
         blocks.append(_snappy_block(view[at : at + size]))
         at += size
     return b"".join(blocks)
 
 
 def _snappy_block(block: memoryview) -> Buffer:
-    # The length that it says is allocated before a byte is read, up to 4 GiB.
+    # cramjam allocates the length in the header, up to 4 GiB, before it reads a byte.
     size = cramjam.snappy.decompress_raw_len(block)
     if size > len(block) * _SNAPPY_RATIO:
-        raise ValueError(f"a block of {len(block)} bytes that says it has {size}")
+        raise ValueError(f"a snappy block of {len(block)} bytes cannot decompress to {size} bytes, as its header says")
     return cramjam.snappy.decompress_raw(block)
 
 
-#: By compression.type. What is written is the same bytes each time.
+#: By compression.type. Compressing the same data twice produces the same bytes.
 CODECS = {
     "none": Codec(0, bytes, bytes),
     "gzip": Codec(1, lambda data: gzip.compress(data, 6, mtime=0), gzip.decompress),
@@ -90,7 +90,7 @@ _ERRORS = (
 
 
 def decompress(number: int, data: Buffer) -> Buffer:
-    """Return the records of a batch. number: its codec. Raises BrokenDataError, KeyError for a codec that is none."""
+    """Return the records of a batch. number: its codec. Raises BrokenDataError, and KeyError for an unknown codec."""
     codec = _BY_NUMBER[number]
     try:
         return codec.decompress(data)

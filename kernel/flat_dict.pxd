@@ -1,4 +1,4 @@
-"""A dict that JSON gives back as it was, looked at without writing it."""
+"""Recognizes dicts that JSON would read back unchanged, without writing them."""
 
 from cpython.dict cimport PyDict_Next
 from cpython.long cimport PyLong_AsLongLongAndOverflow
@@ -25,7 +25,7 @@ cdef inline bint is_written(object text) noexcept:
 
 
 cdef inline bint is_plain(object value) except -1:
-    """Return whether a value cannot be changed, and JSON gives it back as it is."""
+    """Return whether a value is immutable, and JSON would read it back unchanged."""
     cdef int overflow = 0
     kind = type(value)
     if kind is int:
@@ -39,7 +39,7 @@ cdef inline bint is_plain(object value) except -1:
 
 
 cdef inline bint is_flat(object value) except -1:
-    """Return whether a value is a dict of texts to what is_plain; so a copy of it shares nothing that can be changed."""
+    """Return whether a value is a dict from texts to plain values, so that a copy shares nothing mutable with it."""
     cdef PyObject *name
     cdef PyObject *part
     cdef Py_ssize_t position = 0

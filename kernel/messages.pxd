@@ -24,7 +24,7 @@ cdef class Message:
 
 
 cdef inline object key_from(const char *data, Py_ssize_t size, Origin origin):
-    """Return a key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
+    """Return a key as a Message stores it: as text if its consumer reads text and it is ASCII, otherwise as bytes."""
     cdef Py_ssize_t index
     cdef unsigned char seen = 0
     if not origin.has_texts:

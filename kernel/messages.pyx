@@ -1,4 +1,4 @@
-"""Consumed records as the kernel takes them from brokers' answers (record_batches.pyx); a loop's way through a batch of any kind."""
+"""Consumed records that the kernel has read (record_batches.pyx), and iteration over a batch of any kind of records."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -33,7 +33,7 @@ cdef extern from *:
 
 
 cpdef str decode_text(bytes data):
-    """Return a text as Java reads it; see topology/serdes/serdes.py, which knows the error handler."""
+    """Decode UTF-8 as Java does; topology/serdes/codecs.py registers the error handler."""
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "penstock.java")
 
 
@@ -43,7 +43,7 @@ DECODE_TEXT = decode_text
 @cython.final
 @cython.no_gc
 cdef class Origin:
-    """The partition that messages come from. has_texts: their consumer reads their keys as texts."""
+    """The partition of messages. has_texts: whether their consumer reads their keys as texts."""
 
 
 cdef object serialized(key):
@@ -55,12 +55,12 @@ cdef object serialized(key):
 @cython.no_gc
 @cython.freelist(4096)
 cdef class Message:
-    """A consumed record; its methods are confluent_kafka.Message's.
+    """A consumed record, with the methods of confluent_kafka.Message.
 
-    _key: serialized, or a text that is ASCII (key_from).
+    _key: bytes, or ASCII text (key_from).
     """
 
-    @cython.nonecheck(True)  # one may have been made by hand
+    @cython.nonecheck(True)  # one may have been created without an Origin
     def topic(self):
         """Return the topic."""
         return self._origin.topic
@@ -91,7 +91,7 @@ cdef class Message:
         return self._headers
 
     def error(self):
-        """Return None: it is a record."""
+        """Return None."""
         return None
 
 
@@ -115,9 +115,9 @@ def timestamps(messages):
 cdef class Unpacked:
     """Iterates over messages as (message, key, value, timestamp, stream time, headers), key and value serialized.
 
-    read_key, read_value: what keys and values that are not None are read with, functions that are compiled themselves;
-    keys may stay bytes: a Rewriter's. stream_time: in ms, before the first message; each one advances it, unless its timestamp is
-    negative, which comes as None. message: the one that was looked at last, whose key or value may be unreadable.
+    read_key, read_value: compiled functions for keys and values that are not None. With a Rewriter as read_key, keys
+    stay bytes. stream_time: in ms, before the first message; each message advances it, unless its timestamp is
+    negative, which is returned as None. message: the last message, whose key or value may be unreadable.
     """
 
     cdef object messages
@@ -161,13 +161,13 @@ cdef class Unpacked:
             value = self.value_of(message.value())
             at = self.timestamp(message.timestamp()[1])
             headers = message.headers()
-        # The row's previous owner has unpacked it, as loops do: it is reused, as zip() does with its own.
+        # The tuple is reused if the loop has unpacked it and nothing else refers to it, as zip() does.
         if not row_fill(<PyObject *>self.row, message, key, value, at, self.stream_time, headers):
             self.row = (message, key, value, at, self.stream_time, headers)
         return self.row
 
     def without_last(self):
-        """Return the stream time without the last message, which does not count: it is dropped."""
+        """Take the last message, which is dropped, out of the stream time, and return that."""
         self.newest = self.stream_time = self.time_before
         return self.stream_time
 
@@ -177,7 +177,7 @@ cdef class Unpacked:
             self.stream_time = timestamp
         elif timestamp < 0:
             return None
-        # The timestamp of most records is that of the one before: the same number need not be made again.
+        # Most records have the timestamp of the previous one, whose int object is reused.
         return self.stream_time if timestamp == self.newest else timestamp
 
     cdef object value_of(self, value):

@@ -8,7 +8,7 @@ cdef enum:
 
 
 cdef inline int32_t partition_of(const char *key, Py_ssize_t size, int32_t partitions) noexcept nogil:
-    """Return where Java's producer puts a key: Kafka's murmur2, see topology/context/partitioners.py."""
+    """Return the partition to which Java's producer sends a key (murmur2); see topology/context/partitioners.py."""
     cdef const uint8_t *at = <const uint8_t *>key
     cdef const uint8_t *end = at + (size & ~<Py_ssize_t>3)
     cdef uint32_t found = <uint32_t>SEED ^ <uint32_t>size

@@ -1,7 +1,7 @@
-"""Grows the record batches that Produce requests carry: what is done for each record that is written.
+"""Appends records to the record batches of Produce requests.
 
-The bytes are those of Kafka's record batches (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). What happens
-with a batch once it is closed is Python's: clients/writing/sender.py.
+The format is Kafka's (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). Closed batches are sent by
+clients/writing/sender.py.
 """
 
 cimport cython
@@ -37,16 +37,16 @@ from penstock.kernel.compression import CODECS
 cdef enum:
     MAGIC = 2
     NO_LEADER_EPOCH = -1
-    # Of a number, at most.
+    # The maximum size of a number.
     VARINT_BYTES = 10
     FIRST_CAPACITY = 16384
-    NONE = -1  # the size of a key or value that is none
+    NONE = -1  # the size of a key or value that is None
 
 NO_HEADERS = b"\0"
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
-    """Write a zigzag number; return where it ends."""
+    """Write a zigzag varint; return the position after it."""
     cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
     while rest > 127:
         at[0] = <uint8_t>(rest & 127) | 128
@@ -72,7 +72,7 @@ cdef inline void put_big_endian(uint8_t *at, uint64_t number, int size) noexcept
 
 
 cdef struct record:
-    # What is to be written. Its key and value are not copied until then; the headers are encoded with their count.
+    # A record to append. It only points to key and value until then; the headers are encoded with their count.
     const char *key
     Py_ssize_t key_size
     const char *value
@@ -83,7 +83,7 @@ cdef struct record:
 
 
 cdef bytes encoded_headers(headers):
-    """Return headers as a record has them. Raises TypeError for what is none: a name must be there, a value may be None."""
+    """Return the bytes of headers. Raises TypeError for anything else; a value may be None, but not a name."""
     cdef uint8_t number[VARINT_BYTES]
     parts = [PyBytes_FromStringAndSize(<char *>number, put_varint(number, len(headers)) - number)]
     for name, value in headers:
@@ -104,8 +104,9 @@ cdef bytes encoded_headers(headers):
 cdef class ProducerBatch:
     """Records of one partition that are written together or not at all (Kafka: ProducerBatch).
 
-    created_ms: when its first record came, by who sends it. stamp: what it was sent with, so that the brokers know it when
-    it comes again; None before. is_uncertain: it may have been written without an acknowledgement.
+    created_ms: when its first record was added, set by the sender. stamp: producer id, epoch and sequence number with
+    which it was sent, by which brokers recognize a retry; None before that. is_uncertain: whether it may have been
+    written although it was not acknowledged.
     """
 
     cdef uint8_t *data
@@ -123,22 +124,22 @@ cdef class ProducerBatch:
 
     @property
     def size(self):
-        """How many bytes it has, its header too, before it is compressed."""
+        """Size in bytes before compression, including the header."""
         return RECORDS_AT + self.used
 
     @property
     def packed_size(self):
-        """How many bytes sealed() returns, when it is packed."""
+        """Size in bytes of a packed batch, as returned by sealed()."""
         return RECORDS_AT + PyBytes_GET_SIZE(self.packed)
 
     cdef Py_ssize_t size_of(self, const record *added) noexcept nogil:
-        """Return how long a record would be here, without its length in front."""
+        """Return the size of a record in this batch, without its length prefix."""
         cdef Py_ssize_t size = 1 + varint_size(added.timestamp - self.first_timestamp if self.count else 0)
         size += varint_size(self.count) + varint_size(added.key_size) + varint_size(added.value_size)
         return size + max(added.key_size, 0) + max(added.value_size, 0) + added.headers_size
 
     cdef int put(self, const record *added, Py_ssize_t size) except -1:
-        """Append a record; size: by size_of."""
+        """Append a record; size: that of size_of."""
         cdef uint8_t *at
         self.make_room(size + VARINT_BYTES)
         if self.count == 0:
@@ -176,7 +177,7 @@ cdef class ProducerBatch:
         return 0
 
     def add(self, key, value, int64_t timestamp, headers):
-        """Append a record whatever its size; of bytes, or None."""
+        """Append a record of any size. key, value: bytes or None."""
         cdef record added
         cdef bytes encoded
         fill(&added, <bytes>key, <bytes>value, timestamp)
@@ -185,7 +186,7 @@ cdef class ProducerBatch:
         self.put(&added, self.size_of(&added))
 
     def pack(self, str compression_type not None):
-        """Compress the records; nothing is added from then on."""
+        """Compress the records. No record may be added afterwards."""
         if self.packed is None:
             codec = CODECS[compression_type]
             self.codec = codec.number
@@ -194,7 +195,7 @@ cdef class ProducerBatch:
             self.data, self.capacity = NULL, 0
 
     def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint in_transaction):
-        """Return the batch's bytes: header, and the records as they were packed. sequence: of its first record."""
+        """Return the bytes of the packed batch: header and records. sequence: sequence number of its first record."""
         header = PyBytes_FromStringAndSize(NULL, RECORDS_AT)
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(header)
         put_big_endian(at, 0, LENGTH_AT)
@@ -227,9 +228,9 @@ cdef int fill(record *to, bytes key, bytes value, int64_t timestamp) except -1:
 
 @cython.final
 cdef class PartitionRecords:
-    """A partition that is written to, and its batch that grows. queue: whatever who sends it keeps here.
+    """A partition that is written to, and its growing batch. queue: for the sender's own use.
 
-    number: how many batches were begun.
+    number: number of batches begun so far.
     """
 
     cdef TopicRecords of
@@ -244,7 +245,7 @@ cdef class PartitionRecords:
         return self.of.name
 
     def close(self):
-        """Return the batch that has grown, None if there is none. The next record begins another."""
+        """Close and return the growing batch, None if there is none. The next record begins a new one."""
         batch, self.growing = self.growing, None
         if self.of.sticky == self.index:
             self.of.sticky = (self.index + 1) % self.of.count
@@ -253,9 +254,9 @@ cdef class PartitionRecords:
 
 @cython.final
 cdef class TopicRecords:
-    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480).
+    """A topic's partitions. sticky: the one that gets records without a key, until its batch is closed (KIP-480).
 
-    count: how many there are; what the others were given is still sent, should they come back.
+    count: the current number of partitions. The list may have more, whose records are still sent if they reappear.
     """
 
     cdef str name
@@ -265,11 +266,11 @@ cdef class TopicRecords:
 
 @cython.final
 cdef class RecordAccumulator(RecordTaker):
-    """Batches that grow, of all partitions (Kafka: RecordAccumulator). One thread may use it.
+    """The growing batches of all partitions (Kafka: RecordAccumulator). Only one thread may use it.
 
-    batch_bytes: a batch that has more, by the next record, is closed. record_bytes: the most that a batch with one record
-    may have, before it is compressed. on_full: called with a PartitionRecords whose batch is to be closed, by on_full.
-    now_ms: the wall clock, for records without a timestamp. seed: where records without keys begin.
+    batch_bytes: a batch is closed before a record would make it larger. record_bytes: the maximum size of a batch with
+    one record, before compression. on_full: called with a PartitionRecords, whose batch it must close. now_ms: the wall
+    clock, for records without a timestamp. seed: selects the first partition for records without keys.
     """
 
     cdef Py_ssize_t batch_bytes, record_bytes
@@ -278,7 +279,7 @@ cdef class RecordAccumulator(RecordTaker):
     cdef dict topics
     cdef str last_name
     cdef TopicRecords last_topic
-    #: PartitionRecords whose batch has begun since the reader emptied this.
+    #: PartitionRecords whose batch was begun since the sender last emptied this list.
     cdef readonly list begun
 
     def __init__(self, Py_ssize_t batch_bytes, Py_ssize_t record_bytes, on_full, now_ms, int32_t seed=0):
@@ -291,8 +292,7 @@ cdef class RecordAccumulator(RecordTaker):
         self.begun = []
 
     def know(self, str topic not None, int32_t count):
-        """Take records for so many partitions of a topic, of which there may have been more. Returns the PartitionRecords
-        that are new."""
+        """Set a topic's number of partitions, which may shrink. Returns the new PartitionRecords."""
         cdef TopicRecords known = self.topics.get(topic)
         cdef PartitionRecords partition
         if known is None:
@@ -312,7 +312,7 @@ cdef class RecordAccumulator(RecordTaker):
         return new
 
     def partition_count(self, str topic not None):
-        """Return for how many partitions of a topic records are taken, 0 for one that is not known."""
+        """Return a topic's number of partitions, 0 for an unknown topic."""
         cdef TopicRecords known = self.topics.get(topic)
         return 0 if known is None else known.count
 
@@ -327,7 +327,7 @@ cdef class RecordAccumulator(RecordTaker):
         return self.last_topic
 
     cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
-        """See RecordTaker. Not taken: a topic or partition that is not known yet, a record that is too large."""
+        """See RecordTaker. Does not take records of an unknown topic or partition, or records that are too large."""
         cdef record added
         cdef bytes encoded
         cdef bint is_sticky = False
@@ -363,7 +363,7 @@ cdef class RecordAccumulator(RecordTaker):
             if RECORDS_AT + batch.used + varint_size(size) + size <= self.batch_bytes:
                 break
             self.on_full(to)
-            if is_sticky:  # the next partition has it, and what comes after it
+            if is_sticky:  # the record and those after it go to the next partition
                 to = <PartitionRecords>to.of.partitions[to.of.sticky]
             batch = to.growing
         if batch is None:

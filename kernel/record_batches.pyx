@@ -1,7 +1,7 @@
-"""Takes brokers' answers to Fetch requests apart: partitions, record batches, records, compiled.
+"""Parses Fetch responses into partitions, record batches and records.
 
-The bytes are those of Kafka's protocol (FetchResponse.json, versions 12 to 17) and of its record batches (message format
-v2; Kafka: DefaultRecordBatch, DefaultRecord). All of them come from the network: nothing is read beyond what is there.
+The formats are those of Kafka's protocol (FetchResponse.json, versions 12 to 17) and of its record batches (message
+format v2; Kafka: DefaultRecordBatch, DefaultRecord). The bytes come from the network, so every length is checked.
 """
 
 cimport cython
@@ -30,7 +30,7 @@ from crc32c import crc32c
 from penstock.kernel.compression import BrokenDataError, decompress
 
 cdef enum:
-    # Its attributes.
+    # Bits of a batch's attributes.
     CODEC = 7
     LOG_APPEND_TIME = 8
     CONTROL = 32
@@ -38,20 +38,20 @@ cdef enum:
     ABORT = 0
     CREATED = 1
     APPENDED = 2
-    # Tags of the optional fields of a partition's answer.
+    # Tags of the optional fields of a partition's response.
     DIVERGING_EPOCH = 0
     CURRENT_LEADER = 1
-    # The first version that has a topic's id, of so many bytes, instead of its name.
+    # The first version that has a topic's id instead of its name, and the size of the id.
     TOPIC_IDS = 13
     ID_BYTES = 16
 
 
 class UnknownFormatError(Exception):
-    """Records in a form that is not read here: an old message format, or an unknown codec."""
+    """Records in a format that is not supported: an old message format, or an unknown codec."""
 
 
 class CorruptRecordsError(Exception):
-    """Bytes that are no record batches, or whose checksum is another (Kafka: CorruptRecordException)."""
+    """Bytes that are not record batches, or whose checksum does not match (Kafka: CorruptRecordException)."""
 
 
 cdef int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
@@ -75,7 +75,7 @@ cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
 
 
 cdef inline int64_t varint(const uint8_t **at, const uint8_t *end) noexcept nogil:
-    """Return a zigzag number and go behind it; if it does not end in time, INT64_MIN, which no length is."""
+    """Return a zigzag varint and advance at; INT64_MIN, which is never a valid length, if the varint does not end."""
     cdef const uint8_t *byte = at[0]
     cdef uint64_t value = 0
     cdef int shift = 0
@@ -95,22 +95,21 @@ cdef inline bint follows(int64_t size, const uint8_t *at, const uint8_t *end) no
 
 
 cdef class RecordBatches:
-    """The record batches of a partition that one answer has, read as they are asked for (Kafka: CompletedFetch).
+    """A partition's record batches in one response, which are parsed lazily (Kafka: CompletedFetch).
 
-    data: the answer; start, size: where in it the batches are, of which the last may be cut off. offset: of the first
-    record that is wanted: a batch may begin before it. aborted: (producer id, first offset) of the transactions in it
-    that were aborted, whose records are left out; None: no record is left out (read_uncommitted). checked: compare
-    checksums.
+    data: the response; start, size: the position of the batches in it, of which the last may be incomplete. offset:
+    that of the first wanted record; a batch may begin before it. aborted: (producer id, first offset) of the aborted
+    transactions, whose records are skipped; None: no record is skipped (read_uncommitted). checked: verify checksums.
 
-    next_offset: behind all batches. leader_epoch: of the last one, -1 without any. epochs: (first offset, leader epoch)
-    of each batch that has another epoch than the one before it.
-    Raises UnknownFormatError for the format of the first batch, CorruptRecordsError if there is no whole one.
+    next_offset: the offset after all batches. leader_epoch: that of the last batch, -1 if there are none. epochs:
+    (first offset, leader epoch) of each batch whose epoch differs from that of the previous batch. Raises
+    UnknownFormatError for the format of the first batch, CorruptRecordsError if no batch is complete.
     """
 
     cdef Origin origin
     cdef const uint8_t[::1] data
-    cdef object view  # of the data, for the functions that want a buffer
-    cdef Py_ssize_t at, end  # of the batches that are not begun
+    cdef object view  # of the data, for functions that need a buffer
+    cdef Py_ssize_t at, end  # of the batches that follow the open one
     cdef int64_t offset
     cdef list aborted
     cdef set aborting
@@ -118,7 +117,7 @@ cdef class RecordBatches:
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
     cdef readonly list epochs
-    # The batch that was begun.
+    # The open batch.
     cdef const uint8_t[::1] records  # owns the bytes
     cdef const uint8_t *record
     cdef const uint8_t *records_end
@@ -131,7 +130,7 @@ cdef class RecordBatches:
         self.data = data
         self.view = memoryview(data)
         if start < 0 or size < 0 or start > len(self.view) - size:
-            raise CorruptRecordsError(f"{size} bytes of records are not there")
+            raise CorruptRecordsError(f"the response is too short for {size} bytes of records")
         self.at = start
         self.offset = offset
         self.aborted = None if aborted is None else sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
@@ -144,7 +143,7 @@ cdef class RecordBatches:
         self.end = self.look_ahead(start + size)
 
     cdef Py_ssize_t look_ahead(self, Py_ssize_t end) except -1:
-        """Return where the whole batches end; next_offset and the leader epochs come from their headers."""
+        """Return the end of the complete batches; set next_offset and the leader epochs from their headers."""
         cdef Py_ssize_t at = self.at
         cdef const uint8_t *batch
         cdef int64_t size
@@ -153,7 +152,7 @@ cdef class RecordBatches:
             batch = &self.data[at]
             if batch[MAGIC_AT] != 2:
                 if at > self.at:
-                    break  # those before it are read first, the next answer begins with it
+                    break  # the batches before it are read first; the next response begins with this one
                 raise UnknownFormatError(f"records of the message format v{batch[MAGIC_AT]}")
             size = <int64_t>int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
             if end - at < RECORDS_AT or size < RECORDS_AT or size > end - at:
@@ -165,7 +164,7 @@ cdef class RecordBatches:
             self.leader_epoch = epoch
             at += size
         if at == self.at and at < end:
-            raise CorruptRecordsError(f"{end - at} bytes at offset {self.offset} that are no record batch")
+            raise CorruptRecordsError(f"the {end - at} bytes at offset {self.offset} are not a record batch")
         return at
 
     @property
@@ -174,7 +173,9 @@ cdef class RecordBatches:
         return self.left == 0 and self.at >= self.end
 
     def take(self, list run not None, Py_ssize_t limit):
-        """Append up to limit records to run, as Messages; return how many. Those before an error come without it.
+        """Append up to limit records to run, as Messages, and return their number.
+
+        An error is raised only by the call that has no records to return before it.
 
         Raises CorruptRecordsError, and UnknownFormatError for a codec.
         """
@@ -185,11 +186,11 @@ cdef class RecordBatches:
         except (CorruptRecordsError, UnknownFormatError):
             if len(run) == before:
                 raise
-            # It comes again with the next call: what could not be read is still the next.
+            # The next call raises it again, because it begins with the same record.
         return len(run) - before
 
     cdef bint begin_batch(self) except -1:
-        """Go to the records of the next batch that has any that are wanted; return False if there is none."""
+        """Open the next batch that has wanted records; return False if there is none."""
         cdef const uint8_t *batch
         cdef Py_ssize_t size
         cdef int16_t attributes
@@ -198,7 +199,7 @@ cdef class RecordBatches:
             size = int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
             attributes = int16_at(batch + ATTRIBUTES_AT)
             if self.checked and crc32c(self.view[self.at + ATTRIBUTES_AT:self.at + size]) != big_endian(batch + CRC_AT, 4):
-                raise CorruptRecordsError(f"the checksum of the record batch at offset {int64_at(batch)} is another")
+                raise CorruptRecordsError(f"the checksum of the record batch at offset {int64_at(batch)} does not match")
             if self.is_wanted(batch, attributes, size):
                 self.open_batch(batch, attributes, size)
                 self.at += size
@@ -207,7 +208,7 @@ cdef class RecordBatches:
         return False
 
     cdef bint is_wanted(self, const uint8_t *batch, int16_t attributes, Py_ssize_t size) except -1:
-        """Return whether a batch has records for the application; follow its producer's transactions."""
+        """Return whether a batch has records for the application; track which producers' transactions were aborted."""
         cdef int64_t last = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT)
         cdef int64_t producer = int64_at(batch + PRODUCER_ID_AT)
         if self.aborted is not None:
@@ -227,7 +228,7 @@ cdef class RecordBatches:
             try:
                 self.records = decompress(codec, self.view[self.at + RECORDS_AT:self.at + size])
             except KeyError:
-                raise UnknownFormatError(f"records that are compressed with codec {codec}") from None
+                raise UnknownFormatError(f"records compressed with codec {codec}") from None
             except BrokenDataError as error:
                 raise CorruptRecordsError(f"a record batch cannot be decompressed: {error}") from error
         self.record = &self.records[0] if len(self.records) else NULL
@@ -249,7 +250,7 @@ cdef class RecordBatches:
             if size < 1 or not follows(size, at, self.records_end):
                 raise self.corrupt()
             end = at + size
-            at += 1  # a record's attributes: none is in use
+            at += 1  # the record's attributes, which are unused
             message = Message.__new__(Message)
             message._origin = self.origin
             message._timestamp_type = APPENDED if self.appended else CREATED
@@ -267,7 +268,7 @@ cdef class RecordBatches:
         return 0
 
     cdef object corrupt(self):
-        return CorruptRecordsError(f"a record of the batch at offset {self.first_offset} does not end where it should")
+        return CorruptRecordsError(f"a record of the batch at offset {self.first_offset} has a wrong length")
 
     cdef object bytes_of(self, const uint8_t **at, const uint8_t *end):
         cdef int64_t size = varint(at, end)
@@ -311,16 +312,18 @@ cdef int control_type(const uint8_t *at, const uint8_t *end) noexcept:
     at += 1
     varint(&at, end)
     varint(&at, end)
-    size = varint(&at, end)  # of the key: its version and the kind
+    size = varint(&at, end)  # of the key, which has a version and the kind
     return int16_at(at + 2) if size >= 4 and follows(size, at, end) else -1
 
 
 @cython.final
 cdef class PartitionAnswer:
-    """What an answer says of one partition. topic: its id, since version 13, as bytes, before it its name.
+    """One partition in a response. topic: from version 13, its id as bytes; before that, its name.
 
-    aborted: (producer id, first offset) of transactions, None if unasked. start, size: where in the answer its record batches are. leader, leader_epoch: where it is led now, -1 if the broker
-    does not say. diverging_offset: where the log ends that has the epoch of the last record, -1 if all is well.
+    aborted: (producer id, first offset) of aborted transactions, None if they were not requested. start, size: position
+    of its record batches in the response. leader, leader_epoch: its current leader, -1 if the response does not name
+    it. diverging_offset: end offset of the epoch of the last fetched record if the log was truncated since, otherwise
+    -1.
     """
 
     cdef readonly object topic
@@ -336,10 +339,9 @@ cdef class PartitionAnswer:
 
 @cython.final
 cdef class FetchAnswer:
-    """A FetchResponse. data: its bytes behind the length, which stay in use. version: of the request.
+    """A FetchResponse. data: its bytes after the length, which must not change. version: that of the request.
 
-    session_id: by which the broker remembers the request, 0 if it does not (KIP-227).
-    Raises ValueError if the bytes are none.
+    session_id: the fetch session, 0 if there is none (KIP-227). Raises ValueError if the bytes are not a FetchResponse.
     """
 
     cdef readonly object data
@@ -353,7 +355,7 @@ cdef class FetchAnswer:
     def __init__(self, data, int version):
         cdef const uint8_t[::1] view = data
         if len(view) == 0:
-            raise ValueError("an empty answer")
+            raise ValueError("an empty response")
         self.data = data
         self.begin = self.at = &view[0]
         self.end = self.begin + len(view)
@@ -376,7 +378,7 @@ cdef class FetchAnswer:
         found.error = <int>self.number(2)
         found.high_watermark = self.number(8)
         found.last_stable_offset = self.number(8)
-        self.number(8)  # where the log starts
+        self.number(8)  # log start offset
         aborted = self.count()
         found.aborted = None if aborted < 0 else []
         for _ in range(aborted):
@@ -405,7 +407,7 @@ cdef class FetchAnswer:
 
     cdef int skip(self, int64_t size) except -1:
         if not follows(size, self.at, self.end):
-            raise ValueError("an answer that ends too early")
+            raise ValueError("a response that ends too early")
         self.at += size
         return 0
 
@@ -415,7 +417,7 @@ cdef class FetchAnswer:
         return PyBytes_FromStringAndSize(<const char *>at, size)
 
     cdef int64_t number(self, int size) except? -1:
-        """Return a signed number of so many bytes."""
+        """Return a signed number of size bytes."""
         cdef const uint8_t *at = self.at
         self.skip(size)
         cdef int unused = 64 - 8 * size
@@ -432,10 +434,10 @@ cdef class FetchAnswer:
             if self.at[-1] < 128:
                 return <int64_t>value
             shift += 7
-        raise ValueError("a number that does not end")
+        raise ValueError("a varint that does not end")
 
     cdef int64_t count(self) except? -2:
-        """Return how many entries or bytes follow, -1 for none at all (null)."""
+        """Return the number of entries or bytes that follow, -1 for null."""
         return self.unsigned() - 1
 
     cdef int skip_tags(self) except -1:
@@ -446,7 +448,7 @@ cdef class FetchAnswer:
 
 
 def origin_of(str topic not None, int32_t partition):
-    """Return what all messages of a partition share."""
+    """Return the Origin that all messages of a partition share."""
     cdef Origin origin = Origin.__new__(Origin)
     origin.topic = topic
     origin.partition = partition

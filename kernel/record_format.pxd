@@ -1,5 +1,5 @@
 cdef enum:
-    # Where in a record batch its fields are (message format v2; Kafka: DefaultRecordBatch).
+    # Offsets of the fields in a record batch (message format v2; Kafka: DefaultRecordBatch).
     LENGTH_AT = 8
     LEADER_EPOCH_AT = 12
     MAGIC_AT = 16
@@ -13,7 +13,7 @@ cdef enum:
     SEQUENCE_AT = 53
     COUNT_AT = 57
     RECORDS_AT = 61
-    # Its attributes: written in a transaction.
+    # Bit of its attributes: written in a transaction.
     TRANSACTIONAL = 16
-    # What its length does not count: offset and length.
+    # Size of the fields that its length does not count: offset and length.
     BEFORE_LENGTH = 12

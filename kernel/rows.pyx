@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""What a store has in memory: between two commits (statestore/rows/row_buffer.py in Python), and by time and key.
+"""The rows of a store in memory: those written between two commits, and the latest ones by time and key.
 
-find, newest and put_timed are what fused loops do with a row: topology/operators/fused_rows.py in Python. StoredEntries
-is between rows and the entries of a record cache: statestore/cache/ in Python.
+In Python: statestore/rows/row_buffer.py for the former; topology/operators/fused_rows.py for find, newest and
+put_timed, which fused loops call; statestore/cache/ for StoredEntries, which converts rows to entries of a record cache
+and back.
 """
 
 cimport cython
@@ -28,6 +29,7 @@ cdef class RowBuffer:
 
     def get(self, bytes key not None):
         """Return a row, None if there is none."""
+
         return self.row(key)
 
     cdef object row(self, bytes key):
@@ -44,7 +46,7 @@ cdef class RowBuffer:
         return <object>value
 
     def put(self, bytes key not None, value):
-        """Set a row, or delete it."""
+        """Set a row; None deletes it."""
         self.set(key, value)
 
     cdef int set(self, bytes key, value) except -1:
@@ -56,12 +58,12 @@ cdef class RowBuffer:
         return 0
 
     def clear(self):
-        """Forget the rows, not those that are on disk."""
+        """Drop the rows in memory; those on disk remain."""
         self.rows.clear()
         self.index = None
 
     def find(self, bytes key not None):
-        """Return the value of a row that begins with its timestamp, None if there is none; see newest."""
+        """Return the value of a row that begins with its timestamp, None if there is none, and keep its timestamp."""
         cdef object row = self.row(key)
         if row is None:
             return None
@@ -72,7 +74,7 @@ cdef class RowBuffer:
         return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, size)
 
     def newest(self, timestamp):
-        """Return the later one of the timestamp of the row that find has returned and this one."""
+        """Return the later of this timestamp and that of the row that find returned last."""
         return timestamp if <int64_t>timestamp > self.row_time else self.row_time
 
     def put_timed(self, bytes key not None, timestamp, bytes value not None):
@@ -107,12 +109,12 @@ cdef bytes timed(int64_t time, bytes value):
 
 
 cdef enum:
-    # What a key and a row that is an object cost in memory beside their bytes: bytes objects, slots of dicts, a TimedRows
+    # Memory of a key, and of a row that is an object, in addition to their bytes: bytes objects, dict slots, a TimedRows
     # and its array.
     KEY_BYTES = 200
     OBJECT_BYTES = 36
-    # A trim keeps three of four parts of the room. Rows are worth it if there was a read for one in USEFUL since the last
-    # trim.
+    # A trim keeps KEPT of PARTS of the room. It keeps no rows if there was less than one read per USEFUL rows since the
+    # last trim.
     KEPT = 3
     PARTS = 4
     USEFUL = 8
@@ -136,7 +138,7 @@ cdef inline Py_ssize_t memory_of(const timed_row *row):
 
 @cython.final
 cdef class TimedRows:
-    """The rows of one record key in the order of their times."""
+    """The rows of one record key, ordered by time."""
 
     def __dealloc__(self):
         cdef int i
@@ -145,10 +147,10 @@ cdef class TimedRows:
         free(self.rows)
 
     cdef int place(self, int64_t time, int64_t second) noexcept:
-        """Return where a row is, or would be."""
+        """Return the index at which a row is or would be inserted."""
         cdef int low = 0, high = self.count, middle
         cdef timed_row *row
-        if high:  # most rows come behind all others, or are the last one
+        if high:  # most rows are new and later than all others, or the last one
             row = self.rows + high - 1
             if row.time < time or (row.time == time and row.second < second):
                 return high
@@ -193,12 +195,13 @@ cdef class TimedRows:
 
 @cython.final
 cdef class LatestRows:
-    """The rows of a window or session store with the latest times, by record key, on disk or not.
+    """The latest rows of a window or session store, by record key, whether they are on disk or not.
 
     A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
-    bytes. In the buffer, which puts go to, a key begins with its segment of interval_ms (statestore/stores/segments.py).
-    complete_from: the rows from this time on are all here, so the disk need not be asked for them, nor for missing rows.
-    room(): how many bytes of memory the rows may take. Rows are kept only while they are read.
+    bytes. In the buffer, to which puts are also written, this key follows its segment of interval_ms
+    (statestore/stores/segments.py). complete_from: all rows from this time on are here, so reads of them need not
+    read the disk, even if a row does not exist. room(): maximum memory for the rows, in bytes. Rows are kept only while
+    they are read.
     """
 
     NOT_KNOWN = NOT_KNOWN
@@ -212,13 +215,13 @@ cdef class LatestRows:
         self.rest()
 
     def rest(self):
-        """Forget all rows, and keep none."""
+        """Drop all rows, and keep no new ones."""
         self.by_key.clear()
         self.complete_from = self.newest = NEVER
         self.count = self.size = self.read_count = 0
 
     def start(self, int64_t time):
-        """Forget all rows, and keep those that are put from now on; there are none of this time or later yet."""
+        """Drop all rows, and keep new ones from this time on. The store must not have such rows yet."""
         self.rest()
         self.complete_from = self.newest = time
         self.trim_at = self.room()
@@ -232,15 +235,15 @@ cdef class LatestRows:
 
     @property
     def resting(self):
-        """Whether no rows are kept."""
+        """Whether no new rows are kept."""
         return self.complete_from == NEVER
 
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1:
-        """Take a changelog key apart; return the size of the record key."""
+        """Split a changelog key; return the size of the record key."""
         cdef const char *data = PyBytes_AS_STRING(log_key)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(log_key) - TIME_BYTES - self.second_size
         if size < 0:
-            raise ValueError(f"a changelog key of {len(log_key)} bytes has no times")
+            raise ValueError(f"a changelog key of {len(log_key)} bytes is too short for its times")
         time[0] = read_time(data + size)
         second[0] = self.second(data + size + TIME_BYTES)
         return size
@@ -262,7 +265,7 @@ cdef class LatestRows:
         return row_key
 
     def put(self, bytes log_key not None, data):
-        """Set the row of a changelog key, or delete it, in the buffer too."""
+        """Set the row of a changelog key here and in the buffer; None deletes it."""
         self.set(log_key, data)
 
     cdef int set(self, bytes log_key, data) except -1:
@@ -350,7 +353,7 @@ cdef class LatestRows:
         return found
 
     cdef bint knows(self, int64_t time_from):
-        """Whether a read from this time on need not ask the disk; it counts as one."""
+        """Return whether a read from this time on need not ask the disk, and if so, count it."""
         if time_from < self.complete_from:
             return False
         self.read_count += 1
@@ -361,7 +364,7 @@ cdef class LatestRows:
         return None if found is NULL else <TimedRows>found
 
     cdef int trim(self) except -1:
-        """Drop the rows with the earliest times, or all if they were not read."""
+        """Drop the earliest rows, or all if they were rarely read."""
         cdef Py_ssize_t room = self.room()
         cdef Py_ssize_t target = room // PARTS * KEPT
         cdef int64_t oldest
@@ -410,13 +413,13 @@ cdef class LatestRows:
 
 @cython.final
 cdef class StoredEntries:
-    """The rows of a cached store as the entries of its cache: what CachingStore._read_entry and _write_entries do.
+    """Converts rows of a cached store to entries of its cache and back (CachingStore._read_entry, _write_entries).
 
-    A cache key is a key's bytes, or with segments a tuple of them, the time by which the row expires, and for sessions a
-    second number of second_size bytes. latest: LatestRows, None without segments. timestamped: rows begin with their
-    timestamp. from_bytes, to_bytes: between bytes and held values, None where they are the same. is_long: held values
-    are integers of 64 bits. name, log_change: for the changelog. write_plain(changes): writes tombstones, whose changelog
-    records may have more.
+    A cache key is the key's bytes; with segments, it is a tuple of them, the time by which the row expires, and for
+    sessions a second number of second_size bytes. latest: LatestRows, None without segments. timestamped: rows begin
+    with their timestamp. from_bytes, to_bytes: convert bytes to held values and back, None if they are the same.
+    is_long: held values are 64-bit integers. name, log_change: for the changelog. write_plain(changes): writes
+    tombstones, whose changelog records may need more than log_change.
     """
 
     def __init__(self, RowBuffer buffer not None, LatestRows latest, segments, int second_size, bint timestamped,
@@ -469,7 +472,7 @@ cdef class StoredEntries:
         return log_key
 
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
-        """Read the row of an integer and its timestamp; return False if it has something else."""
+        """Read a row of an integer and its timestamp; return False for any other row."""
         if not self.is_long or not self.timestamped or PyBytes_GET_SIZE(row) != 2 * TIME_BYTES:
             return False
         time[0] = read_time(PyBytes_AS_STRING(row))
@@ -477,7 +480,7 @@ cdef class StoredEntries:
         return True
 
     cdef object held(self, bytes row):
-        """Return what is held of a row."""
+        """Return the entry that a cache holds for a row."""
         cdef int64_t number, time
         if not self.timestamped:
             return row if self.from_bytes is None else self.from_bytes(row)
@@ -487,7 +490,7 @@ cdef class StoredEntries:
         return (value if self.from_bytes is None else self.from_bytes(value)), read_time(PyBytes_AS_STRING(row))
 
     cdef bytes written(self, held):
-        """Return the bytes of what is held of a value."""
+        """Return the bytes of a held value."""
         if self.is_long and type(held) is int:
             data = PyBytes_FromStringAndSize(NULL, TIME_BYTES)
             write_time(PyBytes_AS_STRING(data), held)

@@ -19,7 +19,7 @@ cdef inline bint is_ascii(key):
 
 
 cdef inline bint find_bytes(key, const char **data, Py_ssize_t *size):
-    """Return whether a key is bytes, or a text that is its own bytes as it lies there, and where they are."""
+    """Return whether a key is bytes or ASCII text, whose memory holds its bytes; set data and size to them."""
     if type(key) is bytes:
         data[0], size[0] = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
     elif is_ascii(key):

@@ -1,4 +1,4 @@
-"""From a sink's objects to the records that a producer takes: what topology/ and workers/tasks/record_sends.py do too."""
+"""From a sink's objects to a producer's records; in Python: topology/run/ and workers/tasks/record_sends.py."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -7,22 +7,22 @@ from libc.stdint cimport int32_t
 from penstock.kernel.murmur2 cimport partition_of
 
 cdef class RecordTaker:
-    """What has records after a sink: record_accumulator.pyx."""
+    """Takes the records of sinks; see RecordAccumulator."""
 
     cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
-        """Return False if the record is not one for this way, or is not taken: then it is tried in Python.
+        """Take a record. Returns False if it did not, because the record needs the path in Python.
 
-        partition: PARTITIONER_DECIDES, or the one. timestamp: in ms, None for now.
+        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms, None for now.
         """
         return False
 
 
 @cython.final
 cdef class RecordWriter:
-    """A task's send and log_change for the usual record; plain, the same in Python, has all others.
+    """A task's send or log_change for ordinary records. plain: the same in Python, for all others.
 
-    records: takes them. errors: as long as there are any, plain raises them. producer: the StreamsProducer, whose
-    transaction plain begins.
+    errors: while there are any, plain is called, which raises them. producer: the StreamsProducer, whose transaction
+    plain begins.
     """
 
     cdef RecordTaker records
@@ -41,7 +41,7 @@ cdef class RecordWriter:
         self.changelogs = {} if changelogs is None else dict(changelogs)
 
     cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
-        """Return False if the record is not usual, or not one for the RecordTaker: plain has it."""
+        """Return False if plain must be called."""
         return (
             not self.errors
             and (not self.transactional or self.producer.in_transaction)
@@ -62,9 +62,9 @@ cdef class RecordWriter:
 
 @cython.final
 cdef class RecordSink:
-    """A sink's way from objects to the producer. to_key, to_value: what serializes them, unless they are None.
+    """Sends a sink's objects to the producer. to_key, to_value: serialize keys and values that are not None.
 
-    to_key is None where keys are bytes already. Keys that are texts are not made bytes first where they are ASCII.
+    to_key is None if keys are bytes already. ASCII text keys are used without encoding them.
     """
 
     cdef RecordWriter writer
@@ -80,7 +80,7 @@ cdef class RecordSink:
         self.has_texts = to_key is str.encode
 
     def send(self, key, value, timestamp, headers, partition=None):
-        """Send a record and return None, or return why it cannot be serialized: an Exception."""
+        """Send a record and return None, or return the Exception if it cannot be serialized."""
         try:
             if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
                 key = self.to_key(key)
@@ -96,7 +96,7 @@ cdef class RecordSink:
 
 @cython.final
 cdef class WindowedSink:
-    """A sink's way for windowed keys: as RecordSink's, and the partition is that of the key before times_size bytes."""
+    """As RecordSink, for windowed keys. The partition is that of the inner key, without the last times_size bytes."""
 
     cdef RecordWriter writer
     cdef str topic
@@ -111,7 +111,7 @@ cdef class WindowedSink:
         self.times_size = times_size
 
     def send(self, windowed, value, timestamp, headers, int32_t partitions):
-        """Send a record and return None, or return why its value cannot be serialized: an Exception."""
+        """Send a record and return None, or return the Exception if its value cannot be serialized."""
         cdef bytes key = windowed if self.to_key is None else self.to_key(windowed)
         if key is None or PyBytes_GET_SIZE(key) < self.times_size:
             raise TypeError(f"a windowed key is needed, not {windowed!r}")
@@ -127,7 +127,7 @@ cdef class WindowedSink:
 
 
 def sink_for(send, str topic, to_key, to_value, Py_ssize_t times_size=0):
-    """Return the send of a RecordSink in place of a RecordWriter's, with times of a WindowedSink; None in place of others."""
+    """Return the send of a RecordSink, or with times_size of a WindowedSink; None unless send is a RecordWriter's."""
     writer = getattr(send, "__self__", None)
     if type(writer) is not RecordWriter:
         return None

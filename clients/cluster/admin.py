@@ -178,7 +178,7 @@ def result(asked: Future[T], timeout_ms: int) -> T:
     try:
         return asked.result((timeout_ms + _GRACE_MS) / 1000)
     except (CancelledError, FutureTimeoutError) as error:
-        raise UnreachableError(f"no answer within {timeout_ms} ms") from error
+        raise UnreachableError(f"no response within {timeout_ms} ms") from error
 
 
 def results(asked: Mapping[K, Future[T]], timeout_ms: int) -> dict[K, T]:

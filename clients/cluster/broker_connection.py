@@ -71,8 +71,8 @@ class BrokerConnection:
             async with asyncio.timeout(limit_ms / 1000):
                 found = await answer
         except TimeoutError:
-            self._lose(UnreachableError(f"{opened.host}: no answer within {limit_ms:.0f} ms"))
-            raise UnreachableError(f"{opened.host}: no answer within {limit_ms:.0f} ms") from None
+            self._lose(UnreachableError(f"{opened.host}: no response within {limit_ms:.0f} ms"))
+            raise UnreachableError(f"{opened.host}: no response within {limit_ms:.0f} ms") from None
         self._quiet_until = loop.time() + getattr(found, "throttle_time_ms", 0) / 1000
         return found
 
@@ -148,12 +148,12 @@ class BrokerConnection:
 
     def _settle(self, data: bytearray) -> None:
         if not self._pending:
-            raise ConnectionError("an answer that was not asked for")
+            raise ConnectionError("a response without a request")
         first = self._pending.popleft()
         try:
             number, answer = first.api.decode_response(data, first.version)
             if number != first.correlation_id:
-                raise ConnectionError(f"answer {number} to request {first.correlation_id}")
+                raise ConnectionError(f"response {number} to request {first.correlation_id}")
         except (OSError, ValueError):
             self._pending.appendleft(first)
             raise

@@ -130,7 +130,7 @@ class Cluster:
             except UnreachableError as error:
                 failure = error
             except TimeoutError:
-                failure = UnreachableError(f"{address.host}:{address.port} cannot be connected to")
+                failure = UnreachableError(f"cannot connect to {address.host}:{address.port}")
         raise failure
 
     async def ask_broker(
@@ -226,7 +226,7 @@ class Cluster:
         """Return a broker's address; raises UnreachableError."""
         address = self._brokers.get(node)
         if address is None:
-            raise UnreachableError(f"broker {node} is not known any more")
+            raise UnreachableError(f"broker {node} is no longer in the cluster's metadata")
         return address
 
     async def authenticate(self, opened: Opened) -> Opened:

@@ -80,7 +80,7 @@ class LeaderQuestions:
                 while inquiry.left and time_left(deadline, self._pause_ms):
                     await asyncio.sleep(self._pause_ms / 1000)
                     await self._ask_once(inquiry)
-        silence = UnreachableError(f"no answer within {timeout_ms} ms")
+        silence = UnreachableError(f"no response within {timeout_ms} ms")
         for partition, future in inquiry.left.items():
             self._leaders.pop(partition, None)
             future.set_exception(inquiry.errors.get(partition, silence))
@@ -129,7 +129,7 @@ class LeaderQuestions:
             unanswered: Exception = error
         else:
             answers = {answer.partition: answer for answer in question.answers(response)}
-            unanswered = UnreachableError(f"broker {node} answers without the partition")
+            unanswered = UnreachableError(f"broker {node} responded without the partition")
         for partition in epochs:
             answer = answers.get(partition)
             if answer is not None and not answer.code:

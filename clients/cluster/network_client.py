@@ -78,13 +78,13 @@ class NetworkClient(Generic[A]):
         Raises StreamsError if the brokers cannot be used any more, or one supports no version of the requests.
         """
         if self.brokers.failure is not None:
-            raise StreamsError(f"The brokers cannot be asked any more: {self.brokers.failure!r}")
+            raise StreamsError(f"The client's IO thread has failed: {self.brokers.failure!r}")
         if self.leaders.advance(partitions, now_ms):
             self.has_changed = True
         over: list[Answered[A]] = []
         for node, link in self._links.items():
             over += self._advance_link(node, link, now_ms)
-        self._note("The leaders of partitions cannot be asked for", None, self.leaders.failure)
+        self._note("The leaders of partitions cannot be looked up", None, self.leaders.failure)
         return over
 
     def _advance_link(self, node: int, link: BrokerLink[A], now_ms: int) -> Iterable[Answered[A]]:

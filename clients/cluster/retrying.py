@@ -42,7 +42,7 @@ async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, p
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
-    failure: Exception = UnreachableError(f"no answer within {timeout_ms:.0f} ms")
+    failure: Exception = UnreachableError(f"no response within {timeout_ms:.0f} ms")
     with suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
             while True:

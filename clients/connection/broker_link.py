@@ -198,7 +198,7 @@ class BrokerLink(Generic[A]):
         assert self._socket is not None
         try:
             if self._socket.receive() is not None:
-                self._lose(ConnectionError("an answer that was not asked for"), now_ms)
+                self._lose(ConnectionError("a response without a request"), now_ms)
         except OSError:
             self._let_go()
 
@@ -235,8 +235,8 @@ class BrokerLink(Generic[A]):
             self._opened = None
             self._states.transition_to(_S.CLOSED)
             raise StreamsError(
-                f"Broker {self.node} is older than Kafka {self.api.since}: it cannot be {self.api.verb} by requests "
-                f"of version {self.api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
+                f"Broker {self.node} is older than Kafka {self.api.since}: it cannot be {self.api.verb} with requests "
+                f"of version {self.api.versions[0]}, only with versions {least} to {most}. librdkafka supports it: set "
                 f"{self.api.setting}=librdkafka."
             )
 
@@ -258,11 +258,11 @@ class BrokerLink(Generic[A]):
                 if self._socket.has_received:  # part of a response; the caller may be late
                     self._pending[0] = replace(first, deadline_ms=now_ms + self.settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
-                    raise TimeoutError(f"no answer within {self.settings.request_timeout_ms} ms")
+                    raise TimeoutError(f"no response within {self.settings.request_timeout_ms} ms")
                 return None
             answer = self.api.decode(received, first.version)
             if answer.correlation_id != first.correlation_id:
-                raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
+                raise ConnectionError(f"response {answer.correlation_id} to request {first.correlation_id}")
         except (OSError, ValueError) as error:
             self._lose(error, now_ms)
             return None

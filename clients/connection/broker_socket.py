@@ -80,7 +80,7 @@ class BrokerSocket:
 
     def _begin(self, length: int) -> None:
         if not 0 < length <= self._max_bytes:
-            raise ConnectionError(f"an answer of {length} bytes, beyond receive.message.max.bytes={self._max_bytes}")
+            raise ConnectionError(f"a response of {length} bytes exceeds receive.message.max.bytes={self._max_bytes}")
         self._length.clear()
         self._answer = bytearray(length)
         self._received = 0

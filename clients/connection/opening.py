@@ -45,7 +45,7 @@ class Opened:
         if max(least, api.lowest) > min(most, highest):
             raise BrokerError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker knows versions {least} to {most} of {api.name}, this client {api.lowest} to {highest}",
+                f"the broker supports versions {least} to {most} of {api.name}, this client {api.lowest} to {highest}",
             )
         return min(most, highest)
 
@@ -159,7 +159,7 @@ class _Conversation:
         """Send a request and return the decoded response. Raises OSError, ValueError."""
         number, answer = request.api.decode_response(await self.exchange(request, version), version)
         if number != self._correlation_id:
-            raise ConnectionError(f"answer {number} to request {self._correlation_id}")
+            raise ConnectionError(f"response {number} to request {self._correlation_id}")
         return answer
 
 

@@ -40,7 +40,7 @@ def scram(name: str, username: str, password: str) -> Mechanism:
             client.set_server_first((yield client.get_client_first().encode()).decode())
             client.set_server_final((yield client.get_client_final().encode()).decode())
         except (ScramException, UnicodeDecodeError) as error:
-            raise _refused(f"{name}: the broker's answer is wrong: {error}") from error
+            raise _refused(f"{name}: the broker's response is invalid: {error}") from error
 
     return exchange
 
@@ -55,7 +55,7 @@ def oauthbearer(fetch_token: Callable[[], tuple[Any, ...]]) -> Mechanism:
         try:
             token, *rest = fetch_token()
         except Exception as error:
-            raise _refused(f"no token: {error!r}") from error
+            raise _refused(f"cannot get a token: {error!r}") from error
         extensions: Mapping[str, str] = (rest[2] if len(rest) > 2 else None) or {}
         pairs = "".join(f"{name}={value}\1" for name, value in extensions.items())
         failure = yield f"n,,\1auth=Bearer {token}\1{pairs}\1".encode()

@@ -28,10 +28,10 @@ _ADVICE: Mapping[ErrorCode, str] = {
         "is a consumer or streams group (KIP-848, KIP-1071). Stop those members or choose another application.id."
     ),
     ErrorCode.INVALID_SESSION_TIMEOUT: (
-        "session.timeout.ms lies outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms."
+        "session.timeout.ms is not between the broker's group.min.session.timeout.ms and group.max.session.timeout.ms."
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The principal needs READ on the topics it commits offsets of.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The principal needs READ on the topics whose offsets it commits.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "The broker's group.max.size is reached: run fewer threads or raise it.",
 }
@@ -148,7 +148,10 @@ class ClassicProtocol(GroupProtocol):
         self._log.info("Leading generation %d of %d members", joined.generation_id, len(members))
         assignments = await self._connection.run(self._assign, members)  # it queries the brokers itself
         if assignments.keys() != members.keys():
-            raise StreamsError(f"The assignor served {sorted(assignments)}, the members are {sorted(members)}.")
+            raise StreamsError(
+                f"The assignor returned assignments of {sorted(assignments)}, but the group's members are "
+                f"{sorted(members)}."
+            )
         return {member: requests.encode_assignment(assignment) for member, assignment in assignments.items()}
 
     async def _sync_group(self, assignments: Mapping[str, bytes]) -> Event:
@@ -234,7 +237,7 @@ class ClassicProtocol(GroupProtocol):
         self._identity = Identity(member_id=self.identity.member_id if keep else "")
         self._losses += 1
         self._machine.transition_to(MemberState.LOST)
-        self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {why}"))
+        self._emit(Lost(why if isinstance(why, str) else f"the coordinator responded with {why}"))
 
     def fail(self, error: Exception) -> None:
         """End the membership permanently and emit Fatal."""
@@ -272,7 +275,7 @@ class ClassicProtocol(GroupProtocol):
                 self._coordinator.check(code)
             self._log.info("Left the group: %s", reason)
         except (StreamsError, BrokerError, RetriableError) as error:
-            self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
+            self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
 
     async def end(self, leave: bool) -> None:
         """Leave if requested."""

@@ -82,7 +82,7 @@ class GroupCoordinator:
         try:
             return await self.connection.find_coordinator(CoordinatorKind.GROUP, self.config.group_id)
         except RetriableBrokerError as error:  # the offsets topic is being created
-            raise UnreachableError(f"no coordinator yet ({error.code.name})") from error
+            raise UnreachableError(f"no coordinator available ({error.code.name})") from error
 
     def check(self, code: int, message: str | None = None) -> None:
         """Handle a response's error code; raises BrokerError unless it is 0."""
@@ -95,7 +95,7 @@ class GroupCoordinator:
             # earlier one of this slot the current one. It may report this only after some successful responses. If
             # another process really had replaced this one, the new join fences it, and that process gets the error.
             self.log.warning(
-                "The group's coordinator, unreachable a moment ago, knows another member of group.instance.id=%s; "
+                "The group's coordinator was unreachable and now has another member id for group.instance.id=%s; "
                 "joining again.",
                 self.config.instance_id,
             )
@@ -105,7 +105,7 @@ class GroupCoordinator:
         if found.kind is Kind.MOVED or found is ErrorCode.REQUEST_TIMED_OUT:
             self._lost(found.name)
         elif self._unreachable_since is not None:
-            self.log.info("Group coordinator reached again")
+            self.log.info("Group coordinator is available again")
             self._unreachable_since = None
         raise_for_code(code, message)
 
@@ -115,7 +115,7 @@ class GroupCoordinator:
         now = self.clock.monotonic_ms()
         if self._unreachable_since is None:
             self._unreachable_since = self._warned_at = now
-            self.log.info("Group coordinator is unavailable: %s; looking for it again", reason)
+            self.log.info("Group coordinator is unavailable: %s; looking it up again", reason)
         unreachable_ms = now - self._unreachable_since
         if unreachable_ms >= self.config.unavailable_timeout_ms:
             raise BrokerUnavailableError(
@@ -125,7 +125,7 @@ class GroupCoordinator:
         if now - self._warned_at >= WARNING_INTERVAL_MS:
             self._warned_at = now
             self.log.warning(
-                "Group coordinator not reached for %.0f s: %s. Trying on until %d s",
+                "Group coordinator unreachable for %.0f s: %s. Trying again until %d s have passed",
                 unreachable_ms / 1000,
                 reason,
                 self.config.unavailable_timeout_ms // 1000,

@@ -95,7 +95,7 @@ class ProtocolMember:
         if failure is None or self._dead:
             return []
         self._dead = True
-        return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} died of {failure!r}."))]
+        return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} has failed: {failure!r}."))]
 
     @property
     def in_doubt(self) -> bool:
@@ -110,9 +110,9 @@ class ProtocolMember:
     def join(self, subscription: MemberSubscription, reason: str = "") -> None:
         """Join, or make the group rebalance."""
         if self._dead:
-            raise StreamsError(f"The membership in group {self._config.group_id} has failed for good; make a new one.")
+            raise StreamsError(f"The membership in group {self._config.group_id} has failed; create a new one.")
         if self.join_pending:
-            raise StreamsError(f"A join of group {self._config.group_id} is pending already; wait for its event.")
+            raise StreamsError(f"A join of group {self._config.group_id} is already pending; wait for its event.")
         self.join_pending = True
         self._connection.submit(self._protocol.join, subscription, reason, self._losses_seen)
 
@@ -141,8 +141,8 @@ class ProtocolMember:
         except FutureTimeoutError:
             if self._connection.failure is None:
                 raise BrokerUnavailableError(
-                    f"The committed offsets of group {self._config.group_id} are not known yet. Either its "
-                    "coordinator does not answer, or a transaction that holds such offsets is still open."
+                    f"The committed offsets of group {self._config.group_id} are not available yet. Either its "
+                    "coordinator does not respond, or a transaction with such offsets is still open."
                 ) from None
             found = self._wait(self._questions[wanted])
         except StreamsError:
@@ -159,15 +159,15 @@ class ProtocolMember:
         except FutureTimeoutError as error:
             failure = self._connection.failure
             raise StreamsError(
-                f"The IO thread of group {self._config.group_id} has not answered for {seconds:.0f} s"
-                + (f"; it died of {failure!r}." if failure else ".")
+                f"The IO thread of group {self._config.group_id} has not responded for {seconds:.0f} s"
+                + (f"; it has failed: {failure!r}." if failure else ".")
             ) from error
 
     def group_metadata(self) -> GroupMetadata:
         """Return the member's identity for a producer's transaction."""
         identity = self._protocol.identity
         if identity.generation < 0:
-            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; other members may own its tasks.")
         return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
     def close(self, leave: bool) -> None:
@@ -180,7 +180,7 @@ class ProtocolMember:
             try:
                 ended.result(2 * LEAVE_TIMEOUT_MS / 1000)
             except FutureTimeoutError:
-                self._log.warning("Leaving the group took too long; others wait for the session timeout")
+                self._log.warning("Leaving the group took too long; its other members wait for the session timeout")
         self._connection.close()
 
 

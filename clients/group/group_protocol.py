@@ -134,7 +134,7 @@ class GroupProtocol(ABC):
         Without a generation the broker would accept the commit as one from outside of the group protocol.
         """
         if self.identity.generation < 0:
-            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; other members may own its tasks.")
 
     def retriable(self, why: str, kind: type[RetriableCommitError] = RetriableCommitError) -> RetriableCommitError:
         """Return the error of a commit that may be retried."""

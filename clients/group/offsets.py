@@ -53,7 +53,7 @@ class GroupOffsets:
         found = await self.until_deadline(lambda: offset_fetch(self._config, partitions), self._fetched)
         missing = set(partitions) - found.keys()
         if missing:
-            raise StreamsError(f"The answer for group {self._config.group_id} says nothing of {sorted(missing)}.")
+            raise StreamsError(f"The coordinator's response for group {self._config.group_id} lacks {sorted(missing)}.")
         return {partition: found[partition] for partition in partitions}
 
     def _fetched(self, response: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -139,7 +139,10 @@ def offset_commit(
     for partition, committed in offsets.items():
         size = len(committed.metadata.encode())
         if size > _STRING_BYTES_MAX:
-            raise StreamsError(f"Metadata of {size} bytes cannot be committed for {partition}.")
+            raise StreamsError(
+                f"The metadata of the offset of {partition} has {size} bytes; at most {_STRING_BYTES_MAX} bytes "
+                "can be committed."
+            )
     request = OFFSET_COMMIT(
         group_id=config.group_id,
         generation_id_or_member_epoch=identity.generation,
@@ -238,7 +241,7 @@ def _opened(envelope: Structure, name: str, raw: bytes, sender: str) -> Any:
     version = min(int.from_bytes(raw[:2], signed=True), _SUBSCRIPTION_VERSION)  # later versions only add fields
     try:
         if version < 0:
-            raise ValueError(f"version {version}")
+            raise ValueError(f"unsupported version {version}")
         return envelope.decode(CompactReader(raw), version, False)
     except ValueError as error:
         raise StreamsError(

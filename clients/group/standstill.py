@@ -46,15 +46,15 @@ class Standstill:
         if self._was_suspended(now_ms):
             self._doubt(now_ms, f"This process was suspended for {now_ms - self._last_beat_ms} ms")
         elif self._since_ms is None and self._silence_ms(now_ms) > self._session_ms:
-            self._doubt(now_ms, f"The coordinator of the group has not answered for {self._silence_ms(now_ms)} ms")
+            self._doubt(now_ms, f"The coordinator of the group has not responded for {self._silence_ms(now_ms)} ms")
         self._last_beat_ms = now_ms
         return now_ms
 
     def _doubt(self, now_ms: int, reason: str) -> None:
         self._since_ms = now_ms
         self._log.warning(
-            "%s, longer than session.timeout.ms=%d: nothing is processed until the group has confirmed that it still "
-            "owns its tasks",
+            "%s, longer than session.timeout.ms=%d: nothing is processed until the coordinator confirms that this "
+            "member still owns its tasks",
             reason,
             self._session_ms,
         )
@@ -66,11 +66,11 @@ class Standstill:
             self._since_ms = None
 
     def joins(self) -> None:
-        """Record that a join begins: it is answered when all members have joined, and keeps the member until then."""
+        """Record that a join begins. The coordinator keeps the member until all have joined, and responds then."""
         self._confirmed_ms = None
 
     def join_failed(self) -> None:
-        """Record that a join got no answer: whoever finished it may have done so without this member."""
+        """Record that a join got no response: the group may have completed it without this member."""
         if self._confirmed_ms is None:
             self._confirmed_ms = self._clock.monotonic_ms()
 
@@ -85,5 +85,5 @@ class Standstill:
         return now_ms - self._last_beat_ms > self._session_ms
 
     def _silence_ms(self, now_ms: int) -> int:
-        """For how long the coordinator has not confirmed anything, although an answer was expected."""
+        """Return for how many ms an expected response of the coordinator has been missing."""
         return 0 if self._confirmed_ms is None else now_ms - self._confirmed_ms

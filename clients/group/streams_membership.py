@@ -223,10 +223,10 @@ class StreamsMembership:
         if self._outdated(heartbeat):
             return []
         if ends_membership(refusal, joining=heartbeat.joining is not None):
-            return self.lose(f"the coordinator answered {refusal}")
+            return self.lose(f"the coordinator responded with {refusal}")
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
-            self._log.info("The coordinator refused a heartbeat: %s", refusal)
+            self._log.info("The coordinator rejected a heartbeat: %s", refusal)
         if now_ms - self._refused_since_ms >= patience_ms(refusal):
             return self.fail(refusal_error(self._config, refusal))
         self._next_ms = now_ms + REFUSAL_RETRY_MS
@@ -288,10 +288,10 @@ class GroupStatuses:
         self.shutdown_application = Status.SHUTDOWN_APPLICATION in statuses
         if Status.INCORRECTLY_PARTITIONED_TOPICS in statuses:
             return StreamsError(
-                f"The topics of group {self._group_id} do not fit together: "
+                f"The topics of group {self._group_id} are incorrectly partitioned: "
                 f"{statuses[Status.INCORRECTLY_PARTITIONED_TOPICS]} Joined topics need the same number of partitions: "
                 "recreate one of them, or call repartition() on one of the streams before the join. An internal topic "
-                "of an earlier topology has to be deleted."
+                "of an earlier topology must be deleted."
             )
         timeout_ms = max(MISSING_TOPICS_HEARTBEATS * heartbeat_interval_ms, MISSING_TOPICS_GRACE_MS)
         return self._missing_source_topics(statuses, now_ms, timeout_ms)

@@ -177,8 +177,8 @@ def _read_tasks(task_ids: Iterable[Any]) -> Iterable[TaskId]:
     for found in task_ids:
         if not found.subtopology_id.isdecimal():
             raise StreamsError(
-                f"The coordinator assigned tasks of sub-topology {found.subtopology_id!r}; Penstock numbers them. Is a "
-                "program that is not Penstock a member of this group?"
+                f"The coordinator assigned tasks of sub-topology {found.subtopology_id!r}, which is not a number. Is a "
+                "program other than Penstock a member of this group?"
             )
         for partition in found.partitions:
             yield TaskId(int(found.subtopology_id), partition)

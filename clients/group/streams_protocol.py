@@ -144,7 +144,7 @@ class StreamsProtocol(GroupProtocol):
         try:
             answer = await self._exchange(heartbeat)
         except RetriableError as error:
-            self._log.debug("No answer to a heartbeat: %s", error)
+            self._log.debug("No response to a heartbeat: %s", error)
             self._missed_answer = True
             self._membership.on_no_answer(heartbeat)
             return False
@@ -181,7 +181,9 @@ class StreamsProtocol(GroupProtocol):
             raise _RefusedError(error) from error
         if self._config.instance_id is not None and not self._static and not self._warned:
             self._warned = True
-            self._log.warning("Brokers before Kafka 4.4 ignore group.instance.id in streams groups: a dynamic member")
+            self._log.warning(
+                "Brokers before Kafka 4.4 ignore group.instance.id in streams groups: joining as a dynamic member"
+            )
 
     @property
     def _static(self) -> bool:
@@ -218,7 +220,7 @@ class StreamsProtocol(GroupProtocol):
                 continue
             if self._membership.has_been_member and found.member_id != self._membership.member_id:
                 self.fail(refusal_error(self._config, refusal))
-            elif await self._leave(f"{self._membership.member_id} succeeds it", found.member_id, comes_back=True):
+            elif await self._leave(f"replaced by {self._membership.member_id}", found.member_id, comes_back=True):
                 self._membership.hurry()  # before the other one can rejoin
 
     async def _explained(self, refusal: BrokerError) -> BrokerError:
@@ -228,7 +230,7 @@ class StreamsProtocol(GroupProtocol):
         try:
             described = await self._described_group()
         except (StreamsError, BrokerError) as error:
-            self._log.info("How the topology of the group differs is not known: %s", error)
+            self._log.info("Cannot determine how the topology of the group differs: %s", error)
             return refusal
         what = "" if described.topology is None else difference(described.topology, self._topology)
         return BrokerError(refusal.code, f"{refusal.message} {what}".strip())
@@ -324,7 +326,7 @@ class StreamsProtocol(GroupProtocol):
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
             self._coordinator.check(response.error_code)
         except (StreamsError, BrokerError, RetriableError) as error:
-            self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
+            self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
             return False
         self._log.info("Member %s left the group: %s", member_id, reason)
         return True
@@ -335,7 +337,7 @@ class StreamsProtocol(GroupProtocol):
         """Handle a rejected commit with an outdated member epoch."""
         newer_on_its_way = self._exchanging and error.code is ErrorCode.STALE_MEMBER_EPOCH
         if identity == self.identity and not newer_on_its_way:
-            self._emit_all(self._membership.lose(f"a commit was refused: {error}"))
+            self._emit_all(self._membership.lose(f"a commit was rejected: {error}"))
 
     async def take_task_offsets(self, offsets: TaskOffsets) -> None:
         """Send the offsets to the coordinator with the next heartbeat that is due to include them."""

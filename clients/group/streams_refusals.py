@@ -57,10 +57,10 @@ _ADVICE: Mapping[ErrorCode, str] = {
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "The principal needs DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, since "
-        "the broker makes them in its name."
+        "The principal needs DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, "
+        "because the broker creates them on its behalf."
     ),
-    ErrorCode.UNKNOWN_SERVER_ERROR: "Do all source topics exist? Else the coordinator's log says what is wrong.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "Check that all source topics exist. If they do, see the coordinator's log.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
     ErrorCode.STREAMS_INVALID_TOPOLOGY: "Is this a broker of a later version? If not, this is an error in Penstock.",
 }

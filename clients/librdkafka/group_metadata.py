@@ -40,7 +40,7 @@ def verify_layout() -> None:
         ours = encode_group_metadata(GroupMetadata("a-group", instance_id=instance_id))
         if real != ours:
             raise StreamsError(
-                f"This version of confluent-kafka serializes group metadata as {real!r}; Penstock makes {ours!r}. "
-                "Exactly-once would not be fenced. Install a confluent-kafka version that penstock supports, or use "
+                f"This version of confluent-kafka serializes group metadata as {real!r}, but Penstock as {ours!r}. "
+                "Transactions would not be fenced. Install a confluent-kafka version that penstock supports, or use "
                 "processing.guarantee=at_least_once."
             )

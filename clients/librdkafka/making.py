@@ -61,4 +61,4 @@ def _make(client: type[Client], name: str, settings: Mapping[str, Any]) -> Clien
         return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        raise ConfigError(f"librdkafka refuses the settings of the {name}: {reason}.") from error
+        raise ConfigError(f"librdkafka rejects the settings of the {name}: {reason}.") from error

@@ -10,8 +10,8 @@ NO_TAGS = b"\0"
 NULL = b"\0"
 
 _HEADER = struct.Struct(">hhi")
-_ENDLESS = "a number that does not end"
-_TOO_SHORT = "an answer that ends too early"
+_ENDLESS = "a varint that does not end"
+_TOO_SHORT = "a response that ends too early"
 
 
 def compact_length(size: int) -> bytes:

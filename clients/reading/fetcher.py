@@ -349,7 +349,7 @@ class Fetcher(Reader):
     def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
         fetch = of.fetch
         if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
-            self._fail(fetch, BrokerError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
+            self._fail(fetch, BrokerError(found.error, f"offset {fetch.next_offset} does not exist on broker {node}"))
         elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
             if found.error in UNKNOWN_THERE:
                 fetch.doubted_at = self._leaders.answers
@@ -375,8 +375,8 @@ def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> 
     """Return the error of a log truncated below the position read (KIP-320, Kafka: LogTruncationException)."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
-        f"(an unclean election of its leader, number {fetch.last_epoch + 1} or later)",
+        f"the log was truncated to {found.diverging_offset} after records up to {fetch.next_offset} had been read "
+        f"(an unclean leader election, epoch {fetch.last_epoch + 1} or later)",
     )
 
 
@@ -385,5 +385,5 @@ def _recreated(fetch: PartitionFetch, topic_id: bytes) -> BrokerError:
     before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no longer {before}",
+        f"topic {fetch.partition.topic} was deleted and created again: its id was {before} and is {now}",
     )

@@ -139,4 +139,4 @@ class FetchBuffer:
 
 def unreadable(partition: TopicPartition, error: Exception) -> StreamsError:
     """Return the error of a partition that only librdkafka can read."""
-    return StreamsError(f"{partition} has {error}. librdkafka can read it: set penstock.fetcher=librdkafka.")
+    return StreamsError(f"{partition} has {error}. librdkafka can read them: set penstock.fetcher=librdkafka.")

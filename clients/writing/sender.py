@@ -252,7 +252,7 @@ class Sender:
         count = self.leaders.partition_counts.get(partition.topic)
         if count is None:
             return broker_error(code)
-        reason = f"topic {partition.topic} has {count} partition(s) now, and no partition {partition.partition}"
+        reason = f"topic {partition.topic} now has {count} partition(s), and no partition {partition.partition}"
         return MissingPartitionError(reason)
 
     def too_late(self) -> DeliveryTimeoutError:
@@ -302,5 +302,7 @@ def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
     origin = record_batches.origin_of(partition.topic, partition.partition)
     record_batches.RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)
     if len(found) != batch.count:
-        raise StreamsError(f"{batch.count} records for {partition} were not written, but only {len(found)} can be read")
+        raise StreamsError(
+            f"{batch.count} records for {partition} were not written, but only {len(found)} of them can be reported"
+        )
     return found

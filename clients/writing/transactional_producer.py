@@ -79,6 +79,6 @@ class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
         if self._failure is not None:
             raise TransactionError(UnusableClientError(str(self._failure)), can_abort=False) from self._failure
         if not is_done():
-            reason = f"the brokers have not done it within {seconds:.0f} s"
+            reason = f"the brokers did not complete the request within {seconds:.0f} s"
             last = self._transactions.failure
             raise TransactionError(UnreachableError(f"{reason}: {last}" if last else reason), can_abort=False)

@@ -169,7 +169,7 @@ class TransactionManager:
         """Record that the next batches need a new epoch, because they would reuse sequence numbers."""
         self._numbers_used_up = True
         if self.state is _S.IN_TRANSACTION:
-            unknown = "a batch may have been written or not"
+            unknown = "it is unknown whether a batch was written"
             self._fail(broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, unknown), fatal=False)
 
     # The transaction
@@ -255,7 +255,7 @@ class TransactionManager:
         failure = str(error) or type(error).__name__
         if failure != self.failure:
             self.log.warning(
-                "The %s coordinator cannot be asked: %s; trying again", question.kind.name.lower(), failure
+                "A request to the %s coordinator failed: %s; trying again", question.kind.name.lower(), failure
             )
         self.failure = failure
         self._ask_at = now_ms + self.retry_backoff_ms

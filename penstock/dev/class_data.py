@@ -1,7 +1,7 @@
-"""Archives of the classes that a JVM has loaded: its next starts map them instead of reading and checking them again.
+"""Archives of a JVM's loaded classes, which later JVMs map instead of loading and verifying the classes again.
 
-The JVM writes an archive at its end (class-data sharing, JEP 350). It ignores one that does not fit its version, its
-class path or the jars' times.
+A JVM writes an archive when it exits (class-data sharing, JEP 350). It ignores an archive that does not match its
+version, its class path or the jars' modification times.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".jsa"
 KEY_DIGITS = 16
 WRITE_OPTION = "-XX:ArchiveClassesAtExit="
-#: Without a warning for each of some dozen classes that cannot be archived.
+#: Suppresses a warning for each of some dozen classes that cannot be archived.
 QUIET_OPTION = "-Xlog:cds=error"
 
 
 class ClassDataArchive:
-    """The archive of one Java and one class path, in the user's cache; name: what the jars are, as ``kafka-4.4.0``."""
+    """The archive for one Java and one class path, in the user's cache. name: of the jars, e.g. ``kafka-4.4.0``."""
 
     def __init__(self, name: str, java: Path, class_path: str) -> None:
         files = [java.resolve(), *map(Path, class_path.split(os.pathsep))]
@@ -41,12 +41,12 @@ class ClassDataArchive:
 
 
 def writes_archive(command: list[str]) -> bool:
-    """Return whether a JVM with this command line writes an archive at its end."""
+    """Return whether a JVM with this command line writes an archive when it exits."""
     return any(word.startswith(WRITE_OPTION) for word in command)
 
 
 def keep_archives(directory: Path) -> None:
-    """Move what a JVM that has ended cleanly wrote to directory into the user's cache, in place of older ones."""
+    """Move the archives that a JVM has written to directory into the user's cache, where they replace older ones."""
     folder = _folder()
     for written in directory.glob(f"*{SUFFIX}"):
         part = folder / f"{written.name}.{os.getpid()}"

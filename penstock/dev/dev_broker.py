@@ -38,13 +38,12 @@ from . import kafka_distribution
 
 logger = logging.getLogger(__name__)
 
-#: The default broker of commands, and its preferred port: Kafka's default. Brokers with other names do not use that
-#: port.
+#: The default broker of commands, and its preferred port, which is Kafka's default. Other brokers do not use that port.
 DEFAULT_NAME, DEFAULT_PORT = "dev", 9092
 HOST = "127.0.0.1"  # never reachable from outside: the broker does not authenticate clients
 START_TIMEOUT_SECONDS = 60.0  # it takes about three; more on a busy machine
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
-ARCHIVE_TIMEOUT_SECONDS = 60.0  # to write the class data after it; three seconds on a quiet machine
+ARCHIVE_TIMEOUT_SECONDS = 60.0  # to write the class data after the shutdown; three seconds on a quiet machine
 POLL_SECONDS = 0.05
 ANSWER_TIMEOUT_SECONDS = 5.0
 MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
@@ -55,7 +54,7 @@ JVM_OPTIONS = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
 #: More options for the JVM, as Kafka's own scripts take them: separated by spaces, the last one wins.
 OPTIONS_VARIABLE = "KAFKA_OPTS"
 
-#: One node holds all replicas, and nothing waits for members or replicas that never arrive.
+#: One node holds all replicas, and there are no waits for members or replicas that never join.
 BROKER_CONFIG = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -82,8 +81,8 @@ BROKER_CONFIG = {
     "log.retention.ms": "-1",  # records of recorded data sets carry old timestamps and would be deleted at once
 }
 
-#: Python code that requests a SIGTERM from Linux for the end of its parent, then executes the command in its arguments.
-#: The parent may have ended before the request: then it is no longer the parent. Elsewhere the command may outlive it.
+#: Python code that has Linux send a SIGTERM when its parent ends, and then executes the command in its arguments. It
+#: exits if the parent has ended before that. On other systems the command may outlive its parent.
 DIE_WITH_PARENT = """\
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -112,9 +111,9 @@ class _PortTakenError(DevBrokerError):
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What state.json holds. created (s since the epoch) tells our process from a later one with the same pid.
+    """The content of state.json. created (s since the epoch) detects a later process with the same pid.
 
-    kafka: its version; the newest for a file without one.
+    kafka: its version; the newest if the file has none.
     """
 
     pid: int
@@ -148,7 +147,7 @@ class BrokerStatus:
 
 
 class DevBroker:
-    """One broker, known by its name; as a context manager it runs for the length of the block.
+    """One broker, identified by its name. As a context manager, it runs for the duration of the block.
 
     name: distinguishes brokers of one user. directory: the folder of its files, by default
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
@@ -199,7 +198,7 @@ class DevBroker:
 
     @property
     def kafka_version(self) -> str:
-        """Return the version of Kafka that runs, or would."""
+        """Return the version of Kafka that the broker runs or would run."""
         recorded = self._recorded()
         return self._kafka or (recorded.kafka if recorded else kafka_distribution.preferred())
 
@@ -230,7 +229,7 @@ class DevBroker:
     def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> bool:
         """Stop the broker cleanly, with SIGKILL if that takes longer than timeout seconds; False if it did not run.
 
-        The first to run with its version of Kafka has another ARCHIVE_TIMEOUT_SECONDS, for the class data.
+        The first broker with its version of Kafka gets another ARCHIVE_TIMEOUT_SECONDS to write the class data.
         """
         with self._exclusive():
             running = self._running()
@@ -281,7 +280,7 @@ class DevBroker:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Let one caller at a time start or stop this broker; the next one finds the outcome."""
+        """Allow only one caller at a time to start or stop this broker."""
         with self._folder_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             handle = (self.directory / "lock").open("w")
@@ -403,7 +402,7 @@ class DevBroker:
 
     def _end(self, running: _Process, timeout: float) -> None:
         process = running.find()
-        with suppress(psutil.NoSuchProcess):  # it ends by itself at this moment
+        with suppress(psutil.NoSuchProcess):  # it has just ended by itself
             if process is not None:
                 timeout += ARCHIVE_TIMEOUT_SECONDS if writes_archive(process.cmdline()) else 0
                 process.terminate()
@@ -466,7 +465,7 @@ def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), ANSWER_TIMEOUT_SECONDS).close()
-        # Silence: a connection that is closed while the broker starts is expected here.
+        # No log lines: connections are expected to be closed while the broker starts.
         client = AdminClient({"bootstrap.servers": address}, logger=logging.Logger("probe", logging.CRITICAL))
         metadata = client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS)
         partitions = [TopicPartition(name, p) for name, topic in metadata.topics.items() for p in topic.partitions]

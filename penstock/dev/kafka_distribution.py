@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.pipeline.java.jar_lock import LockedJar, fetch_jars, read_lock
 from penstock.topology.errors import PenstockError
 
-#: The environment variable with the version for brokers that do not name theirs: a whole run of tests may take it.
+#: The environment variable with the version for brokers that do not name theirs, e.g. for a whole test run.
 VERSION_VARIABLE = "KAFKA_VERSION"
 LOCK_FILES = sorted(Path(__file__).parent.glob("broker*.lock"))
 
@@ -95,7 +95,7 @@ def newest() -> str:
 
 
 def preferred() -> str:
-    """Return the version that new brokers take: that of $KAFKA_VERSION, else the newest."""
+    """Return the version that new brokers use: that of $KAFKA_VERSION, or else the newest."""
     return os.environ.get(VERSION_VARIABLE) or newest()
 
 

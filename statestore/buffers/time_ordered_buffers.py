@@ -25,6 +25,7 @@ from penstock.topology.records import Change, Message, ProcessorRecordContext
 
 from ..memory_store import InMemoryStore
 from ..rows.bytes_store import BytesStore, Marks, RawRow
+from ..stores.removals import Removals
 from ..stores.segmented_stores import LONG_MAX, SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
 from ..stores.state_store import LONG, StateStore, plain_rows
@@ -52,6 +53,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         if builder.grace_ms is None:
             raise StreamsError(f"The join buffer {builder.name} was declared without a grace period; set it")
         self._grace_ms = builder.grace_ms
+        self._removals = Removals(self)
         self._reload()
 
     def _reload(self) -> None:
@@ -106,9 +108,13 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
             callback(decode_key(row_key[9:-4]), decode_value(value.new), context)
             self.rows.put(row_key, None)
             if self.builder.logging:
-                self.task.log_change(self.name, row_key, None, None)
+                self._removals.add(row_key, None)
             self._totals = None
         self._min_timestamp = last + 1
+
+    @override
+    def log_removals(self) -> bool:
+        return self._removals.write()
 
     def prior_value_for_buffered(self, key: Any) -> None:
         """Return None: a stream has no prior value."""
@@ -139,6 +145,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
     @override
     def rollback(self) -> None:
         super().rollback()
+        self._removals.clear()
         self._reload()
 
     @override
@@ -177,6 +184,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self._buffered: dict[bytes, Buffered] = {}
         self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
         self._dirty: dict[bytes, Buffered | None] = {}  # changes that the next flush logs
+        self._removals = Removals(self)
         self._undo: dict[bytes, Buffered | None] = {}
         self._size = 0
 
@@ -282,12 +290,17 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
             log_change, name, pack = self.task.log_change, self.name, LONG.pack
             for key, buffered in self._dirty.items():
                 if buffered is None:
-                    log_change(name, key, None, None)
+                    self._removals.add(key, None)
                 else:
+                    self._removals.cancel(key)
                     time, prior, old, new, context, _ = buffered
                     data = serialize_value(prior, old, new, context) + pack(time)
                     log_change(name, key, data, None, HEADERS)
         self._dirty.clear()
+
+    @override
+    def log_removals(self) -> bool:
+        return self._removals.write()
 
     @override
     def commit(self, changelog_offset: int | None) -> None:
@@ -301,6 +314,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
             self._replace(key, self._buffered.get(key), buffered)
         self._undo.clear()
         self._dirty.clear()
+        self._removals.clear()
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
@@ -338,5 +352,6 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self._buffered.clear()
         self._queue.clear()
         self._dirty.clear()
+        self._removals.clear()
         self._undo.clear()
         self._size = 0

@@ -9,6 +9,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from typing_extensions import override
+
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+
+from ..rows.bytes_store import BytesStore
+from .removals import Removals
 from .state_store import StateStore
 from .store_iterator import StoreIterator
 
@@ -19,6 +26,10 @@ VARIABLE_SIZE = 1
 
 class ListValueStore(StateStore):
     """A store whose ``put`` adds to the list of a key."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        super().__init__(builder, task, rows)
+        self._removals = Removals(self)
 
     def put(self, key: Any, value: Any) -> None:
         """Add a value to the list of a key; None deletes the list."""
@@ -33,8 +44,22 @@ class ListValueStore(StateStore):
 
     def _set(self, row_key: bytes, data: bytes | None) -> None:
         self.rows.put(row_key, data)
-        if self.builder.logging:
+        if not self.builder.logging:
+            return
+        if data is None:
+            self._removals.add(row_key, self.task.timestamp)
+        else:
+            self._removals.cancel(row_key)
             self.task.log_change(self.name, row_key, data, self.task.timestamp)
+
+    @override
+    def log_removals(self) -> bool:
+        return self._removals.write()
+
+    @override
+    def rollback(self) -> None:
+        super().rollback()
+        self._removals.clear()
 
     def get(self, key: Any) -> list[Any]:
         """Return the list of a key, empty if there is none."""

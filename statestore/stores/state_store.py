@@ -73,6 +73,10 @@ class StateStore:
     def flush(self) -> None:
         """Send the cache's changes downstream, to the changelog and into the write buffer."""
 
+    def log_removals(self) -> bool:
+        """Write the tombstones that are held until other records are acknowledged; see Removals. False: none are."""
+        return False
+
     def commit(self, changelog_offset: int | None) -> None:
         """Write the buffered updates and this offset (the next to read) atomically; see BytesStore."""
         self.rows.commit(changelog_offset, self.marks())

@@ -190,13 +190,14 @@ class Host:
         return [str(path.relative_to(self.directory)) for path in gone]
 
     def corrupt_state(self, rng: random.Random) -> list[str]:
-        """Damage a file or two in the directories of some tasks; returns which and how."""
-        done = []
-        for task in self.task_directories():
-            files = sorted(path for path in task.rglob("*") if path.is_file() and path.stat().st_size)
-            for path in rng.sample(files, min(len(files), rng.randint(0, 2))):
-                done.append(f"{path.relative_to(self.state)} {_damage(path, rng)}")
-        return done
+        """Damage a file or two in the directories of some tasks, one at least; returns which and how."""
+        tasks = [
+            sorted(path for path in task.rglob("*") if path.is_file() and path.stat().st_size)
+            for task in self.task_directories()
+        ]
+        chosen = [path for files in tasks for path in rng.sample(files, min(len(files), rng.randint(0, 2)))]
+        chosen = chosen or [rng.choice(files) for files in tasks if files][:1]
+        return [f"{path.relative_to(self.state)} {_damage(path, rng)}" for path in chosen]
 
 
 def _damage(path: Path, rng: random.Random) -> str:

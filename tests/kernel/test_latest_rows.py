@@ -132,9 +132,9 @@ def test_rows_that_nobody_fetches_are_not_kept() -> None:
 def test_a_key_that_is_too_short_is_refused() -> None:
     rows = latest_rows(8, lambda: 10_000)
     rows.start(0)
-    with pytest.raises(ValueError, match="a changelog key of 15 bytes has no times"):
+    with pytest.raises(ValueError, match="a changelog key of 15 bytes is too short"):
         rows.put(bytes(15), b"")
-    with pytest.raises(ValueError, match="a changelog key of 3 bytes has no times"):
+    with pytest.raises(ValueError, match="a changelog key of 3 bytes is too short"):
         rows.get(b"abc")
 
 

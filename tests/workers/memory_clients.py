@@ -58,7 +58,7 @@ class MemoryMember:
 
     def join(self, subscription: MemberSubscription, reason: str = "") -> None:
         if self._pending:
-            raise StreamsError("A join is pending already")
+            raise StreamsError("A join is already pending")
         self._pending = True
         group = self.cluster.group
         answers = group.members.get(self.name) is self and self.joined is None

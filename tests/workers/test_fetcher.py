@@ -198,10 +198,18 @@ def test_an_error_of_the_whole_answer_is_tried_again(stage: FetchStage) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "text"),
     [
-        ({"error": ErrorCode.OFFSET_OUT_OF_RANGE}, ErrorCode.OFFSET_OUT_OF_RANGE, "offset 3 is not on broker 1"),
-        ({"diverging": (4, 2)}, ErrorCode.OFFSET_OUT_OF_RANGE, "the log was truncated to 2, records up to 3 had been"),
+        (
+            {"error": ErrorCode.OFFSET_OUT_OF_RANGE},
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            "offset 3 does not exist on broker 1",
+        ),
+        (
+            {"diverging": (4, 2)},
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            "the log was truncated to 2 after records up to 3 had been",
+        ),
         ({"error": ErrorCode.TOPIC_AUTHORIZATION_FAILED}, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""),
-        ({"records": b"no batch"}, ErrorCode.CORRUPT_MESSAGE, "8 bytes at offset 3 that are no record batch"),
+        ({"records": b"no batch"}, ErrorCode.CORRUPT_MESSAGE, "the 8 bytes at offset 3 are not a record batch"),
     ],
 )
 def test_what_cannot_be_read_is_told_once_and_not_asked_for_until_it_is_assigned_anew(

@@ -178,7 +178,7 @@ def test_a_truncation_is_noticed_that_came_behind_the_commit(stage: FetchStage) 
     assert (request.offsets, request.asked[IN_0].last_fetched_epoch) == ({IN_0: 10}, 4)
     stage.brokers.reply(request, GivenAnswer(0, diverging=(4, 2)))
     _, events = stage.fetcher.fetch(10, 0)
-    assert "the log was truncated to 2, records up to 10 had been read" in str(events[0].error)
+    assert "the log was truncated to 2 after records up to 10 had been read" in str(events[0].error)
 
 
 def test_an_offset_is_committed_with_the_epoch_of_the_record_before_it(stage: FetchStage) -> None:

@@ -145,7 +145,7 @@ def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
         return found
 
     monkeypatch.setattr(GroupOffsets, "fetch", late)
-    with pytest.raises(BrokerUnavailableError, match="are not known yet"):
+    with pytest.raises(BrokerUnavailableError, match="are not available yet"):
         member.committed([first])
     member.commit({first: OffsetAndMetadata(9)})
     told.set()
@@ -220,7 +220,7 @@ def test_a_member_that_was_thrown_out_cannot_commit_and_hears_of_it(members: Mem
     with pytest.raises(TaskMigratedError):
         member.commit({first: OffsetAndMetadata(3)})
     lost = wait_for(member, Lost)
-    assert lost == Lost("the coordinator answered UNKNOWN_MEMBER_ID")
+    assert lost == Lost("the coordinator responded with UNKNOWN_MEMBER_ID")
     assert member.committed([first]) == {first: None}
 
 

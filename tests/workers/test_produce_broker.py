@@ -241,7 +241,9 @@ def test_a_broker_that_is_too_old_is_named_with_what_can_write_to_it(
     topic = make_topic("out", 1)
     producer = opened()
     make_send(producer)(topic, b"k", b"v", 1, None)
-    with pytest.raises(StreamsError, match=r"older than Kafka 2\.4: .* only by versions .*penstock\.sender=librdkafka"):
+    with pytest.raises(
+        StreamsError, match=r"older than Kafka 2\.4: .* only with versions .*penstock\.sender=librdkafka"
+    ):
         producer.flush()
 
 
@@ -320,7 +322,7 @@ def test_a_topic_recreated_with_fewer_partitions_has_the_work_done_again(
     waiting.eventually(lambda: topic not in admin.list_topics(timeout=10).topics, f"{topic} is gone")
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(DEADLINE_SECONDS)
     waiting.wait_for_partitions(admin, topic, 2)
-    with pytest.raises(TaskMigratedError, match=r"has 2 partition\(s\) now, and no partition"):
+    with pytest.raises(TaskMigratedError, match=r"now has 2 partition\(s\), and no partition"):
         write_all()
     producer.abort_transaction()
     write_all()

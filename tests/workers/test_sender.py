@@ -557,7 +557,7 @@ def test_a_topic_that_comes_back_with_fewer_partitions() -> None:
     ((error, record),) = stage.producer.take_lost()
     assert (type(error), record.key()) == (MissingPartitionError, b"gone")
     assert isinstance(error, MissingPartitionError)
-    assert error.message == "topic out has 2 partition(s) now, and no partition 3"
+    assert error.message == "topic out now has 2 partition(s), and no partition 3"
     with pytest.raises(ClientError, match="has 2 partition"):
         stage.send(b"b", to=partitions[3])
     stage.brokers.answer = Leaders(dict.fromkeys(partitions, Leader(1, 1)))

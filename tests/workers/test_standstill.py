@@ -80,7 +80,7 @@ def test_a_member_whose_coordinator_is_silent_for_a_session_is_in_doubt(
         standstill.beat()
     assert standstill.in_doubt
     (line,) = caplog.messages
-    assert f"The coordinator of the group has not answered for {3 * (SESSION_MS // 2)} ms" in line
+    assert f"The coordinator of the group has not responded for {3 * (SESSION_MS // 2)} ms" in line
     standstill.answered(sent_ms)  # the answer was on its way for longer than the session
     assert standstill.in_doubt
     standstill.answered(standstill.beat())

@@ -273,7 +273,7 @@ def test_a_static_member_that_lost_its_membership_gets_its_own_place_back(group:
     protocol = thread.member._streams
 
     async def lose() -> None:
-        protocol._emit_all(protocol._membership.lose("a commit was refused"))
+        protocol._emit_all(protocol._membership.lose("a commit was rejected"))
 
     thread.member._connection.submit(lose).result(10)
     group.run_until(lambda: thread.count(Lost))

@@ -163,7 +163,7 @@ def test_an_answer_with_tasks_statuses_and_hosts() -> None:
 
 
 def test_sub_topologies_that_are_not_numbers_are_an_error() -> None:
-    with pytest.raises(StreamsError, match="program that is not Penstock"):
+    with pytest.raises(StreamsError, match="program other than Penstock"):
         received(active_tasks=[task_ids("orders", 0)], standby_tasks=[], warmup_tasks=[])
 
 

@@ -330,7 +330,7 @@ def test_a_deleted_group_is_joined_again_but_a_group_of_another_kind_is_an_error
     ("error", "patience_ms", "kind", "says"),
     [
         (ErrorCode.UNRELEASED_INSTANCE_ID, 90_000, FencedInstanceIdError, "group.instance.id=slot-0"),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, 5_000, StreamsError, "Do all source topics exist?"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 5_000, StreamsError, "Check that all source topics exist"),
     ],
 )
 def test_what_may_pass_is_tried_again_for_a_while(

@@ -62,6 +62,9 @@ class TaskContext:
         """The task's directory, created if necessary."""
         raise self._refusal("state_dir")
 
+    #: Whether stores hold tombstones of what they have sent on until the commit; see Removals.
+    holds_removals = False
+
     @property
     def streams_metrics(self) -> StreamsMetrics:
         """The metrics that processors add."""

@@ -1,4 +1,4 @@
-"""Aggregations of a stream per key; of a grouped table, and what feeds their repartition topic."""
+"""Aggregations of streams and of grouped tables, and the operator that feeds a grouped table's repartition topic."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
 
 
-#: Kafka Streams before it cannot read an update with both values: it needs two records (KIP-904).
+#: First version that can read an update with both the old and the new value; older ones need two records (KIP-904).
 _COMBINED_UPDATES_SINCE = (3, 5)
 
 
 class KStreamAggregator(StoredTable):
-    """What KStreamAggregate and KStreamReduce share."""
+    """Base of KStreamAggregate and KStreamReduce."""
 
     @override
     def flushed_store(self, node: NodeContext) -> Any:
@@ -41,7 +41,7 @@ class KStreamAggregator(StoredTable):
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse over a cached store, or one whose rows a loop can write itself."""
+        """Fuse if the store is cached or if the loop can write its rows itself."""
         update = self.fused_update(code, names, self.store_name)
         if update is None:
             return False
@@ -53,7 +53,7 @@ class KStreamAggregator(StoredTable):
 
     @abstractmethod
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """Write how a record changes the row of its key."""
+        """Generate the update of the row of a record's key."""
 
 
 class KStreamAggregate(KStreamAggregator):
@@ -89,7 +89,7 @@ class KStreamAggregate(KStreamAggregator):
                 if timestamp > newest:
                     newest = timestamp
                 if wants_old:
-                    sent_old = as_read(old)  # the aggregator may change its own in place
+                    sent_old = as_read(old)  # the aggregator may change its argument in place
             update(key, aggregator(key, value, old), sent_old, newest, timestamp, headers)
 
         return aggregate
@@ -124,7 +124,7 @@ class KStreamReduce(KStreamAggregator):
             old, newest = row
             if timestamp > newest:
                 newest = timestamp
-            sent_old = as_read(old) if wants_old else None  # the reducer may change its own in place
+            sent_old = as_read(old) if wants_old else None  # the reducer may change its argument in place
             update(key, reducer(old, value), sent_old, newest, timestamp, headers)
 
         return reduce
@@ -135,10 +135,10 @@ class KStreamReduce(KStreamAggregator):
 
 
 class KTableRepartitionMap(Operator):
-    """Maps old and new value of an update: mapper(key, value) -> (group key, value).
+    """Maps the old and the new value of an update: mapper(key, value) -> (group key, value).
 
-    Forwards one update if both have the same group key, else a removal and then an addition; pairs without key or value
-    are left out.
+    Forwards one update if both have the same group key, otherwise a removal and then an addition. Pairs without a key
+    or value are skipped.
     """
 
     def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
@@ -173,7 +173,7 @@ class KTableRepartitionMap(Operator):
 def _pair_function(
     name: str, mapper: Callable[[Any, Any], tuple[Any, Any]]
 ) -> Callable[[Any, Any], tuple[Any, Any] | None]:
-    """Return a function that maps a value, to None where there is none or where the pair lacks key or value."""
+    """Return a function that maps a value to its pair, or to None if the value or a part of the pair is None."""
 
     def pair_of(key: Any, value: Any) -> tuple[Any, Any] | None:
         if value is None:
@@ -188,9 +188,9 @@ def _pair_function(
 
 
 class KTableAggregator(StoredTable):
-    """What KTableAggregate and KTableReduce share: both add and remove are (key, value, aggregate) -> aggregate."""
+    """Base of KTableAggregate and KTableReduce. add and remove are functions (key, value, aggregate) -> aggregate."""
 
-    #: What error messages call it.
+    #: Its name in error messages.
     operation: ClassVar[str]
 
     def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
@@ -237,7 +237,7 @@ class KTableAggregate(KTableAggregator):
 
 
 class KTableReduce(KTableAggregator):
-    """Reduces a grouped table: remove_reducer takes the old value out, add_reducer the new one in."""
+    """Reduces a grouped table: remove_reducer subtracts the old value, add_reducer adds the new one."""
 
     operation = "reduce"
 
@@ -246,5 +246,5 @@ class KTableReduce(KTableAggregator):
             return value if aggregate is None else add_reducer(aggregate, value)
 
         super().__init__(store_name, lambda: None, add, lambda key, value, aggregate: remove_reducer(aggregate, value))
-        self.add_reducer = add_reducer  # what is checked when it is declared
+        self.add_reducer = add_reducer  # checked by graph_nodes.check_functions
         self.remove_reducer = remove_reducer

@@ -1,7 +1,7 @@
-"""Operators whose functions wait: map_values_async, filter_async, flat_map_values_async, foreach_async.
+"""Operators with async functions: map_values_async, filter_async, flat_map_values_async, foreach_async.
 
-A call is begun when its record comes and continues beside the stream thread, as do those of the records behind it. The
-results come out in the order of the records, or by key; see waiting.py for what stands behind them.
+A call starts when its record arrives and runs outside the stream thread, concurrently with the calls of later records.
+Results are forwarded in the order of the records, or in order per key; see waiting.py for their context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .operator import NodeContext, Operator
 from .stateless import iterate
 from .waiting import Held, WaitingRecords
 
-#: Passes on what came of a record: (result, key, value, timestamp in ms, headers).
+#: Forwards the result for a record: (result, key, value, timestamp in ms, headers).
 Finish = Callable[[Any, Any, Any, int, Headers], None]
 
 
@@ -39,7 +39,7 @@ class AsyncOperator(Operator):
 
     @abstractmethod
     def finish(self, node: NodeContext) -> Finish:
-        """Return what passes a result on."""
+        """Return the function that forwards a result."""
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -78,11 +78,11 @@ class _Calls(WaitingRecords):
 
     @override
     def room(self) -> int:
-        """Return the room of all tasks of the process together."""
+        """Return how many more calls of this operator may run in the process, over all its tasks."""
         return self._limit - self._calls.in_flight(self._operator)
 
     def add(self, held: Held) -> None:
-        """Take a record in; waits for others if there are too many."""
+        """Add a record. Blocks while the maximum number of records waits."""
         while len(self._held) >= self._limit:
             self._wait()
             self.advance()
@@ -102,7 +102,7 @@ class _Calls(WaitingRecords):
         return drained
 
     def _pass_on(self, held: Held) -> None:
-        """Pass on what a call that has ended came to."""
+        """Forward the result of a call that has ended."""
         self._calls.count(self._operator, -1)
         self._taken = held.call
         held.pass_on(self._task, self._process)
@@ -116,19 +116,19 @@ class _Calls(WaitingRecords):
 
     @abstractmethod
     def _put(self, held: Held) -> None:
-        """Keep a record, and begin its call unless it has to wait for another one."""
+        """Keep a record, and start its call unless it has to wait for another one."""
 
     @abstractmethod
     def _wait(self) -> None:
-        """Wait until advance() has something to pass on."""
+        """Block until advance() has something to forward."""
 
     @abstractmethod
     def _clear(self) -> None:
-        """Forget all records."""
+        """Discard all records."""
 
 
 class CallsInOrder(_Calls):
-    """Results come out as their records came in."""
+    """Forwards results in the order of their records."""
 
     def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
         super().__init__(operator, node, finish)
@@ -159,13 +159,13 @@ class CallsInOrder(_Calls):
 
 
 class CallsByKey(_Calls):
-    """Results come out when they are there; a record waits only for those of its key. One without a key for none."""
+    """Forwards results in order per key. A record without a key waits for no other record."""
 
     in_order = False
 
     def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
         super().__init__(operator, node, finish)
-        self._held: dict[int, Held] = {}  # by id, the oldest first
+        self._held: dict[int, Held] = {}  # by id(), oldest first
         self._lanes: dict[Any, deque[Held]] = {}
 
     @override
@@ -203,7 +203,7 @@ class CallsByKey(_Calls):
 
 
 def _lane(held: Held) -> Any:
-    """Return what records that wait for each other have in common: the key; lists and dicts all wait for each other."""
+    """Return the lane in which a record's call waits for its turn: its key. All unhashable keys share one lane."""
     if held.key is None:
         return held
     try:
@@ -227,7 +227,7 @@ class KStreamMapValuesAsync(AsyncOperator):
 
 
 class KStreamFilterAsync(AsyncOperator):
-    """Forwards records for which the function returns something true."""
+    """Forwards records for which the function returns a true value."""
 
     @override
     def finish(self, node: NodeContext) -> Finish:
@@ -241,7 +241,7 @@ class KStreamFilterAsync(AsyncOperator):
 
 
 class KStreamFlatMapValuesAsync(AsyncOperator):
-    """Replaces the value by each of those that the function returns."""
+    """Replaces the value by each of the values that the function returns."""
 
     @override
     def finish(self, node: NodeContext) -> Finish:
@@ -255,7 +255,7 @@ class KStreamFlatMapValuesAsync(AsyncOperator):
 
 
 class KStreamForeachAsync(AsyncOperator):
-    """Ends the stream with the function's effect."""
+    """Calls the function for its side effect and ends the stream."""
 
     @override
     def finish(self, node: NodeContext) -> Finish:

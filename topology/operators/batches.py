@@ -1,4 +1,4 @@
-"""An operator whose function takes many records at once: map_batches."""
+"""An operator whose function takes a batch of records: map_batches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .waiting import Held, WaitingRecords
 
 @dataclass(eq=False)
 class KStreamMapBatches(Operator):
-    """Replaces the values of up to max_records records by function(values), as many in the same order.
+    """Replaces the values of up to max_records records by function(values), which keeps their number and order.
 
-    max_wait_ms: how long the first of a batch waits for others. columns: makes what the function takes of the values,
-    and values of what it returns (topology/context/arrow_batches.py); None for lists.
+    max_wait_ms: how long the first record of a batch waits for others. columns: converts the values to the function's
+    argument, and its result to values (topology/context/arrow_batches.py); None for lists.
     """
 
     reads_record_metadata = True
@@ -41,7 +41,7 @@ class KStreamMapBatches(Operator):
 
 
 class Batch(WaitingRecords):
-    """The records of one task that wait for a batch to be full."""
+    """The records of one task that wait for a full batch."""
 
     def __init__(self, operator: KStreamMapBatches, node: NodeContext) -> None:
         super().__init__(node.name)
@@ -63,7 +63,7 @@ class Batch(WaitingRecords):
         self._take = node.guarded(take)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Take a record in; the last one of a batch has it processed."""
+        """Add a record, and process the batch if it is full."""
         if not self._held:
             self._due_ms = self._task.wall_clock_ms() + self._operator.max_wait_ms
         self._held.append(self.hold(self._task, key, value, timestamp, headers))
@@ -76,7 +76,7 @@ class Batch(WaitingRecords):
 
     @override
     def room(self) -> int:
-        """A full batch is processed at once, so there is always some."""
+        """A full batch is processed at once, so there is always room."""
         return self._operator.max_records
 
     @override

@@ -1,4 +1,4 @@
-"""What count(), and reduce() in windows, aggregate with; a fused loop knows these and writes what they do."""
+"""The aggregators of count() and of windowed reduce(). A fused loop recognizes them and inlines their work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def count_initializer() -> int:
-    """Return the first count."""
+    """Return the initial count."""
     return 0
 
 
@@ -18,13 +18,13 @@ def count_aggregator(key: Any, value: Any, aggregate: int) -> int:
 
 
 def count_merger(key: Any, one: int, other: int) -> int:
-    """Return the count of two sessions that have become one."""
+    """Return the count of two merged sessions."""
     return one + other
 
 
 @dataclass(frozen=True)
 class ReducerAsAggregator:
-    """A reducer(aggregate, value) as an aggregator(key, value, aggregate); the first value is the aggregate."""
+    """Adapts a reducer(aggregate, value) to an aggregator(key, value, aggregate). The first value is the aggregate."""
 
     reducer: Callable[[Any, Any], Any]
 

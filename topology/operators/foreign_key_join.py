@@ -1,8 +1,8 @@
-"""Joins of two tables where the left row holds the key of the right one (KIP-213).
+"""Joins of two tables where the left row holds the key of the right row (KIP-213).
 
-The left side subscribes, under the foreign key, at the task of the right row. That task keeps the subscriptions,
-answers each, and answers again whenever the right row changes. The left side joins an answer if its own row is still
-the one that asked, which it knows by the hash of the value.
+The left side sends a subscription, keyed by the foreign key, to the task of the right row. That task stores the
+subscription, responds to it, and responds again whenever the right row changes. A response carries the hash of the left
+value that subscribed. The left side ignores it if its value has changed since.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .table_store import KTableValueGetterSupplier
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names
 
-_new = tuple.__new__  # makes a named tuple in half the time of a call
+_new = tuple.__new__  # creates a named tuple in half the time of calling its class
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE
 _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE
 _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
@@ -44,18 +44,18 @@ _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 _CHANGED_SINCE = "foreign-key response for a value that has changed since"
 _CURRENT_VERSION = 1
 _RESPONSE_VERSION = 0
-#: Kafka Streams before it refuses subscriptions that tell where the answer must go (KIP-775).
+#: First version that accepts subscriptions with the partition for the response (KIP-775).
 _PRIMARY_PARTITION_SINCE = (3, 4)
 
-#: Which instruction to send under which foreign key, in order.
+#: The instructions to send, in order, each with its foreign key.
 Plan = Sequence[tuple[Any, Instruction]]
 
 
 @dataclass(eq=False)
 class SubscriptionSendProcessor(Operator):
-    """Subscribes left rows under their foreign keys, and cancels the subscriptions of before.
+    """Subscribes left rows under their foreign keys, and cancels their previous subscriptions.
 
-    foreign_key_extractor(value), or (key, value) with with_key; None: the row joins nothing.
+    foreign_key_extractor(value), or (key, value) with with_key; a row for which it returns None joins nothing.
     """
 
     reads_record_metadata = True
@@ -174,7 +174,7 @@ class SubscriptionSendProcessor(Operator):
 
 
 def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) -> Callable[[Any], bytes]:
-    """Return the function left value -> hash of its bytes."""
+    """Return a function that maps a left value to the hash of its bytes."""
     resolved = resolve_serde(serde, node.task.config, False, f"the left table of {node.name}")
     to_bytes = serializer_for(resolved, node.task.internal_topic(topic))
 
@@ -185,7 +185,7 @@ def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) 
 
 
 class SubscriptionReceiveProcessor(Operator):
-    """Keeps the subscriptions of the right side, by foreign and primary key."""
+    """Stores the subscriptions to rows of the right table, by foreign and primary key."""
 
     def __init__(self, store_name: str, key_schema: CombinedKeySchema) -> None:
         self.store_name = store_name
@@ -255,7 +255,7 @@ def new_tuple(code: LoopCode, kind: type, parts: str) -> str:
 
 
 def _schema(schema: CombinedKeySchema, node: NodeContext) -> CombinedKeySchema:
-    """Return the schema with its serdes, from the configuration if need be."""
+    """Return the schema with full topic names and with the configured serdes in place of missing ones."""
     config = node.task.config
     return CombinedKeySchema(
         node.task.internal_topic(schema.foreign_key_topic),
@@ -266,7 +266,7 @@ def _schema(schema: CombinedKeySchema, node: NodeContext) -> CombinedKeySchema:
 
 
 class SubscriptionJoinProcessor(Operator):
-    """Answers a new subscription with the foreign row."""
+    """Responds to a new subscription with the row of the foreign table."""
 
     def __init__(self, foreign_value_getter_supplier: KTableValueGetterSupplier) -> None:
         self.foreign_value_getter_supplier = foreign_value_getter_supplier
@@ -360,7 +360,7 @@ class ForeignTableJoinProcessor(Operator):
 
 @dataclass(eq=False)
 class ResponseJoinProcessor(Operator):
-    """Joins an answer with the left row, unless that has changed since it asked: joiner(left value, right value)."""
+    """Joins a response with the left row, unless that changed since it subscribed: joiner(left value, right value)."""
 
     value_getter_supplier: KTableValueGetterSupplier
     value_serde: SerdeLike | None

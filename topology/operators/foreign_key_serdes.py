@@ -1,6 +1,6 @@
 """The messages of a foreign-key join and their bytes (KIP-213, KIP-775).
 
-The topics given to serdes inside are Kafka Streams' pseudo-topics; only the serdes of a schema registry look at them.
+The inner serdes get Kafka Streams' pseudo-topics as topics. Only serdes of a schema registry use them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..serdes.serdes import (
 )
 
 _LENGTH = struct.Struct(">i")
-_new = tuple.__new__  # makes a named tuple in half the time of a call
+_new = tuple.__new__  # creates a named tuple in half the time of calling its class
 _HASH_BYTES = 16
 _NO_HASH = 0x80
 
@@ -42,7 +42,7 @@ class CombinedKey(NamedTuple):
 
 
 class Instruction(IntEnum):
-    """What the left side asks of the right side (Kafka Streams: SubscriptionWrapper.Instruction)."""
+    """What a subscription requests of the right side (Kafka Streams: SubscriptionWrapper.Instruction)."""
 
     DELETE_KEY_NO_PROPAGATE = 0
     DELETE_KEY_AND_PROPAGATE = 1
@@ -50,14 +50,15 @@ class Instruction(IntEnum):
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
 
-#: By number: Instruction(number) takes as long as all the rest of a subscription.
+#: By number: Instruction(number) takes as long as reading the rest of a subscription.
 _INSTRUCTIONS = tuple(Instruction)
 
 
 class SubscriptionWrapper(NamedTuple):
-    """A subscription: from the task of the left row to that of the right one.
+    """A subscription, sent from the task of the left row to that of the right row.
 
-    hash: of the left value, None for a deleted row; primary_partition: where the answer must go, None in version 0.
+    hash: hash of the left value, None for a deleted row; primary_partition: partition for the response, None in version
+    0.
     """
 
     hash: bytes | None
@@ -74,7 +75,7 @@ class Serialized(NamedTuple):
 
 
 class SubscriptionResponseWrapper(NamedTuple):
-    """The answer. primary_partition is not sent: the sink's partitioner uses it."""
+    """The response. primary_partition is not serialized: the sink's partitioner uses it."""
 
     original_value_hash: bytes | None
     foreign_value: Any
@@ -115,7 +116,7 @@ class CombinedKeySchema:
         )
 
     def with_default(self, default: Serde[Any] | None) -> CombinedKeySchema:
-        """Return a schema in which default stands for serdes that were not given."""
+        """Return a schema that uses default in place of missing serdes."""
         return CombinedKeySchema(
             self.foreign_key_topic,
             _or_default(self.foreign_key_serde, default),
@@ -128,7 +129,7 @@ class CombinedKeySchema:
         return self.prefix_bytes(foreign_key) + (self._primary_to_bytes(primary_key) or b"")
 
     def prefix_bytes(self, foreign_key: Any) -> bytes:
-        """Return what the bytes of all combined keys with this foreign key begin with."""
+        """Return the common prefix of the bytes of all combined keys with this foreign key."""
         data = self._foreign_to_bytes(foreign_key) or b""
         return _LENGTH.pack(len(data)) + data
 
@@ -141,7 +142,7 @@ class CombinedKeySchema:
 
 
 class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
-    """Version, with 0x80 if there is no hash; instruction; hash; primary key; 4-byte partition from version 1 on."""
+    """Format: version (bit 0x80: no hash), instruction, hash, primary key, from version 1 the 4-byte partition."""
 
     default_part = "key"
 
@@ -197,7 +198,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
 
 
 class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
-    """Version, with 0x80 if there is no hash; hash; foreign value."""
+    """Format: version (bit 0x80: no hash), hash, foreign value."""
 
     def __init__(self, foreign_value_serde: SerdeLike | None) -> None:
         self.foreign_value_serde = serde = as_serde(foreign_value_serde)
@@ -250,7 +251,7 @@ def _versioned(version: int, found_hash: bytes | None) -> int:
 
 
 def _unversioned(data: bytes, head: int) -> tuple[int, bytes | None, bytes]:
-    """Return version, hash and what follows, of bytes with a head of so many bytes."""
+    """Return version, hash and the bytes after it; the hash, if any, starts at offset head."""
     version = data[0] & ~_NO_HASH
     if data[0] & _NO_HASH:
         return version, None, data[head:]
@@ -267,7 +268,7 @@ def _direct(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes, FromBytes]:
-    """Return what writes and reads a part; without a serde they raise SerializationError."""
+    """Return the functions that serialize and deserialize a part; without a serde they raise SerializationError."""
     if serde is not None:
         return serializer_for(serde, topic), deserializer_for(serde, topic)
 

@@ -1,4 +1,4 @@
-"""What aggregations write into a fused loop to update a cached row in place: see fusion.py, store_interfaces.Cells."""
+"""Generates code that updates a cached row in place in a fused loop: see fusion.py, store_interfaces.Cells."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
-    """Return a store of this kind that has cells; None if it does not cache: each update is forwarded then."""
+    """Return the store if it is of this kind and has cells; None if it does not cache and forwards each update."""
     store = node.store(name)
     return store if store.builder.kind is kind and store.cells() is not None else None
 
 
 def write_lookup(code: LoopCode, getter: KTableValueGetter, names: Names, row: str, value: str) -> None:
-    """Write how a table's row for a key, and a value of the reader's own, get into variables; None without a row."""
+    """Generate the lookup of a table's row. It assigns the row and a copy of its value, or None, to variables."""
     get = code.bind(getter.get, "get")
     if getter.cells is None:
         code.say_record()
@@ -52,9 +52,9 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, names: Names, row: s
 
 
 class FusedCell(FusedUpdate):
-    """Writes how a record updates the row of one cache key in its cell.
+    """Generates the update of the row of one cache key in its cell.
 
-    cells: the store's; names: the record's; window: the variable with the cache key of a window.
+    names: the record's variables; window: the variable that holds the cache key of a window.
     """
 
     def __init__(self, code: LoopCode, cells: Cells, names: Names, window: str = "") -> None:
@@ -96,7 +96,7 @@ class FusedCell(FusedUpdate):
         self._call(self._updates.replace, after_key=(names.value,))
 
     def _call(self, update: Callable[..., bool], *before_key: str, after_key: tuple[str, ...] = ()) -> None:
-        """Write the call of a compiled update, which does all that the lines of FusedUpdate do."""
+        """Generate the call of a compiled update, which does the work of all lines of FusedUpdate."""
         code = self._code
         message = "message" if code.keeps_messages else "None"
         arguments = ", ".join([*before_key, self._write_cache_key(), *after_key, "timestamp", "headers", message])
@@ -105,7 +105,7 @@ class FusedCell(FusedUpdate):
             code.emit(f"{code.bind(self._cells.grown, 'grown')}()")
 
     def _write_cache_key(self) -> str:
-        """Write what the cache key is made by, and return its variable."""
+        """Generate the computation of the cache key, and return its variable."""
         cells = self._cells
         return self._window or self._code.key_bytes(self._names, cells.key_serde, cells.encode_key, cells.table)
 

@@ -1,4 +1,4 @@
-"""How a fused loop updates a row of a store without a record cache: see fusion.py, store_interfaces.TimestampedRows."""
+"""Generates code that updates an uncached row in a fused loop: see fusion.py, store_interfaces.TimestampedRows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONG = struct.Struct(">q")
 
 
 class FusedRow(FusedUpdate):
-    """Writes how a record updates the row of one key in the store, and how the change continues downstream.
+    """Generates the update of the row of one key in the store, and forwards the change.
 
-    rows: the store's; store: its name; names: the record's; sends_old: whether a replaced value continues, too.
+    store: the store's name; names: the record's variables; sends_old: whether the old value is forwarded, too.
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class FusedRow(FusedUpdate):
                 self._put_value(as_it_is=False)
 
     def _put_value(self, as_it_is: bool) -> None:
-        """Write the put of a value, and what is read back of it into its variable; as_it_is: it is exact already."""
+        """Generate the put of a value, and assign what the store reads back to its variable.
+
+        as_it_is: the value has the exact type already and needs no conversion.
+        """
         code, rows, new, data = self._code, self._rows, self._new, self._data
         if rows.exact_value is not None and not as_it_is and not self._is_read:
             kind = code.bind(rows.exact_value_type, "value_type")

@@ -1,4 +1,4 @@
-"""What aggregations write into a fused loop to update the row of a key, wherever it is: see fusion.py."""
+"""Generates code that updates the row of a key in a fused loop, wherever the row is: see fusion.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FusedUpdate(ABC):
-    """Writes how a record updates the row (value, timestamp) of one key; a subclass knows where the row is."""
+    """Generates the update of the row (value, timestamp) of one key. Subclasses know where the row is."""
 
     def __init__(self, code: LoopCode) -> None:
         self._code = code
@@ -21,7 +21,7 @@ class FusedUpdate(ABC):
         self._new, self._newest = code.fresh("new"), code.fresh("newest")
 
     def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
-        """Write new = aggregator(key, value, old), where old is initializer() for a new key."""
+        """Generate new = aggregator(key, value, old), where old is initializer() for a new key."""
         code, old, new = self._code, self._old, self._new
         is_count = counts(initializer, aggregator)
         self._look_up(f"{old} = {'0' if is_count else code.bind(initializer, 'initializer') + '()'}")
@@ -32,19 +32,19 @@ class FusedUpdate(ABC):
         self._put(is_count)
 
     def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
-        """Write new = reducer(old, value), or the value itself for a new key."""
+        """Generate new = reducer(old, value), or new = value for a new key."""
         new, value = self._new, names.value
         self._look_up(f"{new} = {value}", f"{new} = {self._code.bind(reducer, 'reducer')}({self._old}, {value})")
         self._put(is_count=False)
 
     @property
     def replaces(self) -> bool:
-        """Whether replace can be written."""
+        """Whether replace is supported."""
         return True
 
     @abstractmethod
     def replace(self, names: Names) -> None:
-        """Write how the value becomes the row's, None deletes it, whatever there was; only if replaces says so."""
+        """Generate the replacement of the row's value, where None deletes the row; only if replaces is true."""
 
     def _look_up(self, for_a_new_key: str, for_a_known_key: str | None = None) -> None:
         code = self._code
@@ -59,22 +59,22 @@ class FusedUpdate(ABC):
 
     @abstractmethod
     def _find(self) -> None:
-        """Write how the row gets into its variable, None if there is none."""
+        """Generate the lookup of the row into its variable, None if there is none."""
 
     @abstractmethod
     def _unpack(self) -> None:
-        """Write how the row becomes the old value, and the later one of its and the record's timestamp."""
+        """Generate the assignment of the row's value to old, and of the later timestamp to newest."""
 
     def _keep_newest(self) -> None:
-        """Write how the later timestamp is kept, where the variable has the row's."""
+        """Generate code that keeps the later timestamp, where newest holds that of the row."""
         with self._code.block(f"if timestamp > {self._newest}:"):
             self._code.emit(f"{self._newest} = timestamp")
 
     @abstractmethod
     def _put(self, is_count: bool) -> None:
-        """Write what becomes of the new value and the newest timestamp. is_count: it is a count, never None."""
+        """Generate the put of the new value and the newest timestamp. is_count: the value is a count, never None."""
 
 
 def counts(initializer: Callable[[], Any], aggregator: Callable[..., Any]) -> bool:
-    """Return whether an aggregation is count()'s."""
+    """Return whether these are the functions of count()."""
     return aggregator is count_aggregator and initializer is count_initializer

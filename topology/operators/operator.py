@@ -1,8 +1,9 @@
 """The contract between the graph and what its nodes do.
 
-An Operator is declared once, when the topology is built, and holds no state of a run. For each task it is compiled into
-one closure that does its work and calls the next closure: a record runs depth-first through plain Python calls, with no
-look-up of children, no context object and no try block on its way. docs/architecture.md follows a record on that way.
+An Operator is declared once, when the topology is built, and keeps no runtime state. For each task it is compiled into
+a closure that processes a record and calls the next closure. A record therefore travels depth-first through plain
+Python calls, without child lookups, context objects or try blocks. docs/architecture.md follows a record along this
+path.
 """
 
 from __future__ import annotations
@@ -20,21 +21,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What an operator knows beside its stores: a function that reads it and one that sets it.
+#: Getter and setter of the state that an operator keeps outside its stores.
 Memory = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 @dataclass(slots=True, eq=False)
 class NodeContext:
-    """Where an operator is compiled: its node in one task.
+    """The node of one task for which an operator is compiled.
 
-    name: the node's name; task: the task; forward: calls all children in their order;
-    children: the child closures by child node name, for operators that choose (split, Processor API);
-    store_names: the stores that the node is connected to;
-    shared: what several operators of the task hold in common, by the object that declares it;
-    punctuated(callback, timestamp in ms): runs a user's punctuation, with the task's error handling.
-    guarded(process): process for records that were set aside, whose errors are judged before the record context is that
-    of the current record again.
+    forward: calls all children in order;
+    children: the child closures by node name, for operators that choose a child (split, Processor API);
+    store_names: the stores connected to the node;
+    shared: objects that several operators of the task share, by the object that declares them;
+    punctuated(callback, timestamp in ms): runs a user's punctuation with the task's error handling;
+    guarded(process): process for buffered records, whose errors are handled while their own record context is in place.
     """
 
     name: str
@@ -56,7 +56,7 @@ class NodeContext:
         return self.task.store(name)
 
     def share(self, declaration: Any, make: Callable[[], T]) -> T:
-        """Return the one object of this task that belongs to a declaration; make() makes it at the first call."""
+        """Return the object of this task that belongs to a declaration; make() creates it on the first call."""
         if declaration not in self.shared:
             self.shared[declaration] = make()
         found: T = self.shared[declaration]
@@ -67,35 +67,35 @@ class NodeContext:
         self.task.record_dropped(self.name, reason)
 
     def owns(self, closure: Callable[..., Any]) -> None:
-        """Name this node when an exception comes out of closure, which is not called through compile()'s result."""
+        """Attribute exceptions of closure to this node; for closures that are not called through compile()'s result."""
         self.closures.append(closure)
 
     def remembers(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
-        """Say what the operator knows beside its stores: ints, or tuples of them, such as its own stream time.
+        """Register state that the operator keeps outside its stores: ints, or tuples of ints, such as its stream time.
 
-        A stream thread keeps its tasks in memory and never asks. On Spark a task may wake up in another process for
-        each micro-batch: what get() returned at the end of one, put(value) gives back before the next.
+        A stream thread keeps its tasks in memory and never calls get. On Spark, each micro-batch of a task may run in
+        another process: put() then receives what get() returned at the end of the previous micro-batch.
         """
         self.memories.append((get, put))
 
     def waits(self, records: WaitingRecords) -> None:
-        """Say that records wait here, to be passed on later: a task looks for what is ready, and before it commits."""
+        """Register records that wait here. The task forwards those that are ready as it runs and before it commits."""
         self.waiting.append(records)
 
     def on_init(self, callback: Callable[[], None]) -> None:
-        """Call this once all nodes are compiled, in topology order (Processor.init, punctuators)."""
+        """Register a callback for when all nodes are compiled, in topology order (Processor.init, punctuators)."""
         self.init_callbacks.append(callback)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call this when the task closes, in topology order."""
+        """Register a callback for when the task closes, in topology order."""
         self.close_callbacks.append(callback)
 
 
 class Operator(ABC):
-    """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
+    """The work of one processor node. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
 
-    reads_record_metadata: whether it asks from which topic, partition and offset a record comes. stateless: whether
-    what comes out depends on the record alone, so that nothing is different if it comes again.
+    reads_record_metadata: whether it needs a record's topic, partition and offset. stateless: whether its output
+    depends on the record alone, which makes reprocessing harmless.
     """
 
     reads_record_metadata: bool = False
@@ -103,25 +103,25 @@ class Operator(ABC):
 
     @abstractmethod
     def compile(self, node: NodeContext) -> Process:
-        """Return the closure that processes one record of this node in one task.
+        """Return the closure that processes the records of this node in one task.
 
-        Stores are restored and open by now, so their bound methods may be kept.
+        Stores are already restored and open, so the closure may keep their bound methods.
         """
 
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Write what compile()'s closure does into the loop of a source; False if it is to be called instead.
+        """Generate the work of compile()'s closure in the loop of a source; False if the loop must call the closure.
 
-        names: the variables with the record's key and value; others must not be changed. See fusion.py.
+        names: the variables that hold the record's key and value; other variables must not be changed. See fusion.py.
         """
         return False
 
     def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        """Write what the closure does with a Change into the loop that sends a cache's changes on; False to be called.
+        """As fuse, for a Change in the loop that forwards a cache's changes.
 
-        names: as for fuse, with the new value; old: the variable with the old one.
+        names: as in fuse, with the new value; old: the variable that holds the old value.
         """
         return False
 
     def flushed_store(self, node: NodeContext) -> Any:
-        """Return the store whose cache sends this node's changes on when it is flushed; None if there is none."""
+        """Return the store whose cache forwards this node's changes when it is flushed; None if there is none."""
         return None

@@ -20,7 +20,7 @@ from .record_context import record_metadata
 
 
 class ProcessorOperator(Operator):
-    """Runs what supplier() makes: a Processor, or a FixedKeyProcessor with fixed_key. One for each task."""
+    """Runs one processor per task, which supplier() creates: a Processor, or with fixed_key a FixedKeyProcessor."""
 
     reads_record_metadata = True
 
@@ -43,7 +43,7 @@ class ProcessorOperator(Operator):
         process_record, new_record = processor.process, tuple.__new__
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            # What the processor writes into its stores has the timestamp and headers of the record it was given.
+            # Rows that the processor puts into its stores take the timestamp and headers of its input record.
             task.timestamp = timestamp
             task.headers = headers
             process_record(new_record(Record, (key, value, timestamp, headers)))
@@ -58,7 +58,7 @@ class ProcessorOperator(Operator):
         return process_fixed_key if self.fixed_key else process
 
 
-#: There is no record whose key forward() could be compared with.
+#: There is no current record whose key forward() could check.
 _NO_KEY = object()
 
 
@@ -174,7 +174,7 @@ class _FixedKeyContext(_Context):
 
 
 class _ForwardingDisabledContext(_Context):
-    """The context of one transformer in one task: results are returned (Kafka Streams' class)."""
+    """The context of a transformer in one task (Kafka Streams: ForwardingDisabledProcessorContext)."""
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         raise StreamsError(

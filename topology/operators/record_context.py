@@ -1,4 +1,4 @@
-"""Where the record at an operator came from, for operators that set records aside and forward them later."""
+"""Record contexts, for operators that buffer records and forward them later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _new = tuple.__new__
 
 
 def record_context(task: TaskContext, timestamp: int, headers: Headers) -> ProcessorRecordContext:
-    """Return the context of the record that an operator sees now."""
+    """Return the context of the record that an operator is processing."""
     message = task.message
     if message is None:
         return ProcessorRecordContext(timestamp, -1, -1, None, headers)
@@ -21,7 +21,7 @@ def record_context(task: TaskContext, timestamp: int, headers: Headers) -> Proce
 
 
 def _context_fields(message: Message, timestamp: int, headers: Headers) -> tuple[Any, ...]:
-    """Return the fields of a ProcessorRecordContext. The kernel has the same compiled."""
+    """Return the fields of a ProcessorRecordContext. The compiled kernel replaces this function."""
     place = message.offset(), message.partition(), message.topic()
     return (timestamp, *place, headers, message.key(), message.value())
 
@@ -31,7 +31,7 @@ if compiled is not None:
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:
-    """Return topic, partition and offset of the input record; None in a punctuation."""
+    """Return topic, partition and offset of the input record, or None in a punctuation."""
     message = task.message
     return None if message is None else RecordMetadata(message.topic(), message.partition(), message.offset())
 
@@ -39,7 +39,7 @@ def record_metadata(task: TaskContext) -> RecordMetadata | None:
 def with_record_context(
     task: TaskContext, context: ProcessorRecordContext, process: Process, key: Any, value: Any
 ) -> None:
-    """Process a record that was set aside as if its input record came now; then continue with the current one."""
+    """Process a buffered record in its own context, then restore the context of the current record."""
     timestamp, offset, partition, topic, headers, raw_key, raw_value = context
     message = None
     if topic is not None:
@@ -57,7 +57,7 @@ def process_as_input(
     timestamp: int,
     headers: Headers,
 ) -> None:
-    """Process a record as if message were the task's input record now; then continue with the current one."""
+    """Process a record with message as the task's input record, then restore the context of the current record."""
     previous = task.message, task.timestamp, task.headers
     task.message, task.timestamp, task.headers = message, timestamp, headers
     try:

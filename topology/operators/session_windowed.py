@@ -24,8 +24,8 @@ from .windowed import WindowedAggregator
 class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
     """Aggregates values per key and session; a record merges the sessions that it connects.
 
-    session_merger(key, one aggregate, other) -> aggregate. Records without key are dropped. A result carries the end
-    of its session as timestamp; sessions that were merged are deleted.
+    session_merger(key, one aggregate, other) -> aggregate. Records without a key are dropped. The timestamp of a result
+    is the end of its session. Merged sessions are deleted.
     """
 
     session_merger: Aggregator
@@ -68,7 +68,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
             close_time = stream_time - grace_ms - gap
             start = end = timestamp
             merged = find_sessions(key, timestamp - gap, timestamp + gap)
-            # The merger may change its own in place.
+            # The merger may change its arguments in place.
             replaced = [(session, copy(old)) for session, old in merged] if send_old else merged
             aggregate = initializer()
             for (_, session_start, session_end), session_aggregate in merged:
@@ -89,7 +89,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         return aggregate
 
     def _compile_update(self, node: NodeContext) -> Any:
-        """Return what replaces the merged sessions: (session, value, aggregate, merged, timestamp, headers) -> None."""
+        """Return update(session, value, aggregate, merged, timestamp, headers), which replaces merged sessions."""
         task, forward, aggregator = node.task, node.forward, self.aggregator
         store = node.store(self.store_name)
         put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
@@ -117,7 +117,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
 
     def _forwards_itself(self, node: NodeContext, store: Any) -> bool:
         forward = node.forward
-        # In the format with headers, results have those of the stored aggregate: none, the aggregation puts it without.
+        # In the format with headers, a result has the headers of the stored aggregate, which is stored without any.
         stored_headers = store.builder.headers_format
 
         def flushed(session: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -128,13 +128,13 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
 
 
 def _closing_ends(last_close_time: int, close_time: int) -> tuple[int, int] | None:
-    """Return the first and last end of the sessions that are final between two close times."""
+    """Return the first and last end of the sessions that close between two close times."""
     lower, upper = max(0, last_close_time), close_time - 1
     return None if 0 <= upper < lower else (lower, upper)
 
 
 class _SessionEmitter(CloseEmitter):
-    """Forwards sessions as they close: found by their ends, with their ends as timestamps."""
+    """Forwards sessions as they close, with their ends as timestamps."""
 
     @override
     def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:

@@ -1,9 +1,9 @@
 """Aggregations of a stream per key and sliding window (KIP-450).
 
-A record at t belongs to all windows [start, start + difference] that hold t. Windows exist only where their set of
-records differs: one that ends at each record (its left window), and one that begins just after each record that others
-follow within the difference (its right window). The order in which a record updates and creates windows is that of
-Kafka Streams, because each step is an update downstream.
+A record at t belongs to all windows [start, start + difference] that contain t. Windows exist only where their set of
+records differs. Each record has a left window, which ends at it. A record that others follow within the difference also
+has a right window, which begins 1 ms after it. A record updates and creates windows in the order of Kafka Streams,
+because each step is an update downstream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .windowed import WindowedAggregator, window_updater
 
 
 class _Input(NamedTuple):
-    """The record that is being aggregated, and the time before which windows are closed."""
+    """The record that is being aggregated, and the time before which windows have closed."""
 
     key: Any
     value: Any
@@ -49,7 +49,7 @@ class KStreamSlidingWindowAggregate(WindowedAggregator[SlidingWindows]):
 
 @dataclass(slots=True)
 class _Found:
-    """What the windows around a record that exist already say of the windows that it needs."""
+    """What the existing windows around a record imply for the windows that it needs."""
 
     starts: set[int] = field(default_factory=set)
     left_exists: bool = False
@@ -58,7 +58,7 @@ class _Found:
     left_aggregate: Any = None
     #: Row of the records after this one, for its right window.
     right_row: ValueAndTimestamp | None = None
-    #: The record before this one, whose right window it may be the first in.
+    #: Timestamp of the previous record. This record may be the first in that record's right window.
     previous_timestamp: int | None = None
 
 
@@ -82,7 +82,7 @@ class _SlidingWindowProcessor:
         node.remembers(lambda: self.stream_time, lambda value: setattr(self, "stream_time", value))
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Aggregate one record into all windows that hold it."""
+        """Aggregate one record into all windows that contain it."""
         if key is None or value is None:
             self.node.dropped("null key or value")
             return
@@ -105,7 +105,7 @@ class _SlidingWindowProcessor:
                 self.emitter.emit(close_time, headers)
 
     def process_reverse(self, record: _Input) -> None:
-        """Update the windows that hold the record, latest first, and create those that are missing."""
+        """Update the windows that contain the record, latest first, and create those that are missing."""
         found = _Found()
         timestamp = record.timestamp
         for start, row in reversed(self.rows(record, max(0, timestamp - 2 * self.difference))):
@@ -122,7 +122,7 @@ class _SlidingWindowProcessor:
                 newest = row[1]
                 self.update(record, start, row)
                 if newest >= timestamp:
-                    return  # The record's timestamp was there before: its other windows exist.
+                    return  # A record with this timestamp came before: its other windows exist.
                 found.previous_timestamp = newest
             else:
                 found.left_aggregate, found.previous_timestamp = row
@@ -130,7 +130,7 @@ class _SlidingWindowProcessor:
         self.create_windows(record, found)
 
     def create_windows(self, record: _Input, found: _Found) -> None:
-        """Create the right window of the record before, then the left and the right window of this one."""
+        """Create the right window of the previous record, then the left and the right window of this one."""
         timestamp, previous = record.timestamp, found.previous_timestamp
         if previous is not None and previous + 1 not in found.starts and previous + 1 + self.difference >= timestamp:
             self.update(record, previous + 1, None)
@@ -142,7 +142,7 @@ class _SlidingWindowProcessor:
         self.create_right_window(record, found)
 
     def process_early(self, record: _Input) -> None:
-        """Aggregate a record whose left window would begin before 0: the window [0, difference] stands in for it."""
+        """Aggregate a record whose left window would begin before 0; the window [0, difference] is used instead."""
         found = _Found()
         timestamp = record.timestamp
         combined: ValueAndTimestamp | None = None
@@ -158,7 +158,7 @@ class _SlidingWindowProcessor:
             else:
                 found.right_exists = True
         if found.right_row is None and combined is not None and combined[1] > timestamp:
-            # Nothing begins between 0 and the record, so what the combined window holds came after the record.
+            # No window begins between 0 and the record, so the combined window holds only later records.
             found.right_row = self.copy(combined)
         self.create_right_window(record, found)
         previous = found.previous_timestamp
@@ -167,7 +167,7 @@ class _SlidingWindowProcessor:
         self.update(record, 0, combined)
 
     def create_right_window(self, record: _Input, found: _Found) -> None:
-        """Create the record's right window if other records are in it and it does not exist; this one is not in it."""
+        """Create the record's right window if it is missing and has records; the record itself is not one of them."""
         row = found.right_row
         if found.right_exists or row is None or row[1] <= record.timestamp:
             return
@@ -176,14 +176,14 @@ class _SlidingWindowProcessor:
         self.put(window, row[0], None, row[1], record.timestamp, record.headers)
 
     def rows(self, record: _Input, earliest_start: int) -> list[tuple[int, ValueAndTimestamp]]:
-        """Return start and row of the key's windows, earliest first; the record's right window included."""
+        """Return start and row of the key's windows up to the record's right window, earliest first."""
         found: list[tuple[int, ValueAndTimestamp]] = self.store.fetch_range(
             record.key, earliest_start, record.timestamp + 1
         )
         return found
 
     def update(self, record: _Input, start: int, row: ValueAndTimestamp | None) -> None:
-        """Aggregate the record into one window, unless that is closed; row: what it holds, None if it is new."""
+        """Aggregate the record into one window, unless that has closed. row: the window's row, None if it is new."""
         key, value, timestamp, headers, close_time = record
         end = start + self.difference
         if end < close_time:
@@ -199,10 +199,10 @@ class _SlidingWindowProcessor:
             if old is None or timestamp > newest:
                 newest = timestamp
             if self.wants_old and old is not None:
-                sent_old = self.as_read(old)  # the aggregator may change its own in place
+                sent_old = self.as_read(old)  # the aggregator may change its argument in place
         new = self.aggregator(key, value, old)
         self.put(new_row(Windowed, (key, start, end)), new, sent_old, newest, timestamp, headers)
 
     def copy(self, row: ValueAndTimestamp) -> ValueAndTimestamp:
-        """Return a row whose value the aggregator may change while this one is needed too."""
+        """Return a copy of a row, for an aggregator that changes the value in place."""
         return ValueAndTimestamp(self.as_read(row[0]), row[1])

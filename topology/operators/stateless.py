@@ -1,4 +1,4 @@
-"""Operators that remember nothing: map, filter, branch, peek."""
+"""Stateless operators, such as map, filter, branch and peek."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Predicate = Callable[[Any, Any], Any]
 
 
 class PassThrough(Operator):
-    """Forwards what it gets: merge, branches, the foot of a stream-stream join (Kafka Streams: PassThrough)."""
+    """Forwards records unchanged: merge, branches, the end of a stream-stream join (Kafka Streams: PassThrough)."""
 
     stateless = True
 
@@ -34,7 +34,7 @@ class PassThrough(Operator):
 
 
 class KStreamFilter(Operator):
-    """Forwards records for which predicate(key, value) holds, or with filter_not those for which it does not."""
+    """Forwards records for which predicate(key, value) is true; with filter_not, those for which it is false."""
 
     stateless = True
 
@@ -97,7 +97,7 @@ class KStreamMap(Operator):
 
 
 class KStreamSelectKey(Operator):
-    """Replaces the key: mapper(key, value) -> key. (Kafka Streams has a KStreamMap here.)"""
+    """Replaces the key: mapper(key, value) -> key (Kafka Streams: KStreamMap)."""
 
     stateless = True
 
@@ -152,7 +152,7 @@ class KStreamMapValues(Operator):
 
 
 class KStreamFlatMap(Operator):
-    """Replaces a record by any number: mapper(key, value) -> iterable of (key, value).
+    """Replaces a record by any number of records: mapper(key, value) -> iterable of (key, value).
 
     Raises StreamsError if the mapper returns anything else.
     """
@@ -177,7 +177,7 @@ class KStreamFlatMap(Operator):
 
 
 class KStreamFlatMapValues(Operator):
-    """Replaces a value by any number: mapper(value), or mapper(key, value) with with_key, -> iterable of values.
+    """Replaces a value by any number of values: mapper(value), or mapper(key, value) with with_key, -> iterable.
 
     Raises StreamsError if the mapper returns anything else.
     """
@@ -204,7 +204,7 @@ class KStreamFlatMapValues(Operator):
 
 
 class KStreamPeek(Operator):
-    """Calls action(key, value) and forwards (peek); with forward False it ends the stream (foreach)."""
+    """Calls action(key, value) and forwards the record (peek), or ends the stream if forward is False (foreach)."""
 
     def __init__(self, action: Callable[[Any, Any], Any], forward: bool = True) -> None:
         self.action = action
@@ -232,7 +232,7 @@ class KStreamPeek(Operator):
 
 
 class KStreamPrint(Operator):
-    """Calls action(key, value), which writes a line; close() is called with the task if given."""
+    """Calls action(key, value), which prints a line. close(), if given, is called when the task closes."""
 
     def __init__(self, action: Callable[[Any, Any], Any], close: Callable[[], None] | None = None) -> None:
         self.action = action
@@ -251,7 +251,7 @@ class KStreamPrint(Operator):
 
 
 class KStreamBranch(Operator):
-    """Sends a record to the child of the first predicate that holds; one more child name is the default branch."""
+    """Forwards a record to the child of the first predicate that is true. An extra child is the default branch."""
 
     def __init__(self, predicates: Sequence[Predicate], child_nodes: Sequence[str]) -> None:
         self.predicates = tuple(predicates)
@@ -292,13 +292,13 @@ class KTableToStream(Operator):
 
 
 def check_pair(name: str, found: Any) -> None:
-    """Raise StreamsError unless a mapper returned (key, value): a tuple or a list, no text or dict of two."""
+    """Raise StreamsError unless a mapper returned a pair (key, value): a tuple or list of length 2."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise StreamsError(f"The function of operator {name} must return a pair (key, value), not {describe(found)}")
 
 
 def iterate(name: str, found: Any) -> Iterable[Any]:
-    """Return an iterator over what a flat mapper returned; raises StreamsError if it is not iterable, or is text."""
+    """Return an iterator over a flat mapper's result. Raises StreamsError for a str, bytes or anything not iterable."""
     if isinstance(found, str | bytes):
         raise StreamsError(
             f"The function of operator {name} must return an iterable of results, not {describe(found)}: "
@@ -314,6 +314,6 @@ def iterate(name: str, found: Any) -> Iterable[Any]:
 
 
 def describe(value: Any) -> str:
-    """Return a value's type for an error message, and its length where that tells something."""
+    """Return a value's type for an error message, and its length if it is a tuple, list, str or bytes."""
     kind = type(value).__name__
     return f"a {kind} of length {len(value)}" if isinstance(value, tuple | list | str | bytes) else f"a {kind}"

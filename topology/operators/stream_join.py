@@ -1,4 +1,4 @@
-"""Joins of two streams within a window of time (KIP-19, KIP-633, KAFKA-10847)."""
+"""Joins of two streams within a time window (KIP-19, KIP-633, KAFKA-10847)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .stream_join_serdes import (
 )
 from .stream_table_join import joiner_with_key
 
-#: Least wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
+#: Minimum wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
 EMIT_INTERVAL_KEY = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
 EMIT_INTERVAL_MS = 1000
 
-#: Later than any timestamp (Java's Long.MAX_VALUE): there is no record without a partner.
+#: TimeTracker.min_time while every record has a partner: later than any timestamp (Java's Long.MAX_VALUE).
 NO_RECORD = 2**63 - 1
 
 
 @dataclass(slots=True, eq=False)
 class TimeTracker:
-    """Time that both sides of a join share in one task (Kafka Streams: KStreamImplJoin.TimeTracker).
+    """Times that both sides of a join share in one task (Kafka Streams: KStreamImplJoin.TimeTracker).
 
     stream_time: highest timestamp on either side; min_time: no record without a partner is older; next_time_to_emit:
-    wall clock before which closed windows are not looked for. All in ms.
+    wall-clock time before which there is no search for closed windows. All in ms.
     """
 
     stream_time: int = -1
@@ -43,12 +43,12 @@ class TimeTracker:
         return self.stream_time, self.min_time, self.next_time_to_emit
 
     def recall(self, times: tuple[int, int, int]) -> None:
-        """Take over what times() has returned."""
+        """Restore the times that times() returned."""
         self.stream_time, self.min_time, self.next_time_to_emit = times
 
 
 class TimeTrackerSupplier:
-    """Makes both sides of a join share one TimeTracker in each task: give the same object to both."""
+    """Creates the TimeTracker that both sides of a join share in a task. Pass the same supplier to both."""
 
     def compile(self, node: NodeContext) -> TimeTracker:
         """Return the tracker of a task."""
@@ -58,7 +58,7 @@ class TimeTrackerSupplier:
 
 
 class KStreamJoinWindow(Operator):
-    """Keeps each record that has a key for the other side to find, after it was joined itself."""
+    """Forwards each record to be joined, and then stores it for the other side if it has a key."""
 
     def __init__(self, window_name: str) -> None:
         self.window_name = window_name
@@ -81,10 +81,9 @@ class KStreamJoinWindow(Operator):
 class KStreamKStreamJoin(Operator):
     """One side of a join: use KStreamKStreamJoinLeftSide and KStreamKStreamJoinRightSide.
 
-    joiner(value of this side, value of the other), or with with_key (key, this, other): give it reversed to the right
-    side. outer: records of this side without a partner are joined with None, once their window is closed; until then
-    they wait in outer_join_window_name. Records without key or value are dropped, but one without key is joined with
-    None if outer.
+    joiner(value of this side, value of the other), or (key, this, other) with with_key. outer: records of this side
+    without a partner are joined with None when their window closes; until then they wait in outer_join_window_name.
+    Records without a key or value are dropped, except that an outer side joins a record without a key with None.
     """
 
     #: Whether this is the left side.
@@ -100,7 +99,7 @@ class KStreamKStreamJoin(Operator):
 
     @property
     def before_and_after_ms(self) -> tuple[int, int]:
-        """How much earlier and later than this side's record the other side's may be."""
+        """How much earlier and later than this side's record the other side's may be, in ms."""
         before, after = self.windows.before_ms, self.windows.after_ms
         return (before, after) if self.left else (after, before)
 
@@ -126,7 +125,7 @@ class KStreamKStreamJoin(Operator):
                 non_joined.emit(headers)
             if join_found(key, value, timestamp, headers) or not outer:
                 return
-            # A record beyond its own window cannot wait: the other side's rows that it might have joined are gone.
+            # A record whose window has passed need not wait: rows of the other side that it might have joined are gone.
             if non_joined is None or max(0, timestamp + after) < tracker.stream_time:
                 forward(key, joiner(key, value, None), timestamp, headers)
             else:
@@ -137,7 +136,7 @@ class KStreamKStreamJoin(Operator):
     def _compile_join_found(
         self, node: NodeContext, joiner: Callable[[Any, Any, Any], Any], non_joined: _NonJoinedRecords | None
     ) -> Callable[[Any, Any, int, Headers], bool]:
-        """Return what joins a record with all rows of the other side, and returns whether there were any."""
+        """Return a function that joins a record with all rows of the other side and returns whether there were any."""
         forward, fetch_range = node.forward, node.store(self.other_window_name).fetch_range
         before, after = self.before_and_after_ms
 
@@ -166,7 +165,7 @@ class KStreamKStreamJoinRightSide(KStreamKStreamJoin):
 
 
 class _NonJoinedRecords:
-    """The records of both sides that have no partner yet, as one side of the join in one task sees them."""
+    """The records of both sides that have no partner yet, as used by one side of the join in one task."""
 
     def __init__(self, node: NodeContext, join: KStreamKStreamJoin, tracker: TimeTracker) -> None:
         self.task = node.task
@@ -178,24 +177,24 @@ class _NonJoinedRecords:
         self.interval_ms: int = node.task.config.get(EMIT_INTERVAL_KEY, EMIT_INTERVAL_MS)
         self.after = join.before_and_after_ms[1]
         self.grace = join.windows.grace_ms
-        #: How much later than a record its partner may come, by whether the record is a left one.
+        #: How much later than a record its partner may be, by whether the record is on the left side.
         self.look_back = {True: join.windows.after_ms, False: join.windows.before_ms}
 
     def add(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Let a record of this side wait for a partner."""
+        """Keep a record of this side until it has a partner or its window closes."""
         self.tracker.min_time = min(timestamp, self.tracker.min_time)
         self._as_record(timestamp, headers)
         self.store.put(TimestampedKeyAndJoinSide(timestamp, self.left, key), LeftOrRightValue(self.left, value))
 
     def remove_other(self, key: Any, other_timestamp: int, timestamp: int, headers: Headers) -> None:
-        """The other side's record has found a partner."""
+        """Remove the other side's record, which now has a partner."""
         self._as_record(timestamp, headers)
         self.store.put_if_absent(TimestampedKeyAndJoinSide(other_timestamp, not self.left, key), None)
 
     def emit(self, headers: Headers) -> None:
-        """Join those whose window has closed with None, oldest first.
+        """Join the records whose window has closed with None, oldest first.
 
-        Looking for them costs a scan: it is left out where there cannot be any, and throttled by the wall clock.
+        The search scans the store. It is skipped if no window can have closed, and throttled by the wall clock.
         """
         tracker = self.tracker
         if self._all_open(tracker):
@@ -208,9 +207,9 @@ class _NonJoinedRecords:
         self._emit_closed(headers)
 
     def _all_open(self, tracker: TimeTracker) -> bool:
-        """Return whether even the oldest record's window is open.
+        """Return whether even the oldest record's window is still open.
 
-        Where no record waits, Kafka Streams' sum overflows to a time long past: it finds nothing to emit, but the
+        If no record waits, Kafka Streams' sum overflows to a negative number. It then finds nothing to emit, but the
         interval until the next search begins.
         """
         if tracker.min_time == NO_RECORD:
@@ -238,7 +237,7 @@ class _NonJoinedRecords:
             self._delete(previous, headers)
 
     def _delete(self, side_key: TimestampedKeyAndJoinSide, headers: Headers) -> None:
-        """Delete all records under a key; only once the last one was sent, so that none is lost if sending fails."""
+        """Delete all records under a key. Called after the last one was forwarded, so a failure loses none of them."""
         self._as_record(self.tracker.stream_time, headers)
         self.store.put(side_key, None)
 
@@ -249,9 +248,10 @@ class _NonJoinedRecords:
 
 @dataclass(eq=False)
 class KStreamKStreamSelfJoin(Operator):
-    """Both sides of an inner join of a stream with itself, with one store (KIP-862). Results come as from two sides.
+    """Both sides of an inner join of a stream with itself, with one store (KIP-862). Results are those of two sides.
 
-    joiner_this(one value, other value), or (key, one, other) with with_key. retention_ms: of the window store.
+    joiner_this(one value, other value), or (key, one, other) with with_key. retention_ms: retention of the window
+    store.
     """
 
     window_name: str
@@ -278,7 +278,7 @@ class KStreamKStreamSelfJoin(Operator):
             joins_itself = timestamp > stream_time - retention + 1
             for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
                 forward(key, joiner(key, value, other), max(timestamp, other_timestamp), headers)
-            # The other side, with the record itself in its place by timestamp.
+            # The other side; the record is joined with itself at its place by timestamp.
             for other_timestamp, other in fetch_range(key, max(0, timestamp - after), max(0, timestamp + before)):
                 if joins_itself and other_timestamp > timestamp:
                     joins_itself = False

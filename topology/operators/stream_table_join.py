@@ -24,7 +24,7 @@ KeyMapper = Callable[[Any, Any], Any]
 
 
 def joiner_with_key(joiner: Callable[..., Any], with_key: bool) -> Callable[[Any, Any, Any], Any]:
-    """Return joiner(key, left, right), for a joiner(left, right) too."""
+    """Return joiner(key, left, right); without with_key it is made from a joiner(left, right)."""
     if with_key:
         return joiner
 
@@ -72,8 +72,9 @@ class KStreamGlobalKTableJoin(Operator):
 class KStreamKTableJoin(Operator):
     """Joins each record with its key's row; a versioned table is read as of the record's timestamp.
 
-    joiner(left, right), or (key, left, right) with with_key. With grace_ms records wait in the buffer store_name until
-    stream time has passed them by that (KIP-923). Records without value or, in an inner join, without key are dropped.
+    joiner(left, right), or (key, left, right) with with_key. With grace_ms, records wait in the buffer store_name until
+    stream time is more than grace_ms ahead of them (KIP-923). Records without a value or, in an inner join, without a
+    key are dropped.
     """
 
     value_getter_supplier: KTableValueGetterSupplier
@@ -84,7 +85,7 @@ class KStreamKTableJoin(Operator):
     with_key: bool = False
 
     def __post_init__(self) -> None:
-        self.reads_record_metadata = self.grace_ms is not None  # the buffer keeps it
+        self.reads_record_metadata = self.grace_ms is not None  # the buffer stores it
 
     def _getter(self, node: NodeContext) -> KTableValueGetter:
         getter: KTableValueGetter = node.share((self, "getter"), lambda: self.value_getter_supplier.compile(node))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SuppressedInternal(NamedTuple):
-    """A suppression once its table is known: what the operator works by. Limits are None for none."""
+    """A Suppressed, resolved for its table. A limit of None means no limit."""
 
     time_to_wait_ms: int
     until_window_closes: bool
@@ -31,8 +31,8 @@ class SuppressedInternal(NamedTuple):
 class KTableSuppressProcessor(TableOperator):
     """Holds updates back until their window closes or their time limit has passed.
 
-    store_name: the buffer. A key keeps the time of its first update in the buffer. Raises StreamsError when the buffer
-    is full and shall not emit early.
+    store_name: the buffer. A key keeps the time of its first update in the buffer. Raises StreamsError if the buffer is
+    full and must not emit early.
     """
 
     reads_record_metadata = True
@@ -49,7 +49,7 @@ class KTableSuppressProcessor(TableOperator):
 
     @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the suppressed table is read: what is held back counts as not yet updated."""
+        """Return how the suppressed table is read: without the updates that are still held back."""
         parent = self.parent.value_getter_supplier()
 
         def compile_getter(node: NodeContext) -> KTableValueGetter:
@@ -112,7 +112,7 @@ class KTableSuppressProcessor(TableOperator):
 
     @override
     def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        """Fuse what makes the row of a change: neither its key nor a Change is an object then."""
+        """Fuse the creation of the buffer's row, without creating key and Change as objects."""
         node = code.context
         serdes = node.store(self.store_name).serdes
         code.say_record()
@@ -123,7 +123,7 @@ class KTableSuppressProcessor(TableOperator):
         return True
 
     def _make_room(self, node: NodeContext, buffer: Any) -> Any:
-        """Return what emits early, or fails, while there is more in the buffer than its limits allow; None without."""
+        """Return a function that emits early, or raises, while the buffer exceeds its limits; None without limits."""
         name = node.name
         max_records = self.suppressed.max_records
         max_bytes = self.suppressed.max_bytes

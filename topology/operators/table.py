@@ -1,4 +1,4 @@
-"""Sources and steps of tables, of users too. Updates travel as Change(new, old, is_latest)."""
+"""Sources and transformations of tables. Updates are forwarded as Change(new, old, is_latest)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Transform = Callable[[Any, Any], Any]
 
 
 class KTableSource(TableOperator):
-    """Turns records into updates of a table; it is kept in store_name only if queryable_name is set.
+    """Turns records into updates of a table. The table is stored, in store_name, only if queryable_name is set.
 
     Records without a key are dropped.
     """
@@ -51,17 +51,17 @@ class KTableSource(TableOperator):
 
     @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the table is read: it is kept in its store from now on."""
+        """Return how the table is read, which requires that it is stored."""
         self.materialize()
         return materialized_view(self.store_name)
 
     def materialize(self) -> None:
-        """Keep the table in its store."""
+        """Store the table."""
         self.queryable_name = self.store_name
 
     @property
     def materialized(self) -> bool:
-        """Whether the table is kept in a store."""
+        """Whether the table is stored."""
         return self.queryable_name is not None
 
     @override
@@ -85,7 +85,7 @@ class KTableSource(TableOperator):
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse without a store, over a cached one, or over one whose rows a loop can write itself."""
+        """Fuse if there is no store, if it is cached, or if the loop can write its rows itself."""
         name = self.queryable_name
         update = None if name is None else self.fused_update(code, names, name, replaces=True)
         if self.queryable_name is not None and (update is None or not update.replaces):
@@ -115,9 +115,9 @@ class KTableSource(TableOperator):
 
 
 class KTableStep(DerivedTable):
-    """What KTableFilter and KTableMapValues share: each update's values are computed from those of the parent table.
+    """Base of KTableFilter and KTableMapValues, which compute each update's values from those of the parent table.
 
-    With queryable_name the result is kept in that store, and old values come from there.
+    With queryable_name the result is stored, and old values are read from that store.
     """
 
     @override
@@ -182,9 +182,9 @@ class KTableStep(DerivedTable):
 
 
 class KTableFilter(KTableStep):
-    """Keeps the rows for which predicate(key, value) holds, or with filter_not the others; the rest is deleted.
+    """Keeps the rows for which predicate(key, value) is true, or false with filter_not, and deletes the others.
 
-    Where old values are known, rows that were not there before are not deleted again.
+    If old values are known, rows that did not exist are not deleted again.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class KTableFilter(KTableStep):
         super().__init__(parent, queryable_name)
         self.predicate = predicate
         self.filter_not = filter_not
-        #: Also forward updates from None to None, as a versioned table needs them (KIP-914).
+        #: Also forward updates from None to None, which a versioned table needs (KIP-914).
         self.use_versioned_semantics = False
         self.send_old_values = parent.enable_sending_old_values(False)
 
@@ -258,10 +258,10 @@ class KTablePassThrough(StoredTable):
 
 
 class KTableTransformValues(DerivedTable):
-    """Replaces values by what a ValueTransformerWithKey makes of them; supplier() makes one for each task.
+    """Transforms values with a ValueTransformerWithKey; supplier() creates one per task.
 
-    Unlike a mapper it is called for deletions too. With queryable_name the result is kept in that store. Without, old
-    values, and rows that other operators read, are recreated each time: by a separate transformer.
+    Unlike a mapper, it is also called for deletions. With queryable_name the result is stored. Otherwise old values,
+    and rows that other operators read, are computed each time; the latter by a separate transformer.
     """
 
     reads_record_metadata = True
@@ -280,7 +280,7 @@ class KTableTransformValues(DerivedTable):
         return KTableValueGetterSupplier(parent.store_names, compile_getter)
 
     def transformer(self, node: NodeContext) -> Transform:
-        """Return the function of a new transformer, which begins and ends with the task."""
+        """Return the function of a new transformer, which is initialized and closed with the task."""
         transformer = self.supplier()
         if transformer is None or isinstance(transformer, type):
             raise StreamsError(
@@ -326,7 +326,7 @@ class KTableTransformValues(DerivedTable):
 def _row_function(
     node: NodeContext, transform: Transform
 ) -> Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]:
-    """Return what makes a row for a reader of the table: the transformer sees no input record then."""
+    """Return the function that computes a row for a reader of the table; the transformer then sees no input record."""
     task = node.task
 
     def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:

@@ -21,11 +21,10 @@ _NO_ROW = ValueAndTimestamp(None, -1)
 class KTableKTableAbstractJoin(TableOperator):
     """One side of a join: an update of table1 is joined with the row of table2.
 
-    joiner(value of table1, value of table2): for the second side, give the tables in reverse order and the joiner
-    reversed.
+    joiner(value of table1, value of table2). For the other side, swap the tables and the joiner's arguments.
     """
 
-    #: Whether there is a result only where this side has a row, and only where the other one has.
+    #: Whether a result needs a row on this side, and on the other side.
     needs_this: ClassVar[bool] = False
     needs_other: ClassVar[bool] = False
 
@@ -49,7 +48,7 @@ class KTableKTableAbstractJoin(TableOperator):
         return KTableValueGetterSupplier(_together(self.getter_supplier1, self.getter_supplier2), self._getter)
 
     def _getter(self, node: NodeContext) -> KTableValueGetter:
-        # Not versioned, even if both tables are: the join of two versioned tables is not versioned (KIP-914).
+        # The join of two versioned tables is not versioned (KIP-914).
         getter1, getter2 = self.getter_supplier1.compile(node), self.getter_supplier2.compile(node)
         forwarded = self._join_rows(getter1.get_forwarded, getter2.get_forwarded)
         return KTableValueGetter(self._join_rows(getter1.get, getter2.get), get_forwarded=forwarded)
@@ -76,7 +75,7 @@ class KTableKTableAbstractJoin(TableOperator):
         return get
 
     def _join_function(self) -> Joiner:
-        """Return what joins two values, each None where its side has no row."""
+        """Return a function that joins two values, each None if its side has no row."""
         joiner, needs_this = self.joiner, self.needs_this
 
         def join(this: Any, other: Any) -> Any:
@@ -127,7 +126,7 @@ class KTableKTableLeftJoin(KTableKTableAbstractJoin):
 
 
 class KTableKTableRightJoin(KTableKTableAbstractJoin):
-    """The right side of a left join: without a left row there is nothing to join, with one there is always a result."""
+    """The right side of a left join: there is a result exactly if the left side has a row."""
 
     needs_other = True
 
@@ -142,7 +141,7 @@ def _together(one: KTableValueGetterSupplier, other: KTableValueGetterSupplier) 
 
 @dataclass(eq=False)
 class KTableKTableJoinMerger(TableOperator):
-    """Merges both sides of a join into one table, kept in queryable_name if that is given."""
+    """Merges both sides of a join into one table, which is stored in queryable_name if given."""
 
     parent1: KTableKTableAbstractJoin
     parent2: KTableKTableAbstractJoin

@@ -1,4 +1,4 @@
-"""What operators share whose result is a table: it can be read by others, and sends old values if one needs them."""
+"""Bases of operators whose result is a table: others can read it, and it forwards old values if they need them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class TableOperator(Operator):
-    """The operator behind a KTable. send_old_values: its updates carry the old value too."""
+    """The operator behind a KTable. send_old_values: whether its updates carry the old value too."""
 
     send_old_values = False
 
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Send old values too, which may keep tables in stores; returns False if that is needed but not forced."""
+        """Forward old values too. Returns False if that needs a table to be stored and storing it is not forced."""
         self.send_old_values = True
         return True
 
@@ -33,9 +33,9 @@ class TableOperator(Operator):
         """Return how the table is read."""
 
     def fused_update(self, code: LoopCode, names: Names, store_name: str, replaces: bool = False) -> FusedUpdate | None:
-        """Return what writes an update of a key-value store into a loop; None if the closure has to be called.
+        """Return a generator of the update of a key-value store; None if the loop must call the closure.
 
-        replaces: each update replaces the row, whatever there was.
+        replaces: each update replaces the row, regardless of the old one.
         """
         cached = cached_store(code.context, store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
         if cached is not None:
@@ -47,7 +47,7 @@ class TableOperator(Operator):
 
 
 class StoredTable(TableOperator):
-    """A table that is always kept, in the store of this name."""
+    """A table that is always stored."""
 
     def __init__(self, store_name: str) -> None:
         self.store_name = store_name
@@ -58,7 +58,7 @@ class StoredTable(TableOperator):
 
 
 class DerivedTable(TableOperator):
-    """A table that is computed from its parent, and kept only if queryable_name says in which store."""
+    """A table that is computed from its parent, and stored only if queryable_name names the store."""
 
     def __init__(self, parent: Table, queryable_name: str | None) -> None:
         self.parent = parent
@@ -83,4 +83,4 @@ class DerivedTable(TableOperator):
 
     @abstractmethod
     def computed_view(self) -> KTableValueGetterSupplier:
-        """Return how the table is read where it is not kept."""
+        """Return how the table is read if it is not stored."""

@@ -1,7 +1,7 @@
 """How table operators read other tables and use their own store.
 
 Kafka Streams: KTableValueGetterSupplier, KeyValueStoreWrapper, TimestampedTupleForwarder. A supplier is declared with
-the topology; ``compile`` makes the getter of one task. A row is a ValueAndTimestamp or None.
+the topology; ``compile`` returns the getter of one task. A row is a ValueAndTimestamp or None.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
 
-#: What ``put`` returns for the newest version of a key, and for one that a versioned store did not keep.
+#: What ``put`` returns for the newest version of a key, and for a version that a versioned store did not keep.
 IS_LATEST = -1
 NOT_PUT = -(2**63)
 
-#: The timestamp of a row whose own is not known (Kafka: ConsumerRecord.NO_TIMESTAMP).
+#: The timestamp of a row whose timestamp is unknown (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
 _TABLE_KINDS = (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE)
 
-#: Makes a row in half the time of ValueAndTimestamp(value, timestamp), and so a Change.
+#: Creates a ValueAndTimestamp or a Change in half the time of calling its class.
 new_row = tuple.__new__
 
 #: update(key, new value, old value, timestamp of the row, timestamp and headers of the record); see TableStore.updater.
@@ -39,11 +39,12 @@ GetterAsOf = Callable[[Any, int], ValueAndTimestamp | None]
 class KTableValueGetter:
     """The getter of one task (Kafka Streams: KTableValueGetter).
 
-    get(key) is the current row; get_as_of(key, timestamp) the row as of a time, None unless the table is versioned.
-    get_forwarded(key): the row that the table has forwarded, without what waits in its cache. A join of tables reads
-    this one: a key that comes and goes between two flushes is not forwarded, so what was joined with it would stay.
-    cells: the cache of the store whose rows get returns as they are, None if there is none; rows: the same of a store
-    without a cache.
+    get(key): the current row; get_as_of(key, timestamp): the row as of a time, None unless the table is versioned.
+    get_forwarded(key): the row that the table forwarded last, without unflushed updates in its cache. A join of tables
+    reads this row. If it read a row that is put and deleted between two flushes, and thus never forwarded, the result
+    of that join would never be deleted.
+    cells: the cache of the store if get returns its rows unchanged, otherwise None; rows: the same for a store without
+    a cache.
     """
 
     __slots__ = ("cells", "get", "get_as_of", "get_forwarded", "rows")
@@ -81,20 +82,20 @@ class KTableValueGetterSupplier(NamedTuple):
 
 
 class Table(Protocol):
-    """What operators need of the KTable that they stand behind."""
+    """What an operator needs of its parent KTable."""
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
         """Return how the table is read."""
 
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Ask the table to send old values; returns whether it will."""
+        """Make the table forward old values; returns whether it will."""
 
 
 class TableStore:
     """The key-value store of a table, in one task.
 
-    get(key) -> row or None, whose value is the caller's own; get_as_of: the same as of a time, None unless the store is
-    versioned. as_read(value): what the store reads back of a value, the caller's own; raises what the serde raises.
+    get(key) -> row or None; the caller may change its value. get_as_of: the same as of a time, None unless the store is
+    versioned. as_read(value): a copy of the value as the store reads it back; raises what the serde raises.
     """
 
     __slots__ = ("as_read", "get", "get_as_of", "store")
@@ -118,10 +119,10 @@ class TableStore:
             self.get = store.get
 
     def updater(self, node: NodeContext, send_old_values: bool) -> tuple[Update, bool]:
-        """Return what puts a new value and tells the tables behind it, and whether it wants the old value for that.
+        """Return a function that puts a new value and forwards the change, and whether it needs the old value.
 
-        It does not where the store caches: the cache sends its merged changes at its flush, and finds the old values
-        itself. What is sent on is what the store reads back, with and without a cache.
+        It does not if the store caches: the cache forwards merged changes when it is flushed, and finds old values
+        itself. With or without a cache, the forwarded value is the one that the store reads back.
         """
         task, store = node.task, self.store
         hold, read, put_held = store.values.hold_plain, store.values.read_plain, store.put_held
@@ -149,7 +150,7 @@ class TableStore:
 
 
 def as_read(store: Any) -> Callable[[Any], Any]:
-    """Return the function from a value (not None) to what a store reads back of it."""
+    """Return a function that copies a value (not None) as the store reads it back."""
     hold, read = store.values.hold_plain, store.values.read_plain
     return lambda value: read(hold(value))
 

@@ -1,7 +1,7 @@
-"""Records that wait at an operator: for the answer of an async function, or for others to make a batch with.
+"""Records that wait at an operator, for the result of an async function or for a batch to fill.
 
-What comes out later comes out as if its input record were processed then: with its message, timestamp, headers and
-stream time, so that what stands behind the operator sees what it would see behind a plain function.
+Results are forwarded with the message, timestamp, headers and stream time of their input record. Operators downstream
+see what they would see after a plain function.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from .record_context import process_as_input
 
 
 class Held:
-    """A record that waits, with what the task knew when it came.
+    """A waiting record, with the task's context when it arrived.
 
-    stream_time_ms: the task's, with this record; before_ms: with the one that came here before it, -1 if none has.
+    stream_time_ms: the task's stream time at this record; before_ms: its stream time at the operator's previous record,
+    -1 if there was none.
     """
 
     __slots__ = ("before_ms", "call", "headers", "key", "message", "stream_time_ms", "timestamp", "value")
@@ -37,7 +38,7 @@ class Held:
         self.call: Any = None
 
     def pass_on(self, task: TaskContext, process: Process) -> None:
-        """Process the record as if it came now; then continue with the current one."""
+        """Process the record in its own context, then restore the context of the current record."""
         newest_ms = task.stream_time_ms
         task.stream_time_ms = self.stream_time_ms
         try:
@@ -49,9 +50,9 @@ class Held:
 class WaitingRecords(ABC):
     """The records that wait at one operator of one task.
 
-    in_order: they come out as they came in. replayable: only the records of a source that nothing else has seen come
-    here, so that what waits may be read again after a crash: a commit need not wait for it. name: the operator's;
-    times: what is counted of its function.
+    in_order: whether results are forwarded in the order of their records. replayable: whether only a source and
+    stateless operators have processed these records. They can then be read again after a crash, so a commit need not
+    wait for them. times: statistics of the operator's function.
     """
 
     in_order = True
@@ -63,42 +64,42 @@ class WaitingRecords(ABC):
         self.times = FunctionTimes()
 
     def hold(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> Held:
-        """Return a record that has come, to be kept."""
+        """Return an arrived record with its context."""
         held = Held(task, self._seen_ms, key, value, timestamp, headers)
         self._seen_ms = task.stream_time_ms
         return held
 
     @abstractmethod
     def held(self) -> Sequence[Held]:
-        """Return what waits, the oldest first."""
+        """Return the waiting records, oldest first."""
 
     def in_flight(self) -> int:
-        """Return how many calls run now; other records wait for their turn, or for a batch."""
+        """Return the number of running calls. Other records wait for their turn or for a batch."""
         return sum(held.call is not None and held.call.in_flight for held in self.held())
 
     def due_ms(self) -> int | None:
-        """Return the wall-clock time at which what waits is ready, in ms; None for calls, which say when they end."""
+        """Return the wall-clock time in ms at which the records are ready; None for calls, which end at any time."""
         return None
 
     @abstractmethod
     def room(self) -> int:
-        """Return how many more records may come before process() has to wait."""
+        """Return how many more records process() can take without blocking."""
 
     @abstractmethod
     def advance(self) -> int:
-        """Pass on what is ready. Returns how many records that were."""
+        """Forward the results that are ready, and return their number."""
 
     @abstractmethod
     def drain(self) -> int:
-        """Wait until nothing is left, passing on all. Returns how many records that were."""
+        """Forward all results, blocking until no record waits, and return their number."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Forget what waits: it will be read again, by this task's next owner."""
+        """Discard the waiting records; the task's next owner reads them again."""
 
 
 class Waiting:
-    """All that waits in one task, by operator, in the order of the topology."""
+    """The waiting records of one task, by operator in topology order."""
 
     def __init__(self, operators: Sequence[WaitingRecords]) -> None:
         self.operators = operators
@@ -107,27 +108,27 @@ class Waiting:
         return sum(len(operator.held()) for operator in self.operators)
 
     def due_ms(self) -> int | None:
-        """Return the wall-clock time at which something will be ready, in ms; None if nothing waits for a time."""
+        """Return the earliest wall-clock time in ms at which a record is ready; None if all wait for calls."""
         return min((due for operator in self.operators if (due := operator.due_ms()) is not None), default=None)
 
     def room(self, wanted: int) -> int:
-        """Return how many of so many records may be processed now."""
+        """Return how many of the wanted records can be processed without blocking."""
         return min((operator.room() for operator in self.operators), default=wanted)
 
     def advance(self) -> int:
-        """Pass on what is ready. Returns how many records that were."""
+        """Forward the results that are ready, and return their number."""
         return sum(operator.advance() for operator in self.operators)
 
     def drain(self) -> int:
-        """Pass on all that a commit may not leave behind, waiting for it. Returns how many records that were."""
+        """Forward everything that must not wait during a commit, blocking for it, and return the number of results."""
         return sum(operator.drain() for operator in self.operators if not self._may_stay(operator))
 
     def drain_all(self) -> int:
-        """Pass on all. Returns how many records that were."""
+        """Forward all results, and return their number."""
         return sum(operator.drain() for operator in self.operators)
 
     def settled(self) -> bool:
-        """Return whether a commit may be made: what waits will be read again after a crash, and has had no effect."""
+        """Return whether the task may commit: waiting records had no effect yet and are read again after a crash."""
         return all(self._may_stay(operator) or not operator.held() for operator in self.operators)
 
     @staticmethod
@@ -135,7 +136,7 @@ class Waiting:
         return operator.replayable and operator.in_order and all(held.message is not None for held in operator.held())
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return the offset of the oldest record that waits, of each partition."""
+        """Return the offset of the oldest waiting record of each partition."""
         found: dict[TopicPartition, int] = {}
         for operator in self.operators:
             for held in operator.held():
@@ -146,14 +147,14 @@ class Waiting:
         return found
 
     def stream_time_ms(self) -> int | None:
-        """Return the stream time with the oldest record that waits; None if nothing waits."""
+        """Return the stream time at the oldest waiting record; None if nothing waits."""
         return min((held.stream_time_ms for operator in self.operators for held in operator.held()), default=None)
 
     def passed_on_ms(self) -> int | None:
-        """Return the stream time up to which all has been passed on; None if nothing waits."""
+        """Return the stream time up to which everything was forwarded; None if nothing waits."""
         return min((held.before_ms for operator in self.operators for held in operator.held()), default=None)
 
     def cancel(self) -> None:
-        """Forget what waits."""
+        """Discard the waiting records of all operators."""
         for operator in self.operators:
             operator.cancel()

@@ -8,24 +8,24 @@ from typing import Any
 from ..records import Change, Headers
 from .operator import NodeContext
 
-#: Least wall-clock time between two emissions, in ms (Kafka Streams' internal configuration).
+#: Minimum wall-clock time between two emissions, in ms (Kafka Streams' internal configuration).
 EMIT_INTERVAL_KEY = "__emit.interval.ms.kstreams.windowed.aggregation__"
 EMIT_INTERVAL_MS = 1000
 
-#: There was no emission yet (Kafka: ConsumerRecord.NO_TIMESTAMP).
+#: The last close time before the first emission (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NEVER = -1
 
 
-#: starts(last close time, close time): the first and last start (sessions: end) of the windows that are final at the
-#: close time and were not at the last one; None if there cannot be any. The last is NEVER before the first emission.
+#: starts(last close time, close time): the first and last start (sessions: end) of the windows that have closed since
+#: the last close time; None if there cannot be any.
 Starts = Callable[[int, int], tuple[int, int] | None]
 
 
 class CloseEmitter:
     """Forwards the windows of one store as they close (Kafka Streams: AbstractKStreamTimeWindowAggregateProcessor).
 
-    How far it came is kept in the task's processor metadata, which is committed with the offsets: after a restart no
-    result is sent again.
+    The last close time is kept in the task's processor metadata, which is committed with the offsets, so that no result
+    is emitted again after a restart.
     """
 
     def __init__(self, node: NodeContext, store_name: str, starts: Starts) -> None:
@@ -41,7 +41,7 @@ class CloseEmitter:
         node.remembers(lambda: self.next_time_to_emit, lambda value: setattr(self, "next_time_to_emit", value))
 
     def emit(self, close_time: int, headers: Headers) -> None:
-        """Forward what has closed; headers are those of the record that moved stream time."""
+        """Forward the windows that have closed. headers: those of the record that advanced stream time."""
         last, now = self.last_close_time, self.wall_clock_ms()
         if now < self.next_time_to_emit:
             return
@@ -57,6 +57,6 @@ class CloseEmitter:
         self.metadata[self.store_name] = close_time
 
     def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:
-        """Yield (windowed key, value, timestamp) of the windows that start from first to last."""
+        """Yield (windowed key, value, timestamp) of the windows whose start is between first and last."""
         for windowed, (value, timestamp) in self.store.fetch_all(first, last):
             yield windowed, value, timestamp

@@ -1,4 +1,4 @@
-"""Aggregations of a stream per key and window that a timestamp alone determines: tumbling, hopping, unlimited."""
+"""Aggregations of a stream per key and time window: tumbling, hopping, unlimited."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 
-#: The kernel reckons with numbers of 64 bits.
+#: The kernel computes with 64-bit integers.
 LATE_MAX_MS = 1 << 61
 
 
 @dataclass(eq=False)
 class WindowedAggregator(TableOperator, Generic[W]):
-    """What aggregations over windows share: the window store, and when results are sent."""
+    """Base of windowed aggregations: the window store, and when results are forwarded."""
 
     windows: W
     store_name: str
@@ -42,7 +42,7 @@ class WindowedAggregator(TableOperator, Generic[W]):
 
     @property
     def on_close(self) -> bool:
-        """Whether only final results are sent."""
+        """Whether only final results are forwarded."""
         return self.emit_strategy is EmitStrategy.ON_WINDOW_CLOSE
 
     @override
@@ -63,10 +63,11 @@ class WindowedAggregator(TableOperator, Generic[W]):
 
 @dataclass(eq=False)
 class KStreamWindowAggregate(WindowedAggregator[Windows]):
-    """Aggregates values per key and window; a window takes records until stream time is grace after its end.
+    """Aggregates values per key and window. A window accepts records until its grace period has passed.
 
-    initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate, in place or not. Records without key are
-    dropped, those without value are aggregated. A result carries the highest timestamp of its window.
+    initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate, which it may change in place. Records
+    without a key are dropped, those without a value are aggregated. A result carries the highest timestamp of its
+    window.
     """
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse time windows over a cached store."""
+        """Fuse if the windows are TimeWindows and the store is cached."""
         store, advance_ms = self.flushed_store(code.context), self.advance_ms
         if store is None or advance_ms is None:
             return False
@@ -137,7 +138,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         return True
 
     def _write_cache_keys(self, code: LoopCode, cells: Cells, key: str, advance_ms: int) -> str:
-        """Write what finds the cache keys of a key's windows, None for one that has closed; return it."""
+        """Generate the cache keys of a key's windows, None for a closed one; return the expression."""
         observed, size_ms = self.observed(code.context), self.windows.size_ms
         late_ms = self.windows.grace_ms + size_ms
         if cells.table is not None and late_ms <= LATE_MAX_MS:
@@ -155,11 +156,11 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
 
     @property
     def advance_ms(self) -> int | None:
-        """How far apart windows start; None for windows of a user's own, of which nothing else is known."""
+        """Time between the starts of two windows; None for a user's own kind of windows."""
         return self.windows.advance_ms if type(self.windows) is TimeWindows else None
 
     def _compile_update(self, node: NodeContext) -> Any:
-        """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""
+        """Return update(key, value, timestamp, headers, start, end), which aggregates a record into one window."""
         initializer, aggregator = self.initializer, self.aggregator
         store = node.store(self.store_name)
         fetch, copy = store.fetch, as_read(store)
@@ -176,7 +177,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
                 if timestamp > newest:
                     newest = timestamp
                 if wants_old:
-                    sent_old = copy(old)  # the aggregator may change its own in place
+                    sent_old = copy(old)  # the aggregator may change its argument in place
             new = aggregator(key, value, old)
             put(Windowed(key, start, end), new, sent_old, newest, timestamp, headers)
 
@@ -186,7 +187,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
 def window_updater(
     node: NodeContext, store: Any, send_old_values: bool, on_close: bool
 ) -> tuple[Callable[[Windowed, Any, Any, int, int, Headers], None], bool]:
-    """Return what TableStore.updater returns, for a window store; the key is a windowed one."""
+    """As TableStore.updater, for a window store, whose keys are windowed."""
     task, forward, put_held = node.task, node.forward, store.put_held
     hold, read = store.values.hold_plain, store.values.read_plain
     forwards = not on_close and forwards_itself(node, store, send_old_values)

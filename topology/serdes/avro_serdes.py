@@ -1,8 +1,8 @@
 """Avro with a schema registry: confluent-kafka's serializers until a schema is known, then fastavro alone.
 
-For each record those serializers determine the subject, look schemas up, and prepare for rules and tags, which takes
-several times as long as Avro itself. For a record schema without rules and references, all of that comes to the same
-five bytes (zero and the schema's id) before fastavro's.
+For each record those serializers determine the subject, look up schemas, and prepare for rules and tags, which takes
+several times as long as Avro itself. For a record schema without rules and references, the result is always the same
+five bytes (zero and the schema's id) before those of fastavro.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing_extensions import override
 from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
 from .serdes import Serde, UserSerde
 
-#: What Avro's logical types are read as, beside JSON's types.
+#: Python types of Avro's logical types, in addition to those of JSON.
 _AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
-#: Options with which every record of a topic is treated as the first one was. They are the serializer's alone.
+#: Serializer options with which every record of a topic is treated like the first one; deserializers have neither.
 _SETTLED_OPTIONS = {"auto.register.schemas", "normalize.schemas"}
 _BY_TOPIC = "subject.name.strategy.type"
 #: A record's bytes begin with zero and four bytes of the schema's id.
@@ -32,15 +32,15 @@ _MAGIC, _ID_END = 0, 5
 def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
     """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
 
-    schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: what is read has the
-        schema that it was written with, and what is written the latest one of the subject (use_latest_version=True).
-    kind: what values are read as, and may be written from: a msgspec.Struct or a dataclass. None: dicts.
+    schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: read with the schema
+        that a value was written with, and write with the latest schema of the subject (use_latest_version=True).
+    kind: the type of the values, a msgspec.Struct or a dataclass. None: dicts.
     """
     return UserSerde(AvroSerde(schema, registry, kind, is_key, options))
 
 
 def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
-    """Return a function of a topic and a value's bytes that reads Avro as dicts, with the schema that wrote it."""
+    """Return a function (topic, value's bytes) that reads Avro as dicts, with the schema that it was written with."""
     return AvroSerde(None, registry, None, False, options).deserialize
 
 
@@ -89,7 +89,7 @@ class AvroSerde(RegistrySerde):
 
 
 def parsed_record(schema: Any) -> Any:
-    """Return a schema (text or a Schema) for fastavro; None unless it is a record's, without rules and references."""
+    """Return a schema (text or a Schema), parsed by fastavro; None unless a record without rules and references."""
     import fastavro
 
     if schema is not None and not isinstance(schema, str):
@@ -117,7 +117,7 @@ def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
 def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], Any]:
     from fastavro import schemaless_reader
 
-    reader_schema = None if wanted == written else wanted  # without one, fastavro has nothing to compare
+    reader_schema = None if wanted == written else wanted  # None spares fastavro the comparison
 
     def read(data: bytes) -> Any:
         stream = io.BytesIO(data)

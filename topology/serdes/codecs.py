@@ -1,7 +1,7 @@
-"""From values to bytes and back, without topics: what the built-in serdes are made of. None never arrives here.
+"""Conversions of values to bytes and back, of which the built-in serdes are made. They never get None.
 
-A serializer writes what its deserializer reads back as an equal value, or raises. Where that takes a look at each
-value, the kernel has the serializer compiled (codecs.pyx).
+A serializer writes bytes that its deserializer reads back as an equal value, or raises. If it has to check each value
+for that, the kernel has a compiled version of it (codecs.pyx).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Read what is no UTF-8 as U+FFFD, as Java's String does: Kafka's StringDeserializer fails for no bytes."""
+    """Replace invalid UTF-8 by U+FFFD, as Java's String does: Kafka's StringDeserializer never fails."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    surrogate = _SURROGATE.match(error.object, error.start)  # Python replaces each of its bytes
+    surrogate = _SURROGATE.match(error.object, error.start)  # Python would replace each of its bytes
     return "\ufffd", error.end if surrogate is None else surrogate.end()
 
 
@@ -64,16 +64,16 @@ def rewriter(
 
 
 def sized_written(size: int | None) -> Callable[[bytes], bool]:
-    """Return Serde.is_written where all bytes of a size are; None: of any size."""
+    """Return Serde.is_written of a serde that rewrites all bytes of a size unchanged; None: of any size."""
     return lambda data: size is None or len(data) == size
 
 
 def windowed_written(inside: Callable[[bytes], bool], times_size: int) -> Callable[[bytes], bool]:
-    """Return Serde.is_written of windowed keys: inside is that of the keys in them, their times are behind them."""
+    """Return Serde.is_written of windowed keys. inside: that of the inner keys, which the window's times follow."""
     return lambda data: len(data) > times_size and inside(data[:-times_size])
 
 
-#: Serde.is_written of texts: not all texts, but most. Of UUIDs: only the kernel knows them.
+#: Serde.is_written of text, which recognizes ASCII only, and of UUIDs, which only the kernel recognizes.
 ascii_written: Callable[[bytes], bool] = bytes.isascii
 uuid_written: Callable[[bytes], bool] | None = None
 
@@ -83,18 +83,18 @@ if compiled is not None:
 
 
 def check_bytes(value: Any) -> bytes:
-    """Return bytes as they are, and a buffer's as bytes; raises SerializationError for anything else."""
+    """Return bytes unchanged and a buffer as bytes; raises SerializationError for anything else."""
     if type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
-        if data == value:  # a memoryview of anything but bytes is not
+        if data == value:  # false for a memoryview of anything but bytes
             return data
     raise _refused("bytes", "bytes", value)
 
 
-#: (encode, decode) -> (hold, read, bytes_of), see Serde.private: of a dict that JSON gives back as it is, a copy stands
-#: for its bytes. The kernel copies in less time than JSON takes; Python would not.
+#: (encode, decode) -> (hold, read, bytes_of), see Serde.private. A dict that JSON reads back unchanged is held as a
+#: copy. The kernel copies faster than JSON is read; Python would not.
 private_dicts: Private | None = None if compiled is None else compiled.private_dicts
 
 
@@ -106,7 +106,7 @@ def encode_uuid(value: Any) -> bytes:
 
 
 def decode_uuid(data: bytes) -> UUID:
-    """Return the UUID of a text; raises ValueError for a text that is none."""
+    """Return the UUID of a text; raises ValueError for any other text."""
     return UUID(data.decode())
 
 
@@ -130,12 +130,12 @@ def decode_boolean(data: bytes) -> bool:
 
 
 def refuse_void(value: Any) -> bytes:
-    """Raise SerializationError: Serdes.void() has null only."""
+    """Raise SerializationError: Serdes.void() accepts only None."""
     raise _refused("void", "None", value)
 
 
 def integer_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return pack for whole numbers: also NumPy's and other types with ``__index__``, but no bool."""
+    """Return pack for integers, including NumPy's and other types with ``__index__``, but not bool."""
 
     def convert(value: Any) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -146,7 +146,7 @@ def integer_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], 
 
 
 def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return pack for numbers: also whole ones and other types, if a float can be equal to them, but no bool."""
+    """Return pack for floats and for other numbers that a float can be equal to, but not bool."""
 
     def convert(value: Any) -> float:
         if isinstance(value, float):
@@ -162,7 +162,7 @@ def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], by
 
 
 def typed(kind: type, serialize: Callable[[Any], bytes], convert: Callable[[Any], Any]) -> Callable[[Any], bytes]:
-    """Return serialize for values of exactly a type; others are what convert makes of them."""
+    """Return serialize for values of exactly this type; convert is applied to others first."""
     if compiled is not None:
         made: Callable[[Any], bytes] = compiled.typed(kind, serialize, convert)
         return made
@@ -178,9 +178,9 @@ def checked_json(
 ) -> Callable[[Any], bytes]:
     """Return dumps with a second look at values that it may have changed, or that it refused.
 
-    orjson's bytes lie in a block of 4 KB, whatever they are; what is returned takes no more memory than it needs.
-    dumps writes NaN as null, so JSON without a null needs no look. look_again(value, data, error): returns JSON, or
-    raises; data is what dumps wrote, or None with the error that it raised.
+    dumps writes NaN as null, so JSON without a null needs no second look. look_again(value, data, error) returns JSON
+    or raises; data is what dumps wrote, or None with the error that it raised. orjson's bytes occupy a block of 4 KB
+    even if they are few; the returned bytes occupy only what they need.
     """
     if compiled is not None:
         made: Callable[[Any], bytes] = compiled.checked_json(dumps, look_again)

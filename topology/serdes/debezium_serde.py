@@ -1,4 +1,4 @@
-"""Rows of a database's table from Debezium's change events: the value of a table's topic as a KTable wants it."""
+"""Rows of a database table, from Debezium's change events, as values for a KTable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .json_codec import json_decoder
 from .serdes import Serde
 from .typed_json_serde import typed_json_serde
 
-#: Debezium's operations that have a row: create, update, and read by a snapshot.
+#: Debezium's operations with a row: create, update, and read by a snapshot.
 _WITH_ROW = ("c", "u", "r")
-#: The first byte of what a schema registry's serializers write; no JSON begins with it.
+#: The first byte that a schema registry's serializers write; no JSON begins with it.
 _MAGIC = b"\0"
 
 
@@ -30,9 +30,9 @@ class _Event(msgspec.Struct):
 class DebeziumSerde(Serde[Any]):
     """Reads the row after a change, None for a deleted one; writes a row as the event of a snapshot's read, in JSON.
 
-    kind: what rows are read as; None: dicts. registry: of events in Avro, whose rows become JSON before they are read:
-    a row is the same from the topic and from a store. deserialize raises SerializationError for what is no change of a
-    row, and what Serdes.json(kind) raises for the row.
+    kind: the type of the rows; None: dicts. registry: for events in Avro, whose rows are converted to JSON before they
+    are read, so that a row is the same from the topic and from a store. deserialize raises SerializationError for
+    anything but a change of a row, and what Serdes.json(kind) raises for the row.
     """
 
     def __init__(self, kind: Any = None, registry: Any = None, options: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +52,7 @@ class DebeziumSerde(Serde[Any]):
         """See Serde.deserialize."""
         if data is None:
             return None
-        if self._read_avro is not None and data.startswith(_MAGIC):  # else a row that was written here
+        if self._read_avro is not None and data.startswith(_MAGIC):  # otherwise serialize wrote the row
             event = _event_of(self._read_avro(topic, data))
         else:
             event = self._event(data)
@@ -84,7 +84,7 @@ def _avro_reader(registry: Any, options: dict[str, Any]) -> Callable[[str, bytes
 
 
 def _event_of(event: Any) -> _Event:
-    """Return an event that was read from Avro; a value that is none has no operation."""
+    """Return the event in a value read from Avro; its operation is None if the value is not an event."""
     found = event if isinstance(event, dict) else {}
     after = found.get("after")
     return _Event(op=found.get("op"), after=msgspec.Raw() if after is None else msgspec.Raw(msgspec.json.encode(after)))

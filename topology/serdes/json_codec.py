@@ -1,7 +1,7 @@
-"""JSON to objects and back without silent changes: whole numbers are exact, and what JSON cannot say is an error.
+"""JSON to objects and back without silent changes: integers are exact, values that JSON cannot represent are errors.
 
-msgspec reads, whose whole numbers have any size. orjson writes, and msgspec values of a type. Both write NaN and the
-infinities as null, and orjson refuses numbers beyond 64 bits; checked_json has such values looked at again.
+msgspec reads, because it supports integers of any size. orjson writes; for values of a type, msgspec does. Both write
+NaN and the infinities as null, and orjson refuses integers beyond 64 bits, so checked_json looks at such values again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import orjson
 from ..errors import SerializationError
 from .codecs import checked_json
 
-#: What orjson writes.
+#: The range of integers that orjson writes.
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 _FINITE = frozenset((str, int, bool, type(None)))
 
 
 def json_encoder(kind: Any = Any, allow_nan: bool = False) -> Callable[[Any], bytes]:
-    """Return what makes JSON of values that are not None.
+    """Return a function that converts values (not None) to JSON.
 
-    kind: the type of the values, Any for all that orjson knows. allow_nan: write NaN, Infinity and -Infinity, which not
-    every program can read. Else the encoder raises SerializationError for such floats. It raises TypeError or
+    kind: the type of the values, Any for all types that orjson supports. allow_nan: write NaN, Infinity and -Infinity,
+    which not every program can read; otherwise the function raises SerializationError for them. It raises TypeError or
     ValueError for values that cannot be written.
     """
     untyped = kind is Any
@@ -46,9 +46,9 @@ def json_encoder(kind: Any = Any, allow_nan: bool = False) -> Callable[[Any], by
 
 
 def json_decoder(kind: Any = Any, allow_nan: bool = False) -> Callable[[bytes], Any]:
-    """Return what reads JSON as values of a type; allow_nan: also NaN, Infinity and -Infinity.
+    """Return a function that reads JSON as values of a type; allow_nan: also NaN, Infinity and -Infinity.
 
-    The decoder raises ValueError for what is no JSON, or not of that type.
+    It raises ValueError for invalid JSON and for JSON of another type.
     """
     strict: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
     if not allow_nan:
@@ -72,7 +72,7 @@ def _finite(text: str) -> float:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether a value holds neither NaN nor an infinity; the kernel does the same for what is usual."""
+    """Return whether a value contains neither NaN nor an infinity. The kernel checks values of the usual types."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)
@@ -85,7 +85,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _spelled(value: Any, allow_nan: bool) -> Any:
-    """Return a value with JSON in place of the numbers that orjson changes or refuses."""
+    """Return a value with JSON fragments in place of the numbers that orjson changes or refuses."""
     opened = _opened(value)
     if isinstance(opened, dict):
         return {name: _spelled(part, allow_nan) for name, part in opened.items()}
@@ -104,7 +104,7 @@ def _spelled(value: Any, allow_nan: bool) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Return a value as orjson takes it: an enum's value, a dataclass as a dict."""
+    """Return an enum's value, a dataclass as a dict, other values unchanged: as orjson writes them."""
     if isinstance(value, enum.Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

@@ -10,12 +10,12 @@ from typing_extensions import override
 from ..errors import SerializationError
 from .serdes import Serde, SerdeLike, Serdes, as_serde, deserializer_for, serializer_for
 
-#: The first byte: all elements have one size, or each has its size before it.
+#: The first byte: all elements have the same size, or each follows its size.
 _CONSTANT_SIZE, _VARIABLE_SIZE = b"\x00", b"\x01"
 _INT = struct.Struct(">i")
 #: The size of an element that is null.
 _NULL = _INT.pack(-1)
-#: Bytes of an element, for the serdes that Kafka knows to have one size.
+#: Size of an element, for the serdes that Kafka treats as having a fixed size.
 _SIZES: dict[Serde[Any], int] = {
     Serdes.int16(): 2,
     Serdes.int32(): 4,
@@ -29,8 +29,9 @@ _SIZES: dict[Serde[Any], int] = {
 class ListSerde(Serde[list[Any]]):
     """A serde of lists; elements may be None.
 
-    Elements of one size: byte 0, number of nulls, their indices, number of elements, elements that are not null. All
-    others: byte 1, number of elements, and each behind its size, which is -1 for null. Numbers have 4 bytes.
+    Elements of a fixed size: byte 0, number of nulls, their indices, number of elements, elements that are not null.
+    All others: byte 1, number of elements, then the size of each element, -1 for null, and the element. Numbers have 4
+    bytes.
     """
 
     def __init__(self, inner: SerdeLike | None) -> None:
@@ -67,7 +68,7 @@ class ListSerde(Serde[list[Any]]):
 
     @override
     def deserialize(self, topic: str, data: bytes | None) -> list[Any] | None:
-        """Return the list; raises SerializationError for bytes that are no list of such elements."""
+        """Return the list; raises SerializationError for bytes that are not a list of such elements."""
         if data is None:
             return None
         from_bytes, size = deserializer_for(self._inner(), topic), _SIZES.get(self._inner())
@@ -89,11 +90,11 @@ class ListSerde(Serde[list[Any]]):
 
 
 class _NoListError(ValueError):
-    """Bytes are no list; the message says why."""
+    """The bytes are not a list; the message says why."""
 
 
 def _variable(data: bytes) -> tuple[list[bytes | None], int]:
-    """Return the elements, each with its size before it, and where they end."""
+    """Return the elements, each of which follows its size, and the index after the last one."""
     (count,), position = _INT.unpack_from(data, 1), 1 + _INT.size
     elements: list[bytes | None] = []
     for _ in range(count):
@@ -105,7 +106,7 @@ def _variable(data: bytes) -> tuple[list[bytes | None], int]:
 
 
 def _constant(data: bytes, size: int | None) -> tuple[list[bytes | None], int]:
-    """Return the elements, all of one size, and where they end."""
+    """Return the elements, all of the same size, and the index after the last one."""
     if data[:1] != _CONSTANT_SIZE:
         raise _NoListError(f"they begin with {data[:1]!r}, not with 0 or 1")
     if size is None:

@@ -1,8 +1,8 @@
 """Serdes with a schema registry: Protobuf and JSON Schema, and what Avro shares with them.
 
-They are confluent-kafka's serializers and need the extra ``penstock-streams[schema-registry]``, imported only when one
-of them is made. registry is the URL, a configuration dict, or a SchemaRegistryClient. Their bytes
-depend on the topic's name (subject name strategy).
+They wrap confluent-kafka's serializers and need the extra ``penstock-streams[schema-registry]``, which is imported when
+the first of them is created. registry is the URL, a configuration dict, or a SchemaRegistryClient. Their bytes depend
+on the topic's name (subject name strategy).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 from ..errors import ConfigError, SchemaRegistryUnavailableError
 from .serdes import Serde, UserSerde
 
-#: The options that a deserializer has, too: how schemas are looked up.
+#: Options that a deserializer has too: how schemas are looked up.
 _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metadata")
-#: Answers that mean that the registry, or a proxy before it, cannot answer now.
+#: HTTP status codes of a registry, or a proxy in front of it, that is temporarily unavailable.
 _NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class RegistrySerde:
-    """A serializer and a deserializer of confluent-kafka as one serde; is_key chooses the subject ``<topic>-key``."""
+    """A serializer and a deserializer of confluent-kafka as one serde; is_key selects the subject ``<topic>-key``."""
 
     def __init__(self, kind: str, serializer: Any, deserializer: Any, is_key: bool) -> None:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
@@ -38,7 +38,7 @@ class RegistrySerde:
         self._unreachable = httpx.TransportError
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """See Serde.serialize; registers the schema if the serializer is set to."""
+        """See Serde.serialize; registers the schema if the serializer is configured to."""
         data: bytes | None = None if value is None else self._ask(self._serializer, topic, value)
         return data
 
@@ -68,7 +68,7 @@ def _unavailable(topic: str, error: Exception) -> SchemaRegistryUnavailableError
 
 
 def registry_client(registry: Any) -> Any:
-    """Return a SchemaRegistryClient for a URL, a configuration dict, or a client. ConfigError without the extra."""
+    """Return a SchemaRegistryClient for a URL, a configuration dict or a client; ConfigError without the extra."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
@@ -77,20 +77,21 @@ def registry_client(registry: Any) -> Any:
         ) from error
     if isinstance(registry, str):
         registry = {"url": registry}
-    # new_client() knows mock:// too, a registry in memory for tests.
+    # new_client() also supports mock://, an in-memory registry for tests.
     return SchemaRegistryClient.new_client(registry) if isinstance(registry, dict) else registry
 
 
 def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-    """Return a Protobuf serde: values are messages of message_type, a generated class; the files that it imports become
-    references of its schema.
+    """Return a Protobuf serde for messages of message_type, a generated class.
+
+    The files that its file imports become references of its schema.
     """
     client = registry_client(registry)
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 
     writing, reading = configurations({"use_deprecated_format": False, **options}, "use.deprecated.format")
     serializer = ProtobufSerializer(message_type, client, conf=writing)
-    # Without the client: a message's fields are known by their numbers, whatever schema it was written with.
+    # Needs no client: fields are identified by their numbers, whatever schema a message was written with.
     deserializer = ProtobufDeserializer(message_type, reading)
     return UserSerde(RegistrySerde("protobuf", serializer, deserializer, is_key))
 
@@ -98,7 +99,7 @@ def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **
 def json_schema_serde(
     schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
 ) -> Serde[Any]:
-    """Return a JSON Schema serde: values are dicts that the schema admits, or objects of a type; see avro_serde."""
+    """Return a JSON Schema serde for dicts that match the schema, or for objects of a type; see avro_serde."""
     client = registry_client(registry)
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 
@@ -110,19 +111,19 @@ def json_schema_serde(
 
 
 def configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the conf of the serializer, and that of the deserializer."""
+    """Return the configurations of the serializer and of the deserializer."""
     writing = {name.replace("_", "."): value for name, value in options.items()}
     if not any(name.startswith("subject.name.strategy") for name in writing):
-        # confluent-kafka's default asks the registry for associations first, which only Confluent's own has.
+        # confluent-kafka's default first requests associations, which only Confluent's registry has.
         writing["subject.name.strategy.type"] = "TOPIC"
     names = (*_SHARED, *shared)
     return writing, {name: value for name, value in writing.items() if name.startswith(names)}
 
 
 def conversions(kind: Any, natural: tuple[type, ...]) -> tuple[Any, Any]:
-    """Return (to_dict, from_dict) of a type, both None without one; natural: types that stay as they are in the dicts.
+    """Return (to_dict, from_dict) of a type, both None without one; natural: types that are not converted in dicts.
 
-    Raises ConfigError for a type that msgspec cannot make.
+    Raises ConfigError for a type that msgspec cannot create.
     """
     if kind is None:
         return None, None

@@ -1,4 +1,4 @@
-"""What tells two serdes apart without calling them: their names, what they were made with, and their code."""
+"""Compares serdes without calling them: by their names, their settings and their code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from .serdes import Serde, UserSerde
 
-#: Where an object is in memory says nothing of what it is.
+#: An object's address in memory does not identify its serde.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-#: Tokens that are no code.
+#: Tokens that are not code.
 _LAYOUT = (tokenize.COMMENT, tokenize.NL)
-#: Hex digits of an attribute's digest. Few on purpose: it may be a password, and the digest leaves the process.
+#: Hex digits of an attribute's digest. Few on purpose: the attribute may be a password, and the digest leaves the
+#: process.
 _SETTING_DIGITS = 4
 _CODE_DIGITS = 16
 
@@ -28,9 +29,9 @@ def serde_name(serde: Any) -> str:
 
 
 def serde_settings(serde: Any) -> dict[str, str]:
-    """Return what the user's own serdes in a serde were made with: a digest of each attribute's value by its name.
+    """Return the settings of the user's serdes in a serde: a digest of each attribute's value, by its name.
 
-    Those with a ``__repr__`` of their own are left out: that says what they are.
+    Serdes with a ``__repr__`` are left out, because it identifies them.
     """
     return {
         name: _digest(_setting(value), _SETTING_DIGITS)
@@ -41,7 +42,7 @@ def serde_settings(serde: Any) -> dict[str, str]:
 
 
 def serde_code(serde: Any) -> str:
-    """Return a digest of the code of the user's own serdes in a serde; empty without any, or without their source.
+    """Return a digest of the code of the user's serdes in a serde; empty if there are none, or no source.
 
     Comments, blank lines and the version of Python do not change it.
     """
@@ -50,7 +51,7 @@ def serde_code(serde: Any) -> str:
 
 
 def _own(serde: Any) -> Iterator[Any]:
-    """Yield the serdes of the user's that a serde is, or is made of."""
+    """Yield the user's serdes that a serde is or contains."""
     if isinstance(serde, UserSerde):
         yield serde.serde
     elif isinstance(serde, Serde) and type(serde).__module__.startswith("penstock."):
@@ -66,7 +67,7 @@ def _says_what_it_is(serde: Any) -> bool:
 
 
 def _setting(value: Any) -> str:
-    """Return a text that is the same in each process; what is no plain value counts by its type or name only."""
+    """Return a text that is the same in each process; it has only the type or name of anything but a plain value."""
     if isinstance(value, Enum) or value is None or isinstance(value, str | bytes | int | float):
         return repr(value)
     if isinstance(value, Mapping):
@@ -83,7 +84,7 @@ def _code(kind: type) -> str:
     try:
         tokens = tokenize.generate_tokens(io.StringIO(inspect.getsource(kind)).readline)
         return " ".join(token.string for token in tokens if token.type not in _LAYOUT)
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # made by exec, in C, or travelled as code
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # created by exec, written in C, or received as code
         return ""
 
 

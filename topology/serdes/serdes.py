@@ -25,13 +25,13 @@ from .json_codec import json_decoder, json_encoder
 
 T = TypeVar("T")
 
-#: A plain function of one argument; None stands for null and gives None.
+#: A function of one argument. None means null and is returned as None.
 ToBytes = Callable[[Any], bytes | None]
 FromBytes = Callable[[bytes | None], Any]
 
 
 class UserSerdeLike(Protocol):
-    """What a user's serde needs."""
+    """The methods of a user's serde."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Return the bytes of a key or value of this topic; None stays None."""
@@ -40,25 +40,26 @@ class UserSerdeLike(Protocol):
         """Return the key or value; None stays None."""
 
 
-#: What is taken wherever a serde is declared: a serde of any kind, or the name of a built-in one.
+#: Accepted wherever a serde is declared: any serde, or the name of a built-in one.
 SerdeLike: TypeAlias = UserSerdeLike | str
 
 
 class Serde(ABC, Generic[T]):
-    """A serializer and a deserializer of one type, with what the hot path wants to know about them.
+    """A serializer and a deserializer of one type, with the properties that the hot path needs.
 
-    serializer, deserializer: the same as functions of one argument, which take and give None for null; None if the
-        bytes depend on the topic's name (schema registry). serializer_for() and deserializer_for() always give one.
-    exact: an object (not None) -> what its bytes are read as, which is immutable, so that it may replace them in
-        a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
-    exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
-    rewrite: bytes (not None) -> what is written for what they are read as, mostly those bytes, None for what is read as
-        None; raises what reading and writing raise. So a record's key need not be read to find its row. None: it must.
-    is_written: whether bytes are surely those that rewrite returns, without reading them; None: nothing is sure.
-    private: what makes of (encode, decode), between objects and bytes, the functions (hold, read, bytes_of) of a record
-        cache: hold(object) gives its bytes, or an object of the cache's own that is quicker to copy than to read from
-        bytes; read(held) gives a caller's own. None: nothing is. All of them take and give None.
-    default_part: "key" or "value" where with_default() wants that default, whatever this serde is used for.
+    serializer, deserializer: the same as functions of one argument, with None for null; None if the bytes depend on the
+        topic's name (schema registry). serializer_for() and deserializer_for() always return a function.
+    exact: a function from an object (not None) to the object that its bytes are read as. That is immutable, so a record
+        cache may keep it instead of the bytes. Raises what serialize raises. None: a cache must keep the bytes.
+    exact_type: the type whose objects exact returns unchanged if they can be written at all. None: there is none.
+    rewrite: a function from bytes (not None) to the bytes of the object that they are read as, usually the same bytes;
+        None for bytes that are read as None. Raises what reading and writing raise. With it, a record's row is found
+        without reading the record's key. None: the key must be read.
+    is_written: True only if rewrite returns the same bytes; does not read them. None: not known for any bytes.
+    private: a function from (encode, decode) to the functions (hold, read, bytes_of) of a record cache. hold(object)
+        returns bytes, or a copy for the cache that is faster to copy again than to read from bytes. read(held) returns
+        an object for the caller, bytes_of(held) the bytes. All of them map None to None. None: a cache must keep bytes.
+    default_part: "key" or "value" if with_default() needs that default, whatever the serde is used for.
     """
 
     serializer: ToBytes | None = None
@@ -79,23 +80,23 @@ class Serde(ABC, Generic[T]):
         """Return the key or value; None stays None."""
 
     def with_default(self, default: Serde[Any] | None) -> Serde[T]:
-        """Return this serde; one that wraps another takes default for what was left open."""
+        """Return this serde; a serde that wraps another one uses default if that is missing."""
         return self
 
     def with_elements(self, elements: Serde[Any] | None) -> Serde[T]:
-        """Return this serde; one of lists takes elements for the serde of its elements if that was left open."""
+        """Return this serde; a serde of lists uses elements as the serde of its elements if that is missing."""
         return self
 
     def open_part(self) -> str | None:
-        """Return what is still left open, in words; None if the serde can be used."""
+        """Return a description of the serde that is still missing; None if this serde can be used."""
         return None
 
 
 class PlainSerde(Serde[T]):
-    """A serde whose bytes do not depend on the topic. encode, decode: functions that never see None.
+    """A serde whose bytes do not depend on the topic. encode and decode never get None.
 
-    exact_type: a type whose objects cannot be changed, and are read back as they were if they can be written; fits:
-    whether one can be, None if all can. See Serde.exact; is_written: see there.
+    exact_type: an immutable type whose objects are read back unchanged if they can be written (see Serde.exact); fits:
+    whether an object can be written, None if all can. is_written, private: see Serde.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class PlainSerde(Serde[T]):
         return cast("T | None", self.deserializer(data))
 
     def __reduce__(self) -> Any:
-        # A topology that travels to another process takes the name along, not the functions.
+        # A topology that is sent to another process contains the name, not the functions.
         return (Serdes.of, (self.name,)) if Serdes._BY_NAME.get(self.name) is self else super().__reduce__()
 
     def __repr__(self) -> str:
@@ -155,9 +156,9 @@ class UserSerde(Serde[T]):
 
 
 def as_serde(serde: SerdeLike | None) -> Serde[Any] | None:
-    """Return a user's serde as a Serde, a built-in one by its name, None as None.
+    """Return the Serde for a user's serde or for the name of a built-in one; None for None.
 
-    Raises TypeError for what is no serde, ConfigError for an unknown name.
+    Raises TypeError for anything that is not a serde, ConfigError for an unknown name.
     """
     if serde is None or isinstance(serde, Serde):
         return serde
@@ -208,7 +209,7 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
 
 
 def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde[Any] | None:
-    """Return a serde with what was left open in it taken from the configuration; None if there is no default either."""
+    """Return a serde with its missing parts taken from the configuration; None if there is no default either."""
     part = (serde and serde.default_part) or ("key" if is_key else "value")
     default = _configured(config, f"default.{part}.serde")
     elements = _configured(config, f"default.list.{part}.serde.inner")
@@ -223,10 +224,10 @@ def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None
 
 
 class Inline(NamedTuple):
-    """An expression that does what a function of one argument does, for the loops of fusion.py.
+    """An expression that is equivalent to a function of one argument, for the loops of fusion.py.
 
-    template: with {} for the argument, which is a variable, and the names of other objects; takes_none: whether it may
-    be None, for which the result is None.
+    template: the expression, with {} for the argument, a variable, and {name} for the objects in names; takes_none:
+    whether the argument may be None, for which the result is None.
     """
 
     template: str
@@ -234,34 +235,34 @@ class Inline(NamedTuple):
     takes_none: bool = False
 
     def of(self, argument: str) -> Inline:
-        """Return the same of an expression, with {} or {0} for the variable in it."""
+        """Return this expression applied to another one, which has {} or {0} for its variable."""
         return self._replace(template=self.template.replace("{}", argument))
 
     @property
     def compiled(self) -> Callable[[Any], Any] | None:
-        """The function that this calls, if it does nothing else and that is compiled: the kernel may call it then."""
+        """The compiled function that this expression does nothing but call, which the kernel may call; None if none."""
         called = [function for name, function in self.names.items() if self.template == f"{{{name}}}({{}})"]
         return called[0] if called and not self.takes_none and not isinstance(called[0], FunctionType) else None
 
 
-#: Leaves its argument as it is.
+#: Returns its argument unchanged.
 ITSELF = Inline("{}", {}, takes_none=True)
-#: The expressions of the functions below, which all give None for None.
+#: Expressions by function. All of these functions return None for None.
 _INLINE: dict[Callable[..., Any], Inline] = {}
 
 
 def inline(function: Callable[..., Any]) -> Inline:
-    """Return an expression that does what a serializer or deserializer does: at worst a call of it."""
+    """Return an expression that is equivalent to a serializer or deserializer, at least a call of it."""
     return _INLINE.get(function) or Inline("{call}({})", {"call": function}, takes_none=True)
 
 
 def set_inline(function: Callable[..., Any], code: Inline) -> None:
-    """Let inline() return an expression for a function."""
+    """Set the expression that inline() returns for a function."""
     _INLINE[function] = code
 
 
 def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that gives None for None, and calls another one for all else."""
+    """Return a function that returns None for None, and calls another one for anything else."""
 
     def plain(value: Any) -> Any:
         return None if value is None else function(value)
@@ -291,11 +292,11 @@ def _exact(
 
 
 def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
-    """Return the serde of a number; exact: what PlainSerde takes."""
+    """Return the serde of a number; exact: more arguments of PlainSerde."""
     packer = struct.Struct(layout)
     unpack = packer.unpack
     encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
-    # A float of 32 bits becomes one of 64 and back again, which changes some NaNs.
+    # A 32-bit float is converted to 64 bits and back, which changes some NaNs.
     is_written = None if layout == ">f" else codecs.sized_written(packer.size)
     serde: PlainSerde[Any] = PlainSerde(
         name, encoder(name, packer.pack), lambda data: unpack(data)[0], is_written=is_written, **exact
@@ -314,10 +315,10 @@ _STRING: PlainSerde[str] = PlainSerde(
     str.encode,
     codecs.decode_string if compiled is None else compiled.decode_text,
     exact_type=str,
-    fits=str.isascii,  # else it may have half of a surrogate pair in it
+    fits=str.isascii,  # other texts may contain half of a surrogate pair
     is_written=codecs.ascii_written,
 )
-if compiled is not None:  # fusion.py knows it by this name: keys may be read as texts at once
+if compiled is not None:  # the kernel recognizes decode_text and reads keys as text itself
     set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
 _BYTES: PlainSerde[bytes] = PlainSerde(
     "bytes",
@@ -336,7 +337,7 @@ _VOID: PlainSerde[None] = PlainSerde("void", codecs.refuse_void, codecs.refuse_v
 _INT16 = _integer("int16", ">h")
 _INT32 = _integer("int32", ">i")
 _INT64 = _integer("int64", ">q")
-# A float of 32 bits is seldom what was written: only its bytes are kept.
+# A 32-bit float is rarely equal to the number that was written, so caches keep its bytes.
 _FLOAT32: PlainSerde[float] = _number("float32", ">f")
 _FLOAT64: PlainSerde[float] = _number("float64", ">d", exact_type=float)
 
@@ -369,8 +370,8 @@ class Serdes:
     def of(serde: SerdeLike) -> Serde[Any]:
         """Return a serde by its name ("string", "int64", "long", "json" …), or a user's serde as a Serde.
 
-        Java's names as they stand in configurations (``org.apache.kafka.common.serialization.Serdes$LongSerde``) work
-        too. Raises ConfigError for an unknown name.
+        Java's class names (``org.apache.kafka.common.serialization.Serdes$LongSerde``) work too. Raises ConfigError for
+        an unknown name.
         """
         return cast("Serde[Any]", as_serde(serde))
 
@@ -394,11 +395,11 @@ class Serdes:
 
     @staticmethod
     def json(kind: Any = None, *, allow_nan: bool = False) -> Serde[Any]:
-        """JSON. Tuples, dates and dataclasses can be written, and come back as what JSON has.
+        """JSON. Tuples, dates and dataclasses can be written, but are read back as types of JSON.
 
-        kind: a type that values are read as, and checked against (msgspec): a ``msgspec.Struct``, a dataclass, a
-        NamedTuple, a TypedDict; see typed_json_serde. allow_nan: write and read NaN, Infinity and -Infinity, which JSON
-        does not have; else they raise SerializationError. Raises ConfigError for a type that cannot be read.
+        kind: the type that values are read as and checked against (msgspec): a ``msgspec.Struct``, a dataclass, a
+        NamedTuple or a TypedDict; see typed_json_serde. allow_nan: write and read NaN, Infinity and -Infinity, which
+        JSON does not have; otherwise they raise SerializationError. Raises ConfigError for a type that cannot be read.
         """
         if kind is None and not allow_nan:
             return _JSON
@@ -418,7 +419,7 @@ class Serdes:
 
     @staticmethod
     def void() -> Serde[None]:
-        """Null and nothing else: Java's Void."""
+        """Only null: Java's Void."""
         return _VOID
 
     @staticmethod
@@ -461,7 +462,7 @@ class Serdes:
 
     @staticmethod
     def time_windowed(inner: SerdeLike | None = None, window_size: Any = None) -> Serde[Any]:
-        """Windowed keys of time windows; window_size (timedelta or ms) gives read keys their end."""
+        """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read."""
         from .windowed_serdes import TimeWindowedSerde
 
         return TimeWindowedSerde(inner, window_size)
@@ -477,9 +478,10 @@ class Serdes:
     def avro(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
         """Avro with a schema registry, as dicts or objects of a type. Needs penstock-streams[schema-registry].
 
-        schema: the text; None for that of the record; or a Schema of confluent-kafka, which may have
-        references. registry: a URL, a configuration dict or a SchemaRegistryClient. kind: a msgspec.Struct, dataclass.
-        options: those of confluent-kafka's serializer, e.g. auto_register_schemas=False.
+        schema: its text, or a Schema of confluent-kafka, which may have references; None: read with the record's
+        schema, and write with the subject's latest one. registry: a URL, a configuration dict or a
+        SchemaRegistryClient. kind: a msgspec.Struct or a dataclass. options: those of confluent-kafka's serializer,
+        e.g. auto_register_schemas=False.
         """
         from .avro_serdes import avro_serde
 
@@ -503,10 +505,10 @@ class Serdes:
 
     @staticmethod
     def debezium(kind: Any = None, registry: Any = None, **options: Any) -> Serde[Any]:
-        """Rows of a database's table, from Debezium's change events: what the row is after the change.
+        """Rows of a database table, from Debezium's change events: the row after the change, None if it was deleted.
 
-        A deleted row is None. kind: a type that rows are read as, as for json. Events are JSON, or with a registry (as
-        for avro, with options of confluent-kafka's deserializer) Avro. See docs/databases.md.
+        kind: the type that rows are read as; see json. Events are JSON; with a registry (see avro) they are Avro, and
+        options are those of confluent-kafka's deserializer. See docs/databases.md.
         """
         from .debezium_serde import DebeziumSerde
 

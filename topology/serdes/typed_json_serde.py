@@ -1,6 +1,6 @@
-"""JSON as objects of a type (msgspec): what Kafka Streams' users have as a serde of a class with Jackson.
+"""JSON as objects of a type (msgspec), like a serde of a class with Jackson in Kafka Streams.
 
-msgspec reads and checks in one pass and makes the object's fields at once, without a dict for each record.
+msgspec reads and checks in one pass and creates the objects directly, without a dict for each record.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 class TypedJsonSerde(Serde[T]):
     """JSON objects as instances of a type: a msgspec.Struct, dataclass, NamedTuple, TypedDict, or of ``list[…]`` etc.
 
-    deserialize raises msgspec.DecodeError for what is no JSON, and msgspec.ValidationError, which names the field, for
-    JSON of another type. What is written is not checked. allow_nan, and what is raised for numbers: see json_codec.
-    Raises ConfigError for a type that msgspec cannot read.
+    deserialize raises msgspec.DecodeError for invalid JSON, and msgspec.ValidationError, which names the field, for
+    JSON of another type. serialize does not check the type. allow_nan, and errors for numbers: see json_codec. Raises
+    ConfigError for a type that msgspec cannot read.
     """
 
     def __init__(self, kind: type[T], allow_nan: bool = False) -> None:
@@ -63,5 +63,5 @@ class TypedJsonSerde(Serde[T]):
 
 @cache
 def typed_json_serde(kind: type[T], allow_nan: bool = False) -> TypedJsonSerde[T]:
-    """Return the serde of a type: the same one each time."""
+    """Return the one serde of a type."""
     return TypedJsonSerde(kind, allow_nan)

@@ -33,10 +33,10 @@ _TIME_MAX = 2**63 - 1
 
 
 class WindowedSerde(Serde[Windowed]):
-    """A serde of windowed keys: the key in another serde (without inner in the default one), and the window.
+    """A serde of windowed keys: the key's bytes from the inner serde, by default the default serde, then the window.
 
-    times: the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: how far after its start a window
-    ends, where its end is not written.
+    times: indices of the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: the size of the
+    windows if their end is not written.
     """
 
     times: ClassVar[tuple[int, ...]]
@@ -58,7 +58,7 @@ class WindowedSerde(Serde[Windowed]):
 
     @property
     def times_size(self) -> int:
-        """Bytes behind the key."""
+        """The number of bytes after the key."""
         return 8 * len(self.times)
 
     def _deserializer(self, inner: FromBytes) -> FromBytes:
@@ -93,7 +93,7 @@ class WindowedSerde(Serde[Windowed]):
         return "key inside windowed keys" if self.inner is None else self.inner.open_part()
 
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
-        """Return the bytes of the key inside a windowed key: what its partition is derived from."""
+        """Return the bytes of a windowed key's inner key, which determine its partition."""
         return self._inner().serialize(topic, key)
 
     def _inner(self) -> Serde[Any]:
@@ -108,7 +108,8 @@ class WindowedSerde(Serde[Windowed]):
 class TimeWindowedSerde(WindowedSerde):
     """Key, then the start of the window as 8 bytes (Kafka Streams: TimeWindowedSerde).
 
-    The end is not in the bytes: window_size (timedelta or ms) says where it is, else it is as late as can be.
+    The end is not written: a key that is read ends window_size (timedelta or ms) after its start, by default as late as
+    possible.
     """
 
     times = (1,)
@@ -139,7 +140,7 @@ class SessionWindowedSerde(WindowedSerde):
 
 
 def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any], bytes]:
-    """Return what serializes a windowed key; to_key: the key inside; times: as of WindowedSerde."""
+    """Return a function that serializes windowed keys; to_key serializes the inner key; times: see WindowedSerde."""
     pack = struct.Struct(f">{len(times)}q").pack
 
     def encode(windowed: Any) -> bytes:
@@ -156,7 +157,7 @@ def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any],
 
 
 def _windowed(value: Any) -> tuple[Any, int, int]:
-    """Return a windowed key; raises SerializationError for anything else, and for one without a key."""
+    """Return a windowed key unchanged; raises SerializationError for anything else, and if its key is None."""
     if not isinstance(value, tuple) or len(value) != 3:
         raise SerializationError(f"a windowed key is needed, not a value of type {type(value).__name__}")
     if value[0] is None:
@@ -169,7 +170,7 @@ def _refuse_no_key() -> bytes:
 
 
 def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
-    """Return the expression that does what windowed_encoder's function does."""
+    """Return an expression that is equivalent to windowed_encoder's function."""
     if compiled is not None:
         return Inline("{call}({})", {"call": windowed_encoder(to_key, times)})
     key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
@@ -180,14 +181,14 @@ def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
     )
 
 
-_new = tuple.__new__  # makes a named tuple in half the time of a call
+_new = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
 class ChangedSerde(Serde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
-    The last byte says what stands before it: 0 old value, 1 new value, 2 length of the new value as zigzag varint, new
-    value, old value. 3, 4 and 5 are the same with one byte before the last for is_latest.
+    The last byte is the format of the bytes before it. 0: old value; 1: new value; 2: length of the new value as zigzag
+    varint, new value, old value; 3, 4 and 5: as 0, 1 and 2, followed by a byte for is_latest.
     """
 
     def __init__(self, inner: SerdeLike | None) -> None:
@@ -263,7 +264,7 @@ def write_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes) -> tuple[int, int]:
-    """Return the non-negative zigzag varint at the start of data, and the index behind it."""
+    """Return the non-negative zigzag varint at the start of data, and the index after it."""
     number = shift = at = 0
     while True:
         byte = data[at]

@@ -1,10 +1,11 @@
 """Commits a thread's tasks. This is the only place that defines the order of the steps.
 
 The steps: flush the stores (caches forward their changes, changelogs and outputs are produced); wait until every record
-is acknowledged; request the end offsets of the changelogs, if it is time; commit the consumed offsets, through the
-group or, with exactly-once (v2), in the records' transaction; write the stores to disk with the end offsets. After a
-crash before the offsets are committed, the work is repeated (with exactly-once it was never visible), and the stores
-are unchanged. After a crash behind that point, the stores are older than their changelogs and catch up from them.
+is acknowledged; write the tombstones that stores hold (see Removals), and wait again; request the end offsets of the
+changelogs, if it is time; commit the consumed offsets, through the group or, with exactly-once (v2), in the records'
+transaction; write the stores to disk with the end offsets. After a crash before the offsets are committed, the work is
+repeated (with exactly-once it was never visible), and the stores are unchanged. After a crash behind that point, the
+stores are older than their changelogs and catch up from them.
 
 At-least-once need not block until the group has accepted the offsets, unless it stores the ends of changelogs: see
 AtLeastOnceCommit.start.
@@ -112,13 +113,19 @@ class Commit(ABC):
     def make_permanent(self) -> None:
         """Write records, stores and offsets in the right order."""
 
+    def acknowledge(self) -> None:
+        """Wait until every record is acknowledged, then write the tombstones that stores hold, and wait again."""
+        self.producer.flush()
+        if sum([task.state_manager.log_removals() for task in self.tasks]):
+            self.producer.flush()
+
     def changelog_ends(self) -> dict[TopicPartition, int]:
         """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if it is not time.
 
         If the ends are due for one task, they are requested for all, in one request. Also returns {} if no broker
         answers: the offsets do not depend on the ends, and the next owner would process uncommitted work again.
         """
-        self.producer.flush()
+        self.acknowledge()
         if not self.wants_ends:
             return {}
         written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
@@ -156,7 +163,7 @@ class AtLeastOnceCommit(Commit):
         """
         if not self.offsets or self.wants_ends:
             return super().start()
-        self.producer.flush()
+        self.acknowledge()
         for task in self.tasks:
             task.commit_stores(task.committed_source_changelog_offsets())
         self._answer = self.membership.commit_async(self.offsets)

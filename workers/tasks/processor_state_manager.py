@@ -205,6 +205,10 @@ class ProcessorStateManager:
         if first is not None:
             raise_failure(*first)
 
+    def log_removals(self) -> bool:
+        """Write the tombstones that the stores hold; see Removals. False: they hold none."""
+        return bool(sum([store.log_removals() for store in self.stores.values()]))
+
     def checkpoint_due(self, now_ms: int) -> bool:
         """Whether the next commit should store the changelog offsets.
 

@@ -63,6 +63,7 @@ class StreamTask(Task):
         # Instance attributes replace the methods, because they run for every record.
         self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
+        self.holds_removals = not clients.producer.transactional
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
         )

@@ -1,4 +1,4 @@
-"""``python -m penstock.testing.wire --bootstrap HOST:PORT[,…] --seed N``: a random plan before a cluster, until Ctrl-C.
+"""``python -m penstock.testing.wire --bootstrap HOST:PORT[,…] --seed N``: runs a random plan until Ctrl-C.
 
 Prints the address for clients, then a line per action.
 """

@@ -135,7 +135,7 @@ class Fail(Action):
 
 @dataclass(frozen=True)
 class Hold(Action):
-    """Holds a request until the nth one of another API was answered on any connection, or seconds have passed.
+    """Holds a request until the nth later response of another API on any connection, or until seconds have passed.
 
     drop: closes the client's connection meanwhile, so that the client resends the request, which overtakes this one.
     In this way a network can deliver an old EndTxn into the next transaction (KIP-890).

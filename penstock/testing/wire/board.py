@@ -1,4 +1,4 @@
-"""Shared by all connections of a proxy: the record, and the waits."""
+"""State that all connections of a proxy share: the record of events, and waits for responses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Board:
         self.record.add(request, broker.node, what)
 
     def passed(self, request: Request) -> None:
-        """Wake the waits for an answer of this API, after one was given."""
+        """Wake the waits for a response of this API, after one was sent."""
         for passage in [passage for passage in self._passages if passage.api == request.api]:
             passage.left -= 1
             if not passage.left:
@@ -55,7 +55,7 @@ class Board:
                     passage.future.set_result(None)
 
     def passing(self, api: str, nth: int) -> Awaitable[None]:
-        """Wait for the nth answer of an API from now on."""
+        """Wait for the nth response of an API from now on."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._passages.append(_Passage(api, nth, future))
         return future

@@ -1,4 +1,4 @@
-"""One request and its response in the proxy, the default action, which passes them, and the pumps of a connection."""
+"""Exchanges of a request and its response, the default action, which forwards both, and the pumps of a connection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .messages import answer_type, decode_answer, encode_answer, error_codes, wa
 _LINGER_NOT = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 
-#: The field of each API's answer that lists brokers; FindCoordinator below version 4 is a broker itself. The last four
-#: name new leaders (KIP-951).
+#: The field of each API's response that lists brokers. A response of FindCoordinator below version 4 is a broker
+#: itself. The last four APIs name new leaders (KIP-951).
 BROKERS = {
     "Metadata": "brokers",
     "DescribeCluster": "brokers",
@@ -87,9 +87,9 @@ class Side:
 
 @dataclass
 class Line:
-    """A client's connection to a broker. under_way: exchanges without an answer so far, oldest first.
+    """A client's connection to a broker. under_way: exchanges without a response so far, oldest first.
 
-    arrivals: the broker's answers; empty bytes: look at under_way again; None: the broker has ended the connection.
+    arrivals: the broker's responses; empty bytes: check under_way again; None: the broker has ended the connection.
     """
 
     client: Side
@@ -101,7 +101,7 @@ class Line:
 
 
 class Exchange:
-    """The state for an action. answer: the broker's, or a made-up one; empty until it is known."""
+    """An exchange, as its action sees it. answer: the broker's or a generated response; empty until known."""
 
     def __init__(self, line: Line, request: Request, action: Action) -> None:
         self.request = request
@@ -115,12 +115,12 @@ class Exchange:
         await self.write(Direction.REQUEST, self.frame(Direction.REQUEST))
 
     async def give(self, answer: bytes) -> None:
-        """Send an answer to the client; an exchange has one at most."""
+        """Send a response to the client, at most once per exchange."""
         await self.write(Direction.ANSWER, framed(answer))
         self._line.board.passed(self.request)
 
     async def refuse(self, answer: bytes) -> None:
-        """Send a response in its turn, without the broker; not to a client that expects none."""
+        """Respond in place of the broker, in order; a client that expects no response gets none."""
         if not wants_answer(self.request):
             return
         self.answer = answer
@@ -137,22 +137,22 @@ class Exchange:
         await self._line.upstream.write(data)
 
     def frame(self, direction: Direction) -> bytes:
-        """Return a whole frame; the answer's once it has arrived."""
+        """Return a whole frame; that of the response only after it has arrived."""
         return framed(self.request.data if direction is Direction.REQUEST else self.answer)
 
     def take(self, answer: bytes) -> None:
-        """Keep the broker's answer."""
+        """Set the broker's response."""
         self.answer = answer
         self._answered.set()
 
     async def answered(self) -> None:
-        """Wait for the broker's answer, and note its errors."""
+        """Wait for the broker's response, and report its errors."""
         await self._answered.wait()
         errors = {error.name.upper() for error in error_codes(decode_answer(self.request, self.answer)) if error}
         self.note(f"the broker answers: {', '.join(sorted(errors)) or 'no error'}")
 
     def close(self, *, reset: bool = False) -> None:
-        """End the connection on both sides, with a TCP reset if so; raises ConnectionEndedError always."""
+        """End the connection on both sides, with reset by a TCP reset. Always raises ConnectionEndedError."""
         for side in (self._line.client, self._line.upstream):
             if reset:
                 side.reset()
@@ -170,7 +170,7 @@ class Exchange:
         (self._line.upstream if direction is Direction.REQUEST else self._line.client).silent = True
 
     def passing(self, api: str, nth: int) -> Awaitable[None]:
-        """Wait until the nth answer of an API from now on was given to its client, on any connection."""
+        """Wait until the nth response of an API from now on was sent to its client, on any connection."""
         return self._line.board.passing(api, nth)
 
     def note(self, what: str) -> None:
@@ -179,7 +179,7 @@ class Exchange:
 
 
 class Action:
-    """Lets everything pass; other actions derive from it."""
+    """Forwards everything; the base of other actions."""
 
     async def on_request(self, exchange: Exchange) -> None:
         """Handle the request."""
@@ -233,7 +233,7 @@ class Connection:
             await action.on_request(Exchange(self._line, request, action))
 
     async def _receive(self) -> None:
-        """Keep reading while an answer is held back, to detect that the broker has closed."""
+        """Keep reading while a response is held back, to detect that the broker has closed the connection."""
         try:
             while True:
                 await self._line.arrivals.put(await read_frame(self._line.upstream.reader))
@@ -243,7 +243,7 @@ class Connection:
                 raise
 
     async def _answers(self) -> None:
-        """Give answers in the order of the requests; brokers answer in that order."""
+        """Send responses in the order of the requests, as brokers do."""
         under_way = self._line.under_way
         while (answer := await self._line.arrivals.get()) is not None:
             if answer:
@@ -260,7 +260,7 @@ class Connection:
 
 
 async def rewrite(request: Request, answer: bytes, place: Place) -> bytes:
-    """Return an answer with the addresses that place returns; an answer without brokers is returned unchanged."""
+    """Return a response with the brokers' addresses replaced by those of place."""
     name = BROKERS.get(request.api)
     if name is None:
         return answer

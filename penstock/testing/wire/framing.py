@@ -23,7 +23,7 @@ API_NAMES = {key: name.title().replace("_", "") for key, name in api_key_map.ite
 
 
 class WireError(PenstockError):
-    """Bytes that the proxy cannot read; the message says of which connection or API."""
+    """Bytes that the proxy cannot read; the message names the connection or the API."""
 
 
 class TlsError(WireError):
@@ -75,6 +75,6 @@ def parse_request(data: bytes) -> Request:
 
 
 def correlation_id(answer: bytes) -> int:
-    """Return the correlation id of an answer's request."""
+    """Return a response's correlation id."""
     number: int = _CORRELATION_ID.unpack_from(answer)[0]
     return number

@@ -1,4 +1,4 @@
-"""Requests and answers as values: kio has the types, generated from Kafka's schemas."""
+"""Requests and responses as objects of kio's types, which are generated from Kafka's schemas."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PRODUCE = 0
 
 
 def answer_type(request: Request) -> Any:
-    """Return the type of a request's answer; raises WireError for a version that kio does not have."""
+    """Return the type of a request's response; raises WireError for a version that kio does not have."""
     return _known(load_response_schema, request)
 
 
 def decode_answer(request: Request, data: bytes) -> Any:
-    """Return the answer to a request."""
+    """Return the response to a request."""
     return _decode(answer_type(request), data)
 
 
@@ -33,7 +33,7 @@ def decode_request(request: Request) -> Any:
 
 
 def encode_answer(request: Request, answer: Any) -> bytes:
-    """Return the frame, without its size, of an answer to a request."""
+    """Return the frame, without its size, of a response to a request."""
     kind, buffer = answer_type(request), io.BytesIO()
     header = kind.__header_schema__
     entity_writer(header)(buffer, header(correlation_id=request.correlation_id))
@@ -53,7 +53,7 @@ def wants_answer(request: Request) -> bool:
 
 
 def error_codes(entity: Any) -> Iterator[ErrorCode]:
-    """Yield all error codes of an answer, at every level."""
+    """Yield all error codes of a response, at every level."""
     for field in fields(entity):
         value = getattr(entity, field.name)
         if isinstance(value, ErrorCode):

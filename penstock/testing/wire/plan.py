@@ -41,7 +41,7 @@ _Make = Callable[[random.Random, str], Action]
 
 @dataclass(frozen=True)
 class Plan:
-    """Rules, and the seed that they were made from; it is that of their probabilities, too."""
+    """Rules, and the seed of the rules and of their probabilities."""
 
     seed: int
     rules: tuple[Rule, ...]

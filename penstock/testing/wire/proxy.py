@@ -1,4 +1,4 @@
-"""The proxy's interface for tests, and the sockets that stand in for brokers: its event loop runs in a thread."""
+"""The proxy's interface for tests, and the sockets that clients see as brokers. Its event loop runs in a thread."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .framing import Request, TlsError, WireError
 from .record import Event, Record
 from .rules import Rule, Rules
 
-#: For what the proxy's own thread does: listening, ending connections.
+#: Timeout of calls to the proxy's thread, such as listening and ending connections.
 _CALL_SECONDS = 10.0
 
 
 HOST = "127.0.0.1"
-#: So many bytes are read ahead of a frame's consumer; a Fetch answer has up to 50 MB.
+#: Maximum number of bytes that are read ahead; a Fetch response has up to 50 MB.
 _READ_AHEAD_BYTES = 1 << 20
 
 Address = tuple[str, int]
@@ -30,9 +30,9 @@ Address = tuple[str, int]
 class WireProxy:
     """Stands in front of all brokers of a cluster; a context manager. Clients connect to ``bootstrap_servers``.
 
-    bootstrap_servers: of the real cluster, without TLS; other brokers are found in passing responses. rules: the first
-    that applies decides the action of an exchange. seed: of the rules' probabilities. out: a file for one line per
-    action, e.g. sys.stderr. Raises OSError if it cannot listen.
+    bootstrap_servers: those of the real cluster, without TLS; the proxy finds other brokers in the responses. rules:
+    the first one that applies determines the action of an exchange. seed: for the rules' probabilities. out: a file for
+    one line per action, e.g. sys.stderr. Raises OSError if it cannot listen.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ def _address(server: str) -> tuple[str, int]:
 
 
 class Fronts:
-    """A front for each broker that is known by its address."""
+    """The fronts of all known brokers, by address."""
 
     def __init__(self, board: Board, rules: Rules) -> None:
         self.board = board
@@ -125,11 +125,11 @@ class Fronts:
         return self._fronts[address]
 
     def port(self, address: Address) -> int:
-        """Return where the front of a broker listens."""
+        """Return the port on which the front of a broker listens."""
         return self._fronts[address].port
 
     async def place(self, node: int, host: str, port: int) -> Address:
-        """Return where clients reach a broker."""
+        """Return the address at which clients reach a broker."""
         front = self.open((host, port))
         front.broker.node = node
         return HOST, front.port
@@ -155,21 +155,21 @@ class Fronts:
 
 
 class Front:
-    """Listens in place of one broker. cut: it refuses connections."""
+    """Listens in place of one broker. cut: whether it refuses connections."""
 
     def __init__(self, fronts: Fronts, broker: Broker) -> None:
         self.broker = broker
         self.cut = False
         self._fronts = fronts
         self._connections: set[asyncio.Task[None]] = set()
-        # Not asyncio's server: that loses a connection which it is just accepting when it is closed (Python 3.11).
+        # Not asyncio's server, which loses a connection if it is closed while accepting it (Python 3.11).
         self._listener = socket.create_server((HOST, 0))
         self._listener.setblocking(False)
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     @property
     def port(self) -> int:
-        """Return where it listens."""
+        """Return the port on which it listens."""
         port: int = self._listener.getsockname()[1]
         return port
 
@@ -211,7 +211,7 @@ class Front:
             raise
         except OSError:  # the broker is away: clients see a reset instead of a refused connection
             client.reset()
-        except TlsError as error:  # as a broker's listener without TLS: the connection is closed
+        except TlsError as error:  # a broker's listener without TLS closes the connection too
             self._fronts.board.tls = error
             client.reset()
         except Exception as error:  # noqa: BLE001  the proxy raises it at its end

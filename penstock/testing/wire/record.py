@@ -14,7 +14,7 @@ from .framing import Request
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the proxy did to one request or its answer. seconds: since its start; broker: node id, if it is known."""
+    """An action on one request or its response. seconds: since the proxy's start; broker: node id, if it is known."""
 
     seconds: float
     broker: int | None
@@ -29,7 +29,7 @@ class Event:
 
 
 class Record:
-    """Events in their order, and how many requests there were. out: a file for one line per event."""
+    """Events in order, and the number of requests. out: a file for one line per event."""
 
     def __init__(self, out: TextIO | None) -> None:
         self._out = out

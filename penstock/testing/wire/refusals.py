@@ -1,4 +1,4 @@
-"""Answers with an error code: made up for a request that no broker sees, or set in what a broker has answered."""
+"""Responses with an error code: generated in place of a broker's, or a broker's response with its codes replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from .framing import Request, WireError
 from .messages import answer_type, decode_answer, decode_request, encode_answer
 
-#: APIs that change nothing: the broker answers, and the codes of its answer are replaced.
+#: Read-only APIs: the broker responds, and the error codes of its response are replaced.
 _READS = {
     "ApiVersions",
     "DescribeCluster",
@@ -23,9 +23,9 @@ _READS = {
     "OffsetFetch",
     "OffsetForLeaderEpoch",
 }
-#: Errors of a whole request where others are those of each partition.
+#: Errors of a whole request, even if the API has an error code for each partition.
 _WHOLE = {ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch, ErrorCode.rebootstrap_required}
-#: What a topic's partition is called, where requests list plain numbers.
+#: Names of a response's field for the partition number, if the request lists plain numbers.
 _PARTITION = {"partition_index", "partition", "index"}
 _EMPTY: dict[str, Any] = {
     "string": "",
@@ -46,17 +46,17 @@ def error_of(name: str) -> ErrorCode:
 
 
 def reaches_broker(request: Request) -> bool:
-    """Return whether a request that is answered with an error goes to the broker first."""
+    """Return whether a request goes to the broker before it fails with an error."""
     return request.api in _READS
 
 
 def refusal(request: Request, error: ErrorCode) -> bytes:
-    """Return an answer with an error for all that a request names, which the broker does not see."""
+    """Return a generated response, with an error for everything that the request names."""
     return encode_answer(request, _made_up(answer_type(request), decode_request(request), error))
 
 
 def with_error(request: Request, answer: bytes, error: ErrorCode) -> bytes:
-    """Return a broker's answer with its codes replaced: those of topics and partitions, else that of the whole."""
+    """Return a broker's response with an error: in topics and partitions, or else in the response as a whole."""
     decoded = decode_answer(request, answer)
     whole = error in _WHOLE or not _has_codes_below(type(decoded))
     return encode_answer(request, replace(decoded, error_code=error) if whole else _with_errors_below(decoded, error))
@@ -85,7 +85,7 @@ def _failed(entity: Any, error: ErrorCode) -> Any:
 
 
 def _entities(entity: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the lists of an entity that hold entities and are not empty."""
+    """Yield the non-empty lists of entities in an entity."""
     for field in fields(entity):
         value = getattr(entity, field.name)
         if isinstance(value, tuple) and value and is_dataclass(value[0]):
@@ -93,7 +93,7 @@ def _entities(entity: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _made_up(kind: Any, asked: Any, error: ErrorCode) -> Any:
-    """Return an answer, or a part of one, to a request or a part of it: the same names and numbers, and the error."""
+    """Return a response, or a part of it, with an error and with the names and numbers of the request or its part."""
     types = get_type_hints(kind)
     values: dict[str, Any] = {}
     lists = iter(_lists(asked))
@@ -105,7 +105,7 @@ def _made_up(kind: Any, asked: Any, error: ErrorCode) -> Any:
             if item is None:
                 values |= _value(field, types[field.name], asked)
             elif "error_code" in kind.__dataclass_fields__:
-                values[field.name] = ()  # the error is that of the whole
+                values[field.name] = ()  # the error is that of the whole entity
             else:
                 values[field.name] = tuple(_made_up(item, part, error) for part in next(lists, ()))
     return kind(**values)
@@ -118,7 +118,7 @@ def _lists(asked: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _item_type(hint: Any) -> Any:
-    """Return the entity that a list holds, None for anything else."""
+    """Return the type of the entities in a list, None if the hint is not a list of entities."""
     for choice in (hint, *get_args(hint)):
         if get_origin(choice) is tuple and is_dataclass(get_args(choice)[0]):
             return get_args(choice)[0]
@@ -126,7 +126,7 @@ def _item_type(hint: Any) -> Any:
 
 
 def _value(field: Field[Any], hint: Any, asked: Any) -> dict[str, Any]:
-    """Return a plain field's value by its name, nothing if its default does."""
+    """Return a plain field's value by its name; an empty dict if the default is right."""
     if isinstance(asked, int) and field.name in _PARTITION:
         return {field.name: asked}
     if hasattr(asked, field.name) and not isinstance(asked, int):

@@ -46,7 +46,7 @@ class Rules:
         self._applied = [0] * len(self._rules)
 
     def choose(self, request: Request, broker: int | None) -> tuple[Action, bool]:
-        """Return the action for an exchange, and False if it is none of a rule's."""
+        """Return the action for an exchange, and whether it is that of a rule."""
         for number, rule in enumerate(self._rules):
             if _fits(rule, request, broker) and self._applies(number, rule):
                 self._applied[number] += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.clients.group import group_member
 from penstock.clients.protocol.offset_commits import GroupMetadata
+from penstock.statestore.stores.removals import Removals
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
 from penstock.topology.run.event_loop import LoopCalls
@@ -40,6 +41,15 @@ def offset_ahead_of_data(_: Any) -> Any:
             commit.membership.commit(commit.offsets)
 
     return make_permanent
+
+
+def tombstone_before_what_was_sent_on(_: Any) -> Any:
+    """Brokers have it, and not the record that its row held until then. This was found."""
+
+    def add(removals: Removals, row_key: bytes, timestamp: int | None) -> None:
+        removals._store.task.log_change(removals._store.name, row_key, None, timestamp)
+
+    return add
 
 
 def offset_without_data(original: Any) -> Any:
@@ -188,6 +198,7 @@ TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
     Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 565, ("list offsets",)),
+    Mutant("tombstone before what was sent on", Removals, "add", tombstone_before_what_was_sent_on, 35647),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
