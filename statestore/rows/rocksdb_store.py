@@ -102,6 +102,7 @@ class RocksDBStore(BytesStore):
         self._recent = RecentRows(self._buffer)
         self._read_rows = read_rows if compiled is None else compiled.read_rows
         self._latest: Any = None
+        self._kept_bytes = 0
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         # The buffer's methods replace the ones below, which saves one call per record.
@@ -229,10 +230,9 @@ class RocksDBStore(BytesStore):
 
     @override
     def latest_rows(self, second_size: int, interval_ms: int) -> Any:
-        """Return them; they use the memory of the recently committed rows."""
+        """Return them; they replace the recently committed rows."""
         if compiled is not None:
-            resources = self._resources
-            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, lambda: resources.recent_bytes)
+            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, self._room)
         return self._latest
 
     @override
@@ -251,12 +251,18 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
-        latest_kept = self._latest is not None and not self._latest.resting
-        if self._deleted_ranges or latest_kept:
+        if self._deleted_ranges:
             self._recent.clear()
-        if not latest_kept:
-            self._recent.take(self._resources.recent_bytes)
+        self._keep(self._recent.take(self._room()) if self._latest is None else self._latest.fit())
         self._forget_uncommitted()
+
+    def _room(self) -> int:
+        return self._resources.recent_room(self._kept_bytes)
+
+    def _keep(self, size: int) -> None:
+        """Note how many bytes of committed rows are in memory."""
+        self._resources.recent_bytes += size - self._kept_bytes
+        self._kept_bytes = size
 
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
@@ -410,6 +416,7 @@ class RocksDBStore(BytesStore):
         self._resources.open_stores -= 1
         self._forget_uncommitted()
         self._recent.clear()
+        self._keep(0)
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()

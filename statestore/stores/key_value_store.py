@@ -28,7 +28,7 @@ from .state_store import (
     timestamped_value,
 )
 from .store_iterator import StoreIterator
-from .values import LogChange, LogValue, Values
+from .values import LogChange, LogValue, Values, headers_logged
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ class KeyValueStore(StateStore):
             vars(self).update(get=get, put=put)
         if self.contexts is not None:
             vars(self)["get"] = self.contexts.noting(self.get, self._context)
+        vars(self)["get_forwarded"] = self.get
 
     def get(self, key: Any) -> Any:
         """Return the value of a key, None if there is none. The object is the caller's own."""
@@ -239,7 +240,7 @@ class KeyValueStore(StateStore):
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_value_and_timestamp:
+        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_timestamped:
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
@@ -247,6 +248,7 @@ class KeyValueStore(StateStore):
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,
+            value_serde=serdes.value_serde,
             encode_key=serdes.inline_key,
             encode_value=encode,
             decode_value=decode,
@@ -254,6 +256,7 @@ class KeyValueStore(StateStore):
             exact_value_type=serdes.exact_value_type,
             get=self.rows.get,
             put=self.rows.put,
+            log_headers=headers_logged(self.builder),
             table=self.rows.compiled_rows,
         )
 
