@@ -242,11 +242,11 @@ class Workload:
             yield b"k%06d" % user, b'{"name":"n%06d","city":"%b"}' % (user, _city(user)), FIRST_TIMESTAMP_MS - 1
 
     def load_payments(self, bootstrap_servers: str) -> None:
-        """Write all payments to their topic, unless they are there; raises KafkaException."""
+        """Write all payments to their topic, unless they exist; raises KafkaException."""
         load_topic(bootstrap_servers, self.payments_topic, self.payments(), (self.records + 1) // 2, codec=self.codec)
 
     def load(self, bootstrap_servers: str) -> None:
-        """Write all purchases and users to their topics, unless they are there; raises KafkaException."""
+        """Write all purchases and users to their topics, unless they exist; raises KafkaException."""
         load_topic(bootstrap_servers, self.table, self.user_rows(), self.keys, codec=self.codec)
         load_topic(bootstrap_servers, self.topic, self.purchases(), self.records, codec=self.codec)
 
@@ -259,7 +259,7 @@ def load_topic(
     partitions: int = PARTITIONS,
     codec: str = CODEC,
 ) -> None:
-    """Write rows (key, value, timestamp in ms) to a topic, unless they are there; raises KafkaException."""
+    """Write rows (key, value, timestamp in ms) to a topic, unless they exist; raises KafkaException."""
     if stored_records(bootstrap_servers, topic) == records:
         return
     recreate_topic(bootstrap_servers, topic, partitions)
@@ -269,7 +269,7 @@ def load_topic(
 def append(
     bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int, codec: str = CODEC
 ) -> None:
-    """Write so many rows (key, value, timestamp in ms) to a topic, behind what is there; raises KafkaException."""
+    """Write so many rows (key, value, timestamp in ms) to the end of a topic; raises KafkaException."""
     producer = make_producer(bootstrap_servers, codec=codec)
     what = f"Writing {records:,} records to {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):

@@ -168,7 +168,7 @@ def rates(scenario: Scenario, way: str, given: Sequence[RawRecord], rounds: int)
 
 
 def table(rows: Iterable[tuple[str, str, list[float]]]) -> Table:
-    """Return what is printed."""
+    """Return the text to print."""
     shown = Table(title="records per second of CPU time, one process, no broker")
     for heading in ("topology", "way", "min", "median", "max"):
         shown.add_column(heading, justify="left" if heading in ("topology", "way") else "right")

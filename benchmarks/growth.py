@@ -188,7 +188,7 @@ class Cluster:
 
 
 def table(found: dict[str, list[Step]]) -> Table:
-    """Return what is printed; the last columns compare with the first line of their axis."""
+    """Return the text to print; the last columns compare with the first line of their axis."""
     shown = Table(title="cost of a record as an application grows")
     for heading in ("what grows", "to", "µs of CPU a record", "start s", "cost grew", "size grew"):
         shown.add_column(heading, justify="left" if heading == "what grows" else "right")

@@ -34,7 +34,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
 
-PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # of an application that is not there
+PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # of an application that does not exist
 SAMPLE_SECONDS = 0.002  # of CPU time
 #: Of the records: before the first and behind the second share nothing is measured.
 FROM, TO = 0.2, 0.95

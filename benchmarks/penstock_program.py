@@ -22,7 +22,7 @@ class RestoreLines(StateRestoreListener):
 
 
 class StandbyLines(StandbyUpdateListener):
-    """Says how far standby tasks are."""
+    """Prints the progress of standby tasks."""
 
     def on_batch_loaded(
         self,

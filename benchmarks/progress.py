@@ -1,4 +1,4 @@
-"""How far a group has come at any moment, from what it commits, which is all that can be seen from outside."""
+"""The progress of a group at any moment, from its commits, which are all that can be seen from outside."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Curve:
         self.values: list[float] = []
 
     def add(self, moment: float, value: float) -> None:
-        """Note what was seen, later than all before."""
+        """Add a later observation."""
         self.moments.append(moment)
         self.values.append(value)
 
     def at(self, moment: float) -> float:
-        """Return the value at a moment; outside of what was seen, the first or the last one."""
+        """Return the value at a moment; outside of the observed time, the first or the last one."""
         after = bisect_left(self.moments, moment)
         if after == 0:
             return self.values[0]
@@ -38,7 +38,7 @@ class Curve:
 class Progress:
     """How many records a group has processed.
 
-    Partitions are committed about each second, those of each thread at another moment. So their sum stalls and
+    Partitions are committed about every second, those of each thread at another moment. So their sum stalls and
     jumps, and on a fast machine, which has done all in a few commits, the rate between two sums can be anything. Here
     the records between two commits of a partition count as processed evenly.
 

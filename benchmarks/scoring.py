@@ -53,7 +53,7 @@ def messages(records: int) -> list[RawRecord]:
 
 
 def check(records: int, results: Results) -> None:
-    """Raise BenchmarkError unless all orders are there in their order, each with the model's risk."""
+    """Raise BenchmarkError unless all orders exist in their order, each with the model's risk."""
     found = [orjson.loads(value or b"null") for _, value in results]
     if [order["number"] for order in found] != list(range(records)):
         raise BenchmarkError(f"{len(found)} orders came out, or not in their order; expected {records}")

@@ -192,7 +192,7 @@ WAYS = (PENSTOCK, JAVA, *BY_HAND)
 
 
 def table(found: Mapping[str, Run]) -> Table:
-    """Return what is printed: seconds of a micro-batch, on average."""
+    """Return the text to print: seconds of a micro-batch, on average."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("way")
     for heading in ("k/s", *(f"{part.title} s" for part in PARTS), "RSS MB", "checkpoint MB"):

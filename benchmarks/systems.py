@@ -34,7 +34,7 @@ COMMON_CONFIG = {
     "producer.batch.size": "262144",
     "producer.compression.type": CODEC,
 }
-#: Measured, the fastest of what was tried on two cores: G1 and larger heaps take more CPU and up to 3 GB.
+#: Measured, the fastest choice on two cores: G1 and larger heaps take more CPU and up to 3 GB.
 JVM_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g")
 #: javac itself ends before better code of it is of use.
 QUICK_COMPILER = "-J-XX:TieredStopAtLevel=1"
@@ -268,7 +268,7 @@ def peers(work_directory: Path) -> list[System]:
 
 
 def environment(directory: Path, requirements: Path, name: str) -> Path:
-    """Return the Python of an environment with these requirements, made unless it is there; raises BenchmarkError."""
+    """Return the Python of an environment with these requirements, created unless it exists; raises BenchmarkError."""
     python = directory / "bin" / "python"
     if not directory.exists():  # two systems may be of one package
         venv.create(directory, with_pip=True)

@@ -52,11 +52,18 @@ cdef class TimedRows:
     cdef void remove(self, int begin, int end) noexcept
 
 
+cdef class SortedKeys:
+    cdef readonly list chunks
+    cdef list maxes
+
+    cdef int insert(self, bytes key) except -1
+
+
 cdef class RowBuffer:
     cdef readonly dict rows
     cdef public dict recent
     cdef public Py_ssize_t found, read_room
-    cdef public object index
+    cdef public SortedKeys index
     cdef public Py_ssize_t check_at
     cdef object read
     cdef object check
@@ -64,6 +71,18 @@ cdef class RowBuffer:
 
     cdef object row(self, bytes key)
     cdef int set(self, bytes key, value) except -1
+
+
+cdef class MergedRows:
+    cdef object stored
+    cdef list changed
+    cdef tuple row
+    cdef Py_ssize_t at
+    cdef bint reverse
+
+
+cdef class DecodedRows:
+    cdef object rows, decode_key, decode
 
 
 cdef class LatestRows:

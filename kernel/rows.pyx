@@ -13,7 +13,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 
 @cython.final
@@ -51,11 +51,22 @@ cdef class RowBuffer:
 
     cdef int set(self, bytes key, value) except -1:
         if self.index is not None and key not in self.rows:
-            self.index.add(key)
+            self.index.insert(key)
         self.rows[key] = value
         if len(self.rows) >= self.check_at:
             self.check()
         return 0
+
+    def between(self, bytes start, bytes end, bint reverse=False):
+        """Return the uncommitted rows with start <= key < end in order; None leaves a side open."""
+        if not self.rows:
+            return []
+        if self.index is None:
+            self.index = SortedKeys(self.rows)
+        found = [(key, self.rows[key]) for key in self.index.between(start, end)]
+        if reverse:
+            found.reverse()
+        return found
 
     def clear(self):
         """Drop the rows in memory; those on disk remain."""
@@ -97,6 +108,158 @@ def putter(RowBuffer buffer not None, encode_key, log_value):
         buffer.set(row_key, log_value(row_key, value))
 
     return put
+
+
+def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
+    """See statestore/rows/rocksdb_store.py."""
+    cdef list found = []
+    cdef bytes value
+    key_of, value_of, advance = cursor.key, cursor.value, cursor.prev if reverse else cursor.next
+    while True:
+        key = key_of()
+        if key is None:
+            break
+        if bound is not None and (compare(<bytes?>key, bound) < 0) == reverse:
+            return found, False
+        value = value_of()
+        found.append((key, value))
+        advance()
+        size -= PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(value)
+        if len(found) == rows or size <= 0:
+            return found, True
+    cursor.status()  # a damaged block may have ended the rows
+    return found, False
+
+
+cdef int compare(bytes left, bytes right) noexcept:
+    """Return a negative number, 0 or a positive one: the order of two byte strings."""
+    cdef Py_ssize_t left_size = PyBytes_GET_SIZE(left), right_size = PyBytes_GET_SIZE(right)
+    cdef int order = memcmp(PyBytes_AS_STRING(left), PyBytes_AS_STRING(right), min(left_size, right_size))
+    return order if order else (left_size > right_size) - (left_size < right_size)
+
+
+cdef enum:
+    CHUNK = 512  # see statestore/rows/sorted_keys.py
+
+
+cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
+    """Return the place of the first key that is not less, as bisect_left does."""
+    cdef Py_ssize_t low = 0, high = len(keys), middle
+    while low < high:
+        middle = (low + high) // 2
+        if compare(<bytes>keys[middle], key) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cython.final
+cdef class SortedKeys:
+    """See statestore/rows/sorted_keys.py."""
+
+    def __init__(self, keys=()):
+        cdef list ordered = sorted(keys)
+        cdef Py_ssize_t i
+        self.chunks = [ordered[i : i + CHUNK] for i in range(0, len(ordered), CHUNK)]
+        self.maxes = [chunk[len(chunk) - 1] for chunk in self.chunks]
+
+    def add(self, bytes key not None):
+        """Add a key, which must not be in the set."""
+        self.insert(key)
+
+    cdef int insert(self, bytes key) except -1:
+        cdef Py_ssize_t at = place_of(self.maxes, key)
+        cdef list chunk
+        if not self.maxes:
+            self.chunks.append([key])
+            self.maxes.append(key)
+            return 0
+        if at == len(self.maxes):
+            at -= 1
+            self.maxes[at] = key
+        chunk = <list>self.chunks[at]
+        chunk.insert(place_of(chunk, key), key)
+        if len(chunk) > 2 * CHUNK:
+            self.chunks[at : at + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
+            self.maxes[at : at + 1] = [chunk[CHUNK - 1], chunk[len(chunk) - 1]]
+        return 0
+
+    def between(self, bytes start, bytes end):
+        """Return the keys with start <= key < end in order; None leaves a side open."""
+        cdef Py_ssize_t first = 0 if start is None else place_of(self.maxes, start)
+        cdef Py_ssize_t i, low, high
+        cdef list found = [], chunk
+        for i in range(first, len(self.chunks)):
+            chunk = <list>self.chunks[i]
+            low = place_of(chunk, start) if i == first and start is not None else 0
+            high = len(chunk)
+            if end is not None and compare(<bytes>self.maxes[i], end) >= 0:
+                high = max(low, place_of(chunk, end))
+            found += chunk[low:high]
+            if high < len(chunk):
+                break
+        return found
+
+
+@cython.final
+cdef class MergedRows:
+    """See merge in statestore/rows/bytes_store.py."""
+
+    def __init__(self, stored, changed, bint reverse=False):
+        self.stored = iter(stored)
+        self.changed = list(changed)
+        self.reverse = reverse
+        self.row = next(self.stored, None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef tuple row, change
+        cdef int order
+        while self.at < len(self.changed):
+            change = <tuple?>self.changed[self.at]
+            row = self.row
+            order = 1
+            if row is not None:
+                order = compare(<bytes?>row[0], <bytes?>change[0])
+                if self.reverse:
+                    order = -order
+            if order < 0:
+                self.row = next(self.stored, None)
+                return row
+            self.at += 1
+            if order == 0 and row is not None:
+                self.row = next(self.stored, None)
+            if change[1] is not None:
+                return change
+        row = self.row
+        if row is None:
+            raise StopIteration
+        self.row = next(self.stored, None)
+        return row
+
+
+@cython.final
+cdef class DecodedRows:
+    """The rows of a scan as (decode_key(key), decode(row)), each decoded when it is asked for."""
+
+    def __init__(self, rows, decode_key, decode):
+        self.rows = iter(rows)
+        self.decode_key = decode_key
+        self.decode = decode
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef tuple row = <tuple?>next(self.rows)
+        return self.decode_key(row[0]), self.decode(row[1])
+
+    def close(self):
+        """Release the rows; there are no more."""
+        self.rows = iter(())
 
 
 cdef bytes timed(int64_t time, bytes value):

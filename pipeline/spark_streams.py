@@ -127,7 +127,7 @@ class SparkStreams:
 
     @property
     def directory(self) -> Path:
-        """The application's state directory on this host: its lock and its control socket are there."""
+        """The application's state directory on this host: which has its lock and its control socket."""
         return Path(self.config["state.dir"], self.config["application.id"])
 
     @property

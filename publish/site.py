@@ -49,7 +49,7 @@ class Stage:
         self._taken: set[Path] = set()
 
     def gather(self) -> None:
-        """Write all pages; raises FileNotFoundError for a link to a file that is not there."""
+        """Write all pages; raises FileNotFoundError for a link to a missing file."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for path in sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file()):
             self._take(path)
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> int:
     version = versioningit.get_version(ROOT)
     # Zensical's own switch for a site that is one of several: its address then has the version.
     of_several = {} if into is None else {"MIKE_DOCS_VERSION": folder_of(version)}
-    # Strict: a page that is not there or a name without docstring is an error.
+    # Strict: a missing page or a name without docstring is an error.
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     built = subprocess.run(command, cwd=ROOT, env=os.environ | of_several, check=False)
     if built.returncode:

@@ -21,12 +21,12 @@ class SmallBroker(DevBroker):
     memory_options = ("-Xmx512m", SMALL_COMPILER)
 
     def start(self, timeout: float = START_SECONDS, *, detached: bool = True) -> str:
-        """See DevBroker: with more patience, on a machine that has much else to do."""
+        """See DevBroker; waits longer, because the machine may be busy."""
         return super().start(timeout, detached=detached)
 
 
 class LedBroker(DevBroker):
-    """A broker whose controller is first's, which has to run."""
+    """A broker that uses the controller of the broker first, which must run."""
 
     def __init__(
         self, first: DevBroker, name: str, directory: Path, config: dict[str, str], node_id: int = SECOND

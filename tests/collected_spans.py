@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 def exporter() -> InMemorySpanExporter:
-    """Return what collects them, emptied."""
+    """Return the exporter that collects all spans, emptied."""
     found = _exporter()
     found.clear()
     return found
@@ -19,7 +19,7 @@ def exporter() -> InMemorySpanExporter:
 
 @cache
 def _exporter() -> InMemorySpanExporter:
-    """Return it, with the SDK's own provider."""
+    """Create the exporter and set the SDK's provider."""
     found, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(found))
     trace.set_tracer_provider(provider)

@@ -25,7 +25,7 @@ from tests.without_kernel import leave_out_kernel
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 ADMIN_TIMEOUT_SECONDS = 30.0
-#: How long a process that a test has told to end may take, before it counts as left behind.
+#: How long a process may take to end, after a test has stopped it, before it counts as left behind.
 END_GRACE_SECONDS = 5.0
 #: Set in many containers. Then each of some thousand processes compiles all of Penstock, and pytest all tests.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
@@ -39,8 +39,8 @@ MakeTopic = Callable[..., str]
 def pytest_configure() -> None:
     """Become the parent of orphans, so that the leak check sees processes whose own parent a test has killed.
 
-    And take signals back: who starts the tests in the background, or under nohup, lets them, and all their children,
-    ignore some.
+    Also restore the handling of signals: a shell in the background, or nohup, starts the tests with some signals
+    ignored, which all their children would inherit.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,20 +64,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run what the kernel does as Python: what it is held to."""
+    """Run the Python code that the kernel replaces and must be equivalent to."""
     leave_out_kernel(monkeypatch)
 
 
 @pytest.fixture(params=["kernel", "python"])
 def with_and_without_kernel(request: pytest.FixtureRequest) -> None:
-    """Run a test as it is, then once more without_kernel."""
+    """Run a test with the kernel, then again without_kernel."""
     if request.param == "python":
         request.getfixturevalue("without_kernel")
 
 
 @pytest.fixture(scope="session")
 def bootstrap_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker that the run shares: $KAFKA_BOOTSTRAP_SERVERS, else one that is started now and stopped at the end."""
+    """The broker of the whole run: $KAFKA_BOOTSTRAP_SERVERS, or one that is started now and stopped at the end."""
     given = os.environ.get(BOOTSTRAP_VARIABLE)
     if given:
         yield given
@@ -94,7 +94,7 @@ def admin(bootstrap_servers: str) -> AdminClient:
 
 @pytest.fixture
 def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Make names that no other test and no earlier run has: for topics, applications, groups, transactional ids."""
+    """Return names that no other test or earlier run has: for topics, applications, groups, transactional ids."""
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
     return lambda purpose: f"{test}-{purpose}-{uuid.uuid4().hex[:8]}"
 

@@ -1,4 +1,4 @@
-"""A reader who types the pages of the documentation into terminals, word by word, in a folder that begins empty."""
+"""A reader who types the documentation's commands into terminals, word by word, starting in an empty folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.waiting import eventually
 from . import short_lived_jvms
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What the pages have in place of the repository's address, and the broker's address where its port is free.
+#: The pages' placeholder for the repository's address, and the broker's address if its port is free.
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that continue until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
-#: Patience for a busy machine; five minutes for all of it are what test_first_steps.py asks for.
+#: Timeouts for a busy machine; test_first_steps.py allows five minutes for everything.
 INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
 #: Takes less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
 #: imported.

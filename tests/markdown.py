@@ -1,4 +1,4 @@
-"""Pages of documentation as tests see them: their fenced blocks, run in order, with what they say follows.
+"""Runs the fenced blocks of documentation pages in order, and compares results with those that the pages show.
 
 What a python block promises is checked:
 
@@ -33,7 +33,7 @@ BROKER_ADDRESS = ':9092"'
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, its text, the line of its first line, and the language of one right before it."""
+    """A fenced block: language, text, number of the first line, and the language of the block directly before it."""
 
     language: str
     text: str
@@ -170,7 +170,7 @@ def _promise_lines(text: str) -> Iterator[int]:
 
 
 def _promise(lines: list[str], end: int, until: int) -> tuple[str | None, set[int]]:
-    """Return what the lines behind a statement's end promise, None if nothing, and the numbers of these lines."""
+    """Return the value promised in the lines after a statement, None if there is none, and the numbers of the lines."""
     numbers = [end] if _PROMISE.search(lines[end - 1]) else [end + 1]
     if numbers[0] > until or not (first := _PROMISE.search(lines[numbers[0] - 1])):
         return None, set()

@@ -1,4 +1,4 @@
-"""Programs that bin/operator-tools builds, for tests that check more where they are."""
+"""Programs that bin/operator-tools builds; tests that need them are skipped without them."""
 
 from __future__ import annotations
 

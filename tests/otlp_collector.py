@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """spans, metrics: what it was sent, with the attributes of their resources. refuses: it answers with 400."""
+    """spans, metrics: received data, with the attributes of their resources. refuses: whether to respond with 400."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[dict[str, Any], Any]] = []
@@ -60,7 +60,7 @@ class Collector:
         self.close()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop responding."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Produce requests and their answers as kafka-python has them, and what a partition's leader knows of its producers."""
+"""Produce requests and responses as kafka-python encodes them, and a partition leader's state of its producers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.clients.errors import ErrorCode
 from penstock.clients.protocol.produce_messages import API_VERSION
 from penstock.topology.records import TopicPartition
 
-#: How many batches of a producer a leader knows again.
+#: Number of a producer's latest batches by which a leader detects duplicates.
 BATCHES_KNOWN = 5
 
 
@@ -41,7 +41,7 @@ def _batch(data: bytes) -> DefaultRecordBatch:
 
 @dataclass(frozen=True)
 class Said:
-    """What a broker says of a partition. of_records: (index, message) of those that are to blame."""
+    """A broker's response for a partition. of_records: (index, message) of the rejected records."""
 
     error: int = 0
     message: str | None = None

@@ -1,4 +1,4 @@
-"""What Readers over memory have in common: which partitions they read, and from where."""
+"""The base of in-memory Readers: their partitions and positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.topology.records import TopicPartition
 class ReaderPositions:
     """The part of a Reader that is the same in stepped threads and in the simulation.
 
-    positions: the next offset of each partition; told_end: the ends that were told already.
+    positions: the next offset of each partition; told_end: the ends that were already reported.
     woken: whether wake() was called.
     """
 

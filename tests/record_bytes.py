@@ -1,4 +1,4 @@
-"""Record batches and answers to Fetch requests as kafka-python encodes them: what the kernel must be able to read."""
+"""Record batches and Fetch responses as kafka-python encodes them, which the kernel must be able to read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Given:
 
 @dataclass(frozen=True)
 class GivenBatch:
-    """A record batch. more_attributes: APPEND_TIME, CONTROL. behind: how many offsets at its end are compacted away."""
+    """A record batch. more_attributes: APPEND_TIME, CONTROL. behind: number of offsets compacted away at its end."""
 
     records: Sequence[Given]
     codec: int = NONE

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-#: Without the second compiler, whose code comes too late to make up for the CPU time that it takes: a broker's start
-#: takes 8 s instead of 13. And without the threads of a parallel garbage collector.
+#: Without the second compiler, which costs more CPU time than its code saves here: a broker starts in 8 s instead of
+#: 13. Also without the threads of a parallel garbage collector.
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-#: What the dev broker, Spark's driver and the program that makes Spark's command take options from.
+#: Environment variables with the options of the dev broker, Spark's driver, and the program that builds Spark's
+#: command.
 VARIABLES = ("KAFKA_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
 
 

@@ -1,4 +1,4 @@
-"""A small file system of a test's own in a mount namespace, which can be full."""
+"""A small file system for one test, in a mount namespace, which can be filled up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-#: What is left when the ballast is on it: enough to open the stores.
+#: Free space when the ballast is on it: enough to open the stores.
 FREE_MB = 4
 #: Makes the file system and lives as long as it is needed.
 HOLDER = "mount -t tmpfs -o size={size}m tmpfs {place} && echo mounted && exec sleep infinity"
 
 
 class Disk:
-    """A file system that only processes see that run with ``prefix``."""
+    """A file system that is visible only to processes that run with ``prefix``."""
 
     def __init__(self, holder: subprocess.Popen[str], place: Path, size_mb: int) -> None:
         self._size_mb = size_mb

@@ -12,7 +12,7 @@ from tests.brokers import LedBroker
 
 RACKS = ("red", "blue")
 FIRST = 1
-#: Both keep what is internal, so that either may die; its leaders move when it has been silent for so long.
+#: Both brokers replicate internal topics, so that either may die; its leaders move after this silence.
 CONFIG = {
     "offsets.topic.replication.factor": "2",
     "transaction.state.log.replication.factor": "2",

@@ -1,4 +1,4 @@
-"""Waiting for what only another process can bring about."""
+"""Waiting for effects of other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.05
 def eventually(
     check: Callable[[], bool], what: str | Callable[[], object] = "", patience_seconds: float = PATIENCE_SECONDS
 ) -> float:
-    """Wait until it is so; return for how many seconds. what: what should come true, or tells how far it has come."""
+    """Wait until check() is true; return the seconds that took. what: describes the condition, or its progress."""
     begin, pace = time.monotonic(), threading.Event()
     while not check():
         assert time.monotonic() - begin < patience_seconds, (

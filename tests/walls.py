@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules as tests see them: which metrics they name."""
+"""The metrics that the dashboard and the alert rules name."""
 
 from __future__ import annotations
 

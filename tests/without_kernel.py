@@ -1,4 +1,4 @@
-"""Leaves out the compiled kernel where operators and stores use it."""
+"""Runs operators and stores without the compiled kernel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from penstock.topology.run import fusion
 
 
 def leave_out_kernel(patch: pytest.MonkeyPatch) -> None:
-    """Have what is made from now on do in Python what the kernel does: what it is held to."""
+    """Make objects that are created from now on use the Python code that the kernel must be equivalent to."""
     for user in (thread_cache, rocksdb_store, fusion, foreign_key_serdes):
         patch.setattr(user, "compiled", None)

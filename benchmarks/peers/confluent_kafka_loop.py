@@ -1,6 +1,6 @@
 """JSON map and filter as a loop over confluent-kafka, written by hand: topology, file with the properties, number.
 
-At least once: what was written is acknowledged before its input is committed, also when partitions are revoked.
+At least once: written records are acknowledged before its input is committed, also when partitions are revoked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A thread pool over confluent-kafka, as one writes it by hand to ask a service for many records at once.
 
-Results are written in the order of the records. At least once: what was written is acknowledged before its input is
+Results are written in the order of the records. At least once: written records are acknowledged before their input is
 committed, also when partitions are revoked. The arguments are a topology's name (there is one), and the file with the
 properties.
 """

@@ -27,7 +27,7 @@ FLIGHT_COLUMNS = (
 )
 # fmt: on
 
-#: How many rows each topic has, to tell a full load from one that was interrupted.
+#: How many rows each topic has, to detect an interrupted load.
 ROWS = {"flights": 336_776, "weather": 26_115, "planes": 3_322, "airports": 1_458, "airlines": 16}
 
 Row = dict[str, Any]

@@ -116,7 +116,7 @@ class Demo:
     threads: int
 
     def load(self, fresh: bool) -> None:
-        """Load the data set, unless all of it is there already."""
+        """Load the data set, unless it is loaded already."""
         loaded = loader.loaded_rows(self.bootstrap_servers)
         if any(loaded.values()) and fresh:
             raise PenstockError(
@@ -194,7 +194,7 @@ class Demo:
         console.print(answer_tables(answers))
 
     def verify(self) -> bool:
-        """Compare the answers with plain Python's; tell whether all are equal."""
+        """Compare the answers with plain Python's; return whether all are equal."""
         with console.status("Computing the answers with plain Python …"):
             verdicts = verify(self.bootstrap_servers)
         for verdict in verdicts:

@@ -134,7 +134,7 @@ def loaded_rows(bootstrap_servers: str) -> dict[str, int]:
 
 
 def is_loaded(bootstrap_servers: str) -> bool:
-    """Tell whether every row of the data set is in its topic, once."""
+    """Return whether every row of the data set is in its topic, once."""
     return loaded_rows(bootstrap_servers) == dataset.ROWS
 
 

@@ -1,4 +1,4 @@
-"""How far an application is, seen from outside: what its group has committed against what there is."""
+"""The progress of an application, seen from outside: its group's committed offsets against the end offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the flights: four answers, each an aggregation that a replay after a crash leaves as it is.
+"""Four questions about the flights, each answered by an aggregation that a replay after a crash does not change.
 
 At-least-once processing reads some records a second time after a crash. A plain count would count them twice; here each
 aggregate remembers, for every way that records take to it, the offset of the last one it has seen (``once`` below).

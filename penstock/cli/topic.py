@@ -189,7 +189,7 @@ def _write_lines(lines: Iterable[bytes], writer: TopicWriter, name: str, serdes:
     epilog=examples(
         "penstock topic consume flights-by-carrier --value-serde int64 --follow",
         "penstock topic consume flights --since 10m --limit 5 --json | jq .value",
-        "penstock topic consume flights --follow --since 0s          only what is written from now on",
+        "penstock topic consume flights --follow --since 0s          only records written from now on",
     )
 )
 @click.argument("name", metavar="TOPIC")

@@ -66,7 +66,7 @@ class MemoryState:
         self.blobs[store, number] = data
 
     def remove(self, store: str, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove an existing blob."""
         del self.blobs[store, number]
 
 

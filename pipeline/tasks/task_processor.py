@@ -64,7 +64,7 @@ class SparkState:
         self._pages.updateValue((store, number), (data,))
 
     def remove(self, store: str, number: int) -> None:
-        """Remove a blob that is there."""
+        """Remove an existing blob."""
         self._pages.removeKey((store, number))
 
 

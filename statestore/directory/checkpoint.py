@@ -50,7 +50,7 @@ class OffsetCheckpoint:
             raise ProcessorStateError(f"The checkpoint file {self.path} is damaged: {error}") from error
 
     def delete(self) -> None:
-        """Remove the file if it is there."""
+        """Remove the file if it exists."""
         self.path.unlink(missing_ok=True)
 
 

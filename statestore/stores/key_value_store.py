@@ -233,6 +233,9 @@ class KeyValueStore(StateStore):
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decode_key, decode = self.serdes.decode_key, self._decode
+        if compiled is not None:
+            decoded: Iterator[tuple[Any, Any]] = compiled.DecodedRows(rows, decode_key, decode)
+            return decoded
         return ((decode_key(key), decode(data)) for key, data in rows)
 
     @override

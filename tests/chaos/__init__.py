@@ -1,10 +1,11 @@
-"""Breaks what can be broken while records flow, and has an independent checker say what became of them.
+"""Injects faults while records flow, and has an independent checker verify all records.
 
     python -m tests.chaos --seed 1 --kills 200 --guarantee exactly_once_v2
     python -m tests.chaos --hours 2
 
-``schedule`` says what happens when: a pure function of the seed. ``run`` does it, to real processes of ``penstock run``
-(``hosts``) and a real ``cluster``; each family of faults has a module, and ``means`` what they need. ``workloads`` has
-what runs meanwhile. ``recovery`` counts what was seen of each fault, and how long it took until records flowed again.
-``checker`` and ``checkers`` judge: they read topics, and share no code with Penstock.
+``schedule`` has the faults and their times, a pure function of the seed. ``run`` injects them into real processes of
+``penstock run`` (``hosts``) and a real ``cluster``. Each family of faults has a module, and ``means`` the resources
+that they need. ``workloads`` has the applications that run meanwhile. ``recovery`` counts the observed effects of each
+fault, and measures the time until records flow again. ``checker`` and ``checkers`` judge the result: they read topics,
+and share no code with Penstock.
 """

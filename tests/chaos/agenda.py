@@ -1,4 +1,4 @@
-"""What has to be done later: a process continues, a host comes back, a network is whole again."""
+"""Actions that are due later: a process continues, a host restarts, a network recovers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """due: on the monotonic clock, in seconds. owner: whose it is, "" for no one's; do: may add entries itself."""
+    """due: on the monotonic clock, in seconds. owner: a name by which entries can be dropped, or ""; do: may add
+    entries."""
 
     due: float
     owner: str
@@ -26,7 +27,7 @@ class Agenda:
         return bool(self._entries)
 
     def add(self, delay_ms: float, do: Callable[[], None], owner: str = "") -> None:
-        """Have something done in so many ms."""
+        """Schedule an action in delay_ms."""
         self._entries.append(Entry(time.monotonic() + delay_ms / 1000, owner, do))
 
     def expects(self, owner: str) -> bool:
@@ -34,7 +35,7 @@ class Agenda:
         return any(entry.owner == owner for entry in self._entries)
 
     def drop(self, owner: str) -> None:
-        """Forget what an owner has."""
+        """Drop the entries of an owner."""
         self._entries = [entry for entry in self._entries if entry.owner != owner]
 
     def run_due(self) -> None:

@@ -1,4 +1,4 @@
-"""What befalls brokers and controllers: death, silence, restarts, upgrades, and leaders that move."""
+"""Faults of brokers and controllers: death, silence, restarts, upgrades, and moved leaders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.chaos.schedule import Action, Event
 
 #: For a clean shutdown; its leaders are moved first.
 STOP_SECONDS = 60.0
-#: Whose entries in the agenda bring nodes back.
+#: The owner of the agenda's entries that restart nodes.
 OWNER = "cluster"
 
 
 class BrokerFaults(Faults):
-    """turn: does for a moment what the run does between events, while something is awaited."""
+    """turn: called during waits; does a step of the work between events."""
 
     def __init__(self, stage: Stage, cluster: Cluster, turn: Callable[[], object]) -> None:
         super().__init__(stage)
@@ -101,7 +101,7 @@ class BrokerFaults(Faults):
         self.await_settled()
 
     def await_settled(self) -> None:
-        """Let the run continue until all nodes are there and in sync; raises TimeoutError."""
+        """Let the run continue until all nodes run and are in sync; raises TimeoutError."""
         agenda, cluster = self._stage.agenda, self._cluster
         self._await(lambda: not agenda.expects(OWNER) and cluster.settled(), "the cluster is not whole again")
 
@@ -142,7 +142,7 @@ class BrokerFaults(Faults):
         rng, replicas = random.Random(event.seed), self._cluster.replicas()
         some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
         self._cluster.reassign(some)
-        # What the controller has done, brokers learn a moment later.
+        # Brokers learn of the controller's changes a moment later.
         self._await(lambda: some.items() <= self._cluster.replicas().items(), "brokers do not know new replicas")
         self._see(event, len(some), "replicas taken away")
 

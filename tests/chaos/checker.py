@@ -1,7 +1,7 @@
-"""Says what became of the records: lost, doubled, out of order, state not what a replay gives.
+"""Finds lost, duplicated and reordered records, and state that differs from that of a replay.
 
-It reads topics with its own consumer (read_committed) and knows what to expect from the input topic alone. It
-shares no code with Penstock, and none with the topology either.
+It reads topics with its own consumer (read_committed) and derives the expected results from the input topic alone. It
+shares no code with Penstock or with the topology.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 EXACTLY_ONCE = "exactly_once_v2"
 METADATA_SECONDS = 30.0
-#: How many differing values a verdict spells out.
+#: Maximum number of differing values in a verdict's text.
 SHOWN = 5
-#: How long nothing may come of a topic whose end is awaited, when nothing writes to it any more.
+#: Timeout for the next record when reading a topic to its end, after all writes.
 READ_SECONDS = 60.0
 
 
 @dataclass
 class Sequence:
-    """The numbers of one key as an output topic has them; they should be 1, 2, 3 …."""
+    """The numbers of one key in an output topic, which should be 1, 2, 3 …."""
 
     highest: int = 0
     missing: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong. alien: outputs of records that were never committed; state: differences from a replay."""
+    """The violations. alien: outputs of records that were never committed; state: differences from a replay."""
 
     guarantee: str
     lost: int
@@ -80,7 +80,7 @@ class Verdict:
 
 
 class Ledger:
-    """What has been seen so far, record by record. Nothing here talks to a broker.
+    """The records seen so far. Does not use a broker.
 
     groups: how many; key kN belongs to group gM with M = N modulo groups.
     """
@@ -150,14 +150,14 @@ class Ledger:
         ]
 
     def replayed_tallies(self) -> dict[str, Any]:
-        """Return what the tallies of the keys must be."""
+        """Return the expected tallies of the keys."""
         return {
             key: {"records": count, "sum": _sum_to(count), "last": count, "breaks": 0}
             for key, count in self.expected.items()
         }
 
     def replayed_group_tallies(self) -> dict[str, Any]:
-        """Return what the tallies of the groups must be."""
+        """Return the expected tallies of the groups."""
         tallies: dict[str, Any] = {}
         for key, count in self.expected.items():
             group = f"g{int(key[1:]) % self._groups}"
@@ -191,7 +191,7 @@ class Ledger:
         )
 
     def _differences(self, name: str, table: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
-        """At-least-once may have counted doubles, but must have counted everything, and the last record last."""
+        """Compare tallies: at-least-once may count duplicates, but must count everything, and the last record last."""
         wrong = {key for key in table if key not in replayed}
         if self.guarantee == EXACTLY_ONCE:
             wrong |= {key for key, value in replayed.items() if table.get(key) != value}
@@ -206,7 +206,7 @@ def _sum_to(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A committed record, as a reader was given it."""
+    """A committed record, as read."""
 
     topic: str
     partition: int
@@ -226,8 +226,29 @@ class Sight:
         return json.loads(self.value or b"null")
 
 
+class Reader(Protocol):
+    """Follows topics while a run lasts."""
+
+    @property
+    def seen(self) -> Mapping[tuple[str, int], int]:
+        """How many records each partition has."""
+
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], Iterable[int]]:
+        """The offsets of the records that were given."""
+
+    def poll(self, seconds: float) -> list[Sight]:
+        """Return what has arrived since the last call, after at most so many seconds."""
+
+    def read_to_end(self) -> list[Sight]:
+        """Return everything up to the end of all partitions; raises TimeoutError."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
 class TopicReader:
-    """Follows topics, committed records only, from their beginning, or by partition from where ``start`` says."""
+    """Follows the committed records of topics from their beginning, or from the offsets in ``start``."""
 
     def __init__(
         self, bootstrap_servers: str, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None
@@ -258,7 +279,7 @@ class TopicReader:
         self._at_end: set[tuple[str, int]] = set()
 
     def poll(self, seconds: float) -> list[Sight]:
-        """Return what has come since the last call, waiting for it up to so many seconds."""
+        """Return the records since the last call; waits for some up to this number of seconds."""
         found = []
         for message in self._consumer.consume(2_000, seconds):
             error = message.error()

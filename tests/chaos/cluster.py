@@ -1,4 +1,4 @@
-"""Brokers and controllers as in production: each its own process, and all that is internal replicated.
+"""Brokers and controllers as in production: each in its own process, with all internal topics replicated.
 
 Six JVMs, three brokers and three controllers, take 1.6 GiB of memory under the load of these tests.
 """
@@ -172,7 +172,7 @@ class Cluster:
         self.stop()
 
     def stop(self) -> None:
-        """End all nodes at once: what is on their disks is of no use any more."""
+        """Kill all nodes: their data is no longer needed."""
         for node in self.nodes.values():
             if node.status().running:
                 node.process().send_signal(signal.SIGCONT)
@@ -274,7 +274,7 @@ class Cluster:
                 time.sleep(POLL_SECONDS)
 
     def elect_preferred(self, partitions: Iterable[Partition]) -> None:
-        """Make the preferred replicas leaders. Of those that are not in sync nothing is asked."""
+        """Make the preferred replicas leaders, except those that are not in sync."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions:
             topics.setdefault(topic, []).append(number)
@@ -282,7 +282,7 @@ class Cluster:
             admin.elect_leaders(0, topics, raise_errors=False)
 
     def finalize(self) -> dict[str, tuple[int, int]]:
-        """Raise all features to what all nodes can do, as after an upgrade; returns from and to of those raised."""
+        """Raise all features to the levels that all nodes support, as after an upgrade; returns old and new levels."""
         raised = {}
         with self.admin() as admin:
             for name, feature in sorted(admin.describe_features().items(), key=lambda item: item[0] != METADATA):
@@ -301,7 +301,7 @@ METADATA = "metadata.version"
 
 
 def _replication(brokers: int) -> dict[str, str]:
-    """Return what keeps everything on three brokers, of which one may be away."""
+    """Return the settings that replicate everything to three brokers, of which one may be down."""
     factor, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
     return {
         "default.replication.factor": factor,
@@ -315,7 +315,7 @@ def _replication(brokers: int) -> dict[str, str]:
 
 
 def _join(node: Node, first: Node) -> None:
-    """Lay out what the storage tool would write, but for the cluster of the first controller."""
+    """Write the files that the storage tool would write, but for the cluster of the first controller."""
     data, cluster = node.directory / "data", first.directory / "data"
     data.mkdir(parents=True)
     identity = dict(

@@ -1,4 +1,4 @@
-"""What all faults have in common: they hit something now, note what proves it, and end what lasts."""
+"""The base of all faults: they take effect at once, record proof of it, and end later if they last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.agenda import Agenda
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import Action, Event
 
-#: How much longer a fault lasts that had no effect yet, and how often that is looked at.
+#: How much longer a fault lasts that had no effect yet, and the interval of the check for it.
 UNSEEN_SECONDS, LOOK_AGAIN_MS = 30.0, 200.0
 
 
@@ -50,7 +50,7 @@ class Faults(ABC):
         self._stage.recovery.see(event.action, count, unit)
 
     def _heal_now(self, owner: str) -> None:
-        """End what lasts of an owner's: there is one such fault at a time."""
+        """End an owner's lasting fault, of which there is at most one."""
         self._stage.agenda.drop(owner)
         if (finish := self._lasting.pop(owner, None)) is not None:
             finish()

@@ -1,4 +1,4 @@
-"""Writes records in transactions, some of which are aborted, whatever the broker goes through meanwhile."""
+"""Writes records in transactions, some of which are aborted, in spite of faults of the brokers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from typing_extensions import override
 
 from tests.chaos.checker import TopicReader
 
@@ -46,7 +47,51 @@ class FeedRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class TransactionWriter:
+class InputWriter(Protocol):
+    """Writes records together."""
+
+    def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
+        """Write them, or records that no one is to read. False: some may be missing; what is there is decided."""
+
+    def flush(self) -> None:
+        """Wait for what is on its way."""
+
+
+class PlainWriter(InputWriter):
+    """Writes without transactions. bootstrap_servers: as of the run."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "linger.ms": 1,
+            "partitioner": "murmur2_random",
+            "log_level": 2,
+        }
+        self._producer = Producer(settings)
+
+    @override
+    def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
+        if abort:
+            return True
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for record in records:
+            self._producer.produce(record.topic, record.value, record.key, on_delivery=delivered)
+        while self._producer.flush(REQUEST_SECONDS):
+            pass
+        return not failed
+
+    @override
+    def flush(self) -> None:
+        self._producer.flush(REQUEST_SECONDS)
+
+
+class TransactionWriter(InputWriter):
     """Writes transactions, each by itself: a producer that cannot continue is replaced."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -61,8 +106,8 @@ class TransactionWriter:
         }
         self._producer = self._new_producer()
 
+    @override
     def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
-        """Write a transaction. False: it failed, or was committed although no answer came; it is decided by now."""
         try:
             self._producer.begin_transaction()
             for record in records:
@@ -75,8 +120,8 @@ class TransactionWriter:
             return False
         return True
 
+    @override
     def flush(self) -> None:
-        """Wait for what is on its way."""
         self._producer.flush(REQUEST_SECONDS)
 
     def _produce(self, record: FeedRecord) -> None:
@@ -91,7 +136,7 @@ class TransactionWriter:
         )
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """Call until it is decided: a commit that was not answered may have happened."""
+        """Repeat a call until its outcome is known: a commit without a response may have happened."""
         while True:
             try:
                 call(REQUEST_SECONDS)
@@ -107,20 +152,24 @@ class TransactionWriter:
 
 
 class Feeder(threading.Thread, ABC):
-    """Writes transactions until it is told to finish. bootstrap_servers, seed: as of the run."""
+    """Writes transactions until finish() is called. bootstrap_servers, seed: those of the run."""
 
     def __init__(self, bootstrap_servers: str, seed: int) -> None:
         super().__init__(name="feeder", daemon=True)
         #: How many records were in aborted transactions.
         self.aborted = 0
         self.rng = random.Random(seed)
-        self.writer = TransactionWriter(bootstrap_servers)
+        self.writer = self.new_writer(bootstrap_servers)
         self._transactions = 0
         self._finish = threading.Event()
         self._error: BaseException | None = None
 
+    def new_writer(self, bootstrap_servers: str) -> InputWriter:
+        """Return what writes the input."""
+        return TransactionWriter(bootstrap_servers)
+
     def finish(self) -> None:
-        """Write what comes last, and end. Raises what went wrong."""
+        """Write the last records, and end. Raises the error of a failed write."""
         self._finish.set()
         self.join()
         if self._error is not None:
@@ -140,7 +189,7 @@ class Feeder(threading.Thread, ABC):
             self._error = error
 
     def write_first(self) -> None:
-        """Write what is to be there before everything else."""
+        """Write the records that must precede all others."""
 
     @abstractmethod
     def write_next(self, abort: bool) -> None:
@@ -148,12 +197,12 @@ class Feeder(threading.Thread, ABC):
 
     @abstractmethod
     def write_last(self) -> None:
-        """Write what shows that all before has arrived."""
+        """Write records that show that all earlier ones have arrived."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """What numbered records are like. keys: k0, k1 …; hot: the share of the records that are k0's, beside its own.
+    """The form of numbered records. keys: k0, k1 …; hot: the additional share of the records that have the key k0.
 
     extras: more fields of a record's value, drawn for each. filled: whether each key has a record to begin with.
     """
@@ -205,7 +254,7 @@ class NumberFeeder(Feeder):
         return self._numbering.hot > 0 and self.rng.random() < self._numbering.hot
 
     def _transaction(self, keys: list[str], abort: bool) -> None:
-        """Write one record of each of the keys; again and again if the broker makes it impossible."""
+        """Write one record of each of the keys; retried until it succeeds."""
         sent = self._sent
         while not self._try_transaction(keys, abort):
             if self._sent != sent:  # it was committed, although no one could say so
@@ -230,7 +279,7 @@ class NumberFeeder(Feeder):
         return True
 
     def _read_back(self) -> None:
-        """Learn from the topic what is committed, from where it was read the last time."""
+        """Read the records committed since the last call from the topic."""
         reader = TopicReader(self._address, [self._topic], self._positions)
         try:
             for record in reader.read_to_end():

@@ -1,7 +1,7 @@
 """Whether the processes of hosts take more and more memory, files or threads in a long run.
 
-Faults replace processes all the time, so what is compared is not one process with itself, but what processes of a role
-typically take in the second quarter of the run and in its last one.
+Faults replace processes all the time, so this compares the typical usage of the processes of a role in the second
+quarter of the run with that in the last one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes that are killed: hosts, each one `penstock run` with its stream threads; and what befalls disks."""
+"""The hosts, each one `penstock run` with its stream threads, and faults of their processes and disks."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Host:
         self.name = name
         #: Where its Penstock is, and its settings: both count from the next start.
         self.root, self.config = ROOT, dict(config)
-        #: Whether its disk fails or its memory is too little; whether its processes have gone through that. They may
-        #: end for it later too: a store that could not write says so with its next write, whenever that is.
+        #: troubled: its disk fails or its memory is too small. excused: that has happened to its processes. They may
+        #: die of it later too, because a store reports a failed write only at its next write.
         self.troubled = self.excused = False
         self.threads = THREADS
         self.directory = directory / name
@@ -107,7 +107,7 @@ class Host:
         return [process for process, command in commands if any(part in command for part in WORKER_COMMANDS)]
 
     def victim(self, share: float) -> tuple[psutil.Process, str] | None:
-        """Return who is hit and what to call it, None if no one is there. share: which one, in 0…1."""
+        """Return the process to hit and its name, None if there is none. share: selects the process, in 0…1."""
         workers = self.workers()
         threads = [worker for worker in workers if is_stream_thread(worker)]
         spare = [worker for worker in workers if worker not in threads]
@@ -151,7 +151,8 @@ class Host:
     def stop(self) -> int:
         """Stop cleanly; returns the exit code, SIGKILL's if it took too long.
 
-        A supervisor that is still being imported is ended by the signal: nothing runs yet, so that is good order too.
+        A supervisor that is still importing modules is ended by the signal. Nothing runs yet, so that counts as clean
+        too.
         """
         if self._process is None:
             return 0
@@ -165,7 +166,7 @@ class Host:
             return -signal.SIGKILL
 
     def last_error(self) -> str:
-        """Return the last line of the log that tells of an error."""
+        """Return the last line of the log with an error."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return next(filter(ERROR_LINE.match, reversed(lines)), lines[-1] if lines else "")
 
@@ -231,7 +232,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 def is_stream_thread(process: psutil.Process) -> bool:
-    """Return whether a process says that it is a stream thread; the spare one does so once it has become one."""
+    """Return whether a process is a stream thread by its title; the spare one changes its title when it becomes one."""
     return STREAM_THREAD.match(" ".join(_command(process))) is not None
 
 

@@ -1,6 +1,6 @@
-"""The machine that a host is: its clock, its disk and its memory, each of which can be made a bad one.
+"""The machine of a host: faults of its clock, its disk and its memory.
 
-Clock and disk by a shim that is compiled for the run (machine.c), memory by a control group.
+Clock and disk faults use a shim that is compiled for the run (machine.c), memory faults a control group.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def compile_shim(directory: Path) -> Path:
 
 
 class Control:
-    """What happens to clock and disk of the processes that are started with ``environment``.
+    """Controls the clock and disk faults of the processes that are started with ``environment``.
 
     directory: for the file that they share. disk: only what is written below it is hit.
     """
@@ -98,13 +98,13 @@ class MemoryGroup:
         (self._path / "cgroup.procs").write_text(str(pid))
 
     def squeeze(self) -> int:
-        """Limit what may be used to what is used now; return it, in bytes."""
+        """Set the limit to the current usage; return it, in bytes."""
         limit = int((self._path / self._files.usage).read_text())
         (self._path / self._files.limit).write_text(str(limit))
         return limit
 
     def free(self) -> None:
-        """Take the limit away."""
+        """Remove the limit."""
         (self._path / self._files.limit).write_text(self._files.limit_max)
 
     def hits(self) -> int:

@@ -1,4 +1,4 @@
-"""What befalls the machine under a host: its clock, its disk, its memory."""
+"""Faults of the machine of a host: its clock, its disk, its memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.chaos.schedule import Action, Event
 CLOCK_MS = (60_000, 600_000)
 #: How often a clock jumps before it is right again.
 JUMPS = 4
-#: What each write of a slow disk takes longer, in µs.
+#: Delay of each write to a slow disk, in µs.
 WRITE_DELAY_US = 20_000
 
 
 class MachineFaults(Faults):
-    """One fault of a machine lasts at a time: a new one ends the one before.
+    """One fault of a machine lasts at a time: a new one ends the previous one.
 
     controls, groups: one for each host; groups may be empty where there are none.
     """
@@ -118,7 +118,7 @@ class MachineFaults(Faults):
         return f"{self._hosts[event.host].name}'s machine"
 
     def _end_trouble(self, host: Host) -> None:
-        """A host may still end for what was."""
+        """End a fault; the host may still die of it later."""
         if host.troubled:
             host.troubled, host.excused = False, True
 

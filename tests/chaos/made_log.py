@@ -1,4 +1,4 @@
-"""A log as brokers keep it, made by hand: so that each fault can be planted alone."""
+"""A broker's log, made by hand, so that a test can plant a single fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs for its faults: a network, bad machines, another version; and why some of it cannot be had here."""
+"""The resources of a run's faults: a network, faulty machines, another version; or why one is not available here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import TracebackType
 
 from penstock.dev.kafka_distribution import newest
 from tests.chaos.broker_faults import BrokerFaults
+from tests.chaos.checker import Reader
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import Host
@@ -19,7 +20,8 @@ from tests.chaos.machine_faults import MachineFaults
 from tests.chaos.network import Network
 from tests.chaos.network_faults import NetworkFaults
 from tests.chaos.process_faults import ProcessFaults
-from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, VERSIONS, Action
+from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
+from tests.chaos.unclean import UncleanFaults
 from tests.chaos.version_faults import VersionFaults
 
 from . import machine, network, program, versions
@@ -31,14 +33,14 @@ PREVIOUS = "HEAD^"
 def why_not(
     families: Iterable[str], brokers: int, previous: str = PREVIOUS, kafka: str | None = None
 ) -> dict[Action, str]:
-    """Return which kinds of faults of these families cannot be had here, and why.
+    """Return the kinds of faults of these families that are not available here, each with the reason.
 
     kafka: the version that the run begins with, by default the newest.
     """
     missing: dict[Action, str] = {}
     for name in families:
         actions = FAMILIES[name].actions
-        if name == BROKERS and brokers < 3:
+        if name in (BROKERS, UNCLEAN) and brokers < 3:
             missing |= dict.fromkeys(actions, "it takes three brokers")
         if name == NETWORK and (reason := network.why_not()):
             missing |= dict.fromkeys(actions, reason)
@@ -56,7 +58,7 @@ def why_not(
 
 
 class Means:
-    """As a context manager: what these families need, and the calling thread in the network if there is one.
+    """As a context manager: the resources of these families, with the calling thread in the network if there is one.
 
     previous: the commit of the other version of Penstock.
     """
@@ -115,12 +117,13 @@ class Means:
         return Host(name, self._directory, config, environment, topology, on=on, born=born)
 
     def faults(
-        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, turn: Callable[[], object]
+        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, reader: Reader, turn: Callable[[], object]
     ) -> dict[Action, Faults]:
-        """Return who carries out each kind. turn: see BrokerFaults."""
+        """Return the object that carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
         group = program.APPLICATION_ID
         brokers = BrokerFaults(stage, cluster, turn)
-        families: list[Faults] = [ProcessFaults(stage, hosts), brokers]
+        unclean = UncleanFaults(stage, cluster, brokers, reader, turn)
+        families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
         if self._network is not None:
             families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))
         if self._shim is not None:

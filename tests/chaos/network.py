@@ -1,4 +1,4 @@
-"""A network of the run's own: one network namespace for the cluster and one for each host, joined by a switch.
+"""The run's own network: one network namespace for the cluster and one for each host, joined by a switch.
 
 Namespaces belong to processes and vanish with them; nothing of the machine's own network is touched.
 """

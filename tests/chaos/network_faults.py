@@ -1,4 +1,4 @@
-"""What befalls the network between a host and the brokers."""
+"""Faults of the network between a host and the brokers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.chaos.switch import Rule
 
 #: One way, in ms.
 DELAY_MS, JITTER_MS = 200.0, 100.0
-#: How much is lost one way: everything, or so much that TCP still gets through, slowly.
+#: Packet loss one way: everything, or so little that TCP still works, slowly.
 LOSSES = (1.0, 0.3)
-#: Whose entries in the agenda make the network whole again.
+#: The owner of the agenda's entries that restore the network.
 OWNER = "network"
 #: /proc/net/tcp's state of an established connection.
 ESTABLISHED = "01"
 
 
 class NetworkFaults(Faults):
-    """One fault of the network lasts at a time: a new one ends the one before."""
+    """One fault of the network lasts at a time: a new one ends the previous one."""
 
     def __init__(
         self, stage: Stage, network: Network, hosts: Sequence[Host], cluster: Cluster, brokers: BrokerFaults, group: str

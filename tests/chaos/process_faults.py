@@ -1,4 +1,4 @@
-"""What befalls the processes of hosts, and their state directories while they are down."""
+"""Faults of the processes of hosts, and of their state directories while they are down."""
 
 from __future__ import annotations
 

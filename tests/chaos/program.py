@@ -1,4 +1,4 @@
-"""The topology that is killed: copies of records, a tally for each key, and one for each group behind a repartition."""
+"""The topology under test: copies of records, a tally for each key, and one for each group after a repartition."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ APPLICATION_ID = "chaos"
 TALLY_STORE, GROUP_STORE, LAST_STORE = "per-key", "per-group", "last"
 #: Keys k0 … k<KEYS - 1>; key kN belongs to group gM with M = N modulo GROUPS.
 KEYS, GROUPS = 48, 12
-#: Set where the program runs: what it does wrong, so that a test sees a checker find it; words of ``Fault``.
+#: Environment variable of the program: intended faults, words of ``Fault``, which a test expects a checker to find.
 FAULT_VARIABLE = "CHAOS_FAULT"
-#: Set where the program runs: the broker's address, for a fault that needs it.
+#: Environment variable of the program: the broker's address, for a fault that needs it.
 ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
-#: Set where the program runs: how many groups there are, if not GROUPS.
+#: Environment variable of the program: the number of groups, by default GROUPS.
 GROUPS_VARIABLE = "CHAOS_GROUPS"
-#: Set where the program and the feeder run: how long the slowest record takes, in seconds.
+#: Environment variable of the program and the feeder: how long the slowest record takes, in seconds.
 SLOWEST_VARIABLE = "CHAOS_SLOWEST_SECONDS"
-#: Set where the program runs: the file whose presence fixes what refuses records.
+#: Environment variable of the program: a file; while it exists, no records are refused.
 MENDED_VARIABLE = "CHAOS_MENDED"
 _PAD = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-"
 
@@ -36,12 +36,12 @@ Tally = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """What the program may do wrong."""
+    """Intended faults of the program."""
 
     DROP = "drop"  # one record
     DOUBLE = "double"  # one record
     OUTSIDE = "outside"  # write one copy with its own producer, so that it is in no transaction
-    AHEAD = "ahead"  # say in an output what the store does not hold
+    AHEAD = "ahead"  # send an output that the store does not contain
     UNCOMMITTED = "uncommitted"  # read what is not committed; a setting, so it is the workload's
     WINDOW = "window"  # count in windows of another size
     PADDING = "padding"  # change a record's padding
@@ -97,7 +97,7 @@ def slowest_seconds() -> float:
 
 
 def padding(size: int) -> str:
-    """Return so many characters, of which none looks like its neighbours."""
+    """Return size characters, each of which differs from its neighbors."""
     return (_PAD * (size // len(_PAD) + 1))[:size]
 
 
@@ -123,7 +123,7 @@ def _count(numbers: KStream[str, Tally]) -> None:
 
 
 def faults() -> list[str]:
-    """Return what is to go wrong."""
+    """Return the intended faults."""
     return os.environ.get(FAULT_VARIABLE, "").split()
 
 
@@ -184,7 +184,7 @@ def _refuse_poison(value: Tally) -> Tally:
 
 
 def _faulty(value: Tally) -> list[Tally]:
-    """Return the copies of a record: all is well with it, but for one."""
+    """Return the copies of a record: a single correct one, except for the record that is hit by the fault."""
     if value["key"] != "k1" or value["n"] != 1:
         return [value]
     if Fault.DROP in faults():

@@ -10,8 +10,8 @@ from statistics import median
 from tests.chaos.agenda import Agenda
 from tests.chaos.schedule import FAMILIES, MACHINES, NETWORK, Action
 
-#: In seconds, on a machine that has much else to do. What every recovery may need: a session (4 s), a transaction of
-#: 6 s that no one ends and the broker's look for it (each 10 s), a start of processes, and a rebalance.
+#: In seconds, on a busy machine. Any recovery may need: a session (4 s), the timeout of an abandoned transaction (6 s)
+#: and the broker's check for it (every 10 s), a start of processes, and a rebalance.
 USUAL_SECONDS = 60.0
 #: Kinds with another budget.
 BUDGETS: Mapping[Action, float] = {
@@ -27,7 +27,7 @@ BUDGETS: Mapping[Action, float] = {
     Action.RESTART_ALL_BROKERS: 120.0,
     Action.ROLL_CLUSTER: 90.0,
     Action.HALF_OPEN: 90.0,
-    # A request on a dead connection is given up after request.timeout.ms (30 s), and then begins what is usual.
+    # A request on a dead connection times out after request.timeout.ms (30 s), and only then the usual time begins.
     **dict.fromkeys((a for a in FAMILIES[NETWORK].actions if a is not Action.HALF_OPEN), 90.0),
     # Tasks whose disk failed restore from their changelogs.
     **dict.fromkeys(FAMILIES[MACHINES].actions, 90.0),
@@ -42,7 +42,7 @@ def budget(action: Action) -> float:
 
 @dataclass(slots=True)
 class Kind:
-    """What is known of one kind of fault. seen: how often it really happened, counted where it took effect."""
+    """Facts about one kind of fault. seen: how often it really took effect."""
 
     events: int = 0
     seen: int = 0
@@ -79,23 +79,23 @@ class Recovery:
         self._open: _Open | None = None
 
     def begin(self, action: Action) -> None:
-        """A fault begins; what had not recovered from the last one is not measured."""
+        """Record the begin of a fault; an unfinished recovery from the last one is not measured."""
         self.kinds.setdefault(action, Kind()).events += 1
         self._open = None
 
     def end(self, action: Action) -> None:
-        """A fault is healed: the clock runs unless another one lasts."""
+        """Record the end of a fault: the clock starts unless another one lasts."""
         if not self._agenda:
             self._open = _Open(action, time.monotonic(), self._outputs())
 
     def see(self, action: Action, count: int, unit: str) -> None:
-        """So many of something were seen, which prove that a fault took effect."""
+        """Record observations that prove that a fault took effect."""
         kind = self.kinds.setdefault(action, Kind())
         kind.seen += count
         kind.unit = unit
 
     def look(self) -> None:
-        """Note it if all partitions move again, or should do by now."""
+        """Check whether records flow again in all partitions, or should by now."""
         if self._agenda:
             self._open = None  # something lasts, so nothing recovers
         if self._open is None:
@@ -115,7 +115,7 @@ class Recovery:
         return budget(action) + self._restore_seconds
 
     def waits(self) -> bool:
-        """Whether something lasts, or has not recovered yet."""
+        """Whether a fault lasts, or a recovery is not finished."""
         return self._open is not None or bool(self._agenda)
 
     def not_injected(self) -> list[str]:

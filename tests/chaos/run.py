@@ -1,4 +1,4 @@
-"""Carries a schedule out, and asks the checker."""
+"""Carries out a schedule and checks the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev.kafka_distribution import distribution, newest
 from tests.chaos.agenda import Agenda
 from tests.chaos.broker_faults import BrokerFaults
-from tests.chaos.checker import TopicReader, Verdict
+from tests.chaos.checker import Verdict
 from tests.chaos.checkers import Report
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
@@ -27,6 +27,7 @@ from tests.chaos.options import Options
 from tests.chaos.process_faults import resume
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
+from tests.chaos.unclean import CONFIG as UNCLEAN_CONFIG
 
 from . import program
 
@@ -43,7 +44,8 @@ BROKER_CONFIG = {
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
 }
-#: A broker that is alone ends old transactions later than its session with the controller ends, see MARKERS_DROPPED.
+#: A single broker must abort old transactions only after the end of its session with the controller; see
+#: MARKERS_DROPPED.
 LONE_BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000"}
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
@@ -82,7 +84,7 @@ class Outcome:
 
     @property
     def judged(self) -> bool:
-        """False if something is wrong and may be the broker's fault: the run says nothing of Penstock then."""
+        """False if there are violations that may be the broker's fault; the run then proves nothing about Penstock."""
         return self.good or not self.broker_failed
 
     @property
@@ -125,7 +127,9 @@ class Chaos:
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
         options, brokers = self._options, self._options.brokers
-        config = BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {})
+        config = (
+            BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {}) | (UNCLEAN_CONFIG if options.unclean else {})
+        )
         kafka = options.upgrade_from or newest()
         with ExitStack() as stack:
             for version in {kafka, newest()}:
@@ -163,7 +167,7 @@ class Chaos:
         for future in admin.create_topics(topics).values():
             future.result(30.0)
         workload.prepare(address)
-        self._reader = TopicReader(address, workload.followed)
+        self._reader = workload.reader(address)
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
         for number in range(HOSTS):
@@ -172,7 +176,7 @@ class Chaos:
             self._hosts[-1].start()
         workload.start(address)
         stage = Stage(self._agenda, self._recovery, self._say, self._fail)
-        self._faults = means.faults(stage, self._hosts, self._cluster, self._turn)
+        self._faults = means.faults(stage, self._hosts, self._cluster, self._reader, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.exact
@@ -269,7 +273,7 @@ class Chaos:
         return what
 
     def _look_at_brokers_log(self) -> None:
-        """Say it if the broker itself has made a mistake."""
+        """Report faults of the broker itself."""
         found = {text for line in self._broker_lines() for text in BROKER_FAULTS if text in line}
         for text in found - self._broker_faults:
             self._say(BROKER_FAULTS[text])

@@ -1,4 +1,4 @@
-"""What happens, to whom and when: a pure function of the seed, the number of rounds, and the families of faults."""
+"""The faults, their targets and times: a pure function of the seed, the number of rounds, and the fault families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, count, islice
 
-#: Two hosts, so that tasks have somewhere to go; each is one `penstock run` with its own state directory.
+#: Two hosts, so that tasks can move; each is one `penstock run` with its own state directory.
 HOSTS = 2
 #: How long a member may be silent, and how long a transaction may stay open: SIGSTOPs last longer than either at times.
 SESSION_TIMEOUT_MS = 4_000
@@ -16,7 +16,7 @@ TRANSACTION_TIMEOUT_MS = 6_000
 
 
 class Action(Enum):
-    """What can happen."""
+    """The kinds of faults."""
 
     KILL_WORKER = "kill-worker"  # SIGKILL to one stream thread's process
     KILL_SUPERVISOR = "kill-supervisor"  # SIGKILL to the parent alone: its workers have to end by themselves
@@ -38,7 +38,8 @@ class Action(Enum):
     ROLL_CLUSTER = "roll-cluster"  # cleanly, controllers and brokers one after the other
     STOP_BROKER = "stop-broker"  # SIGSTOP, and SIGCONT before or after the end of its session with the controller
     MOVE_LEADERS = "move-leaders"  # other preferred leaders, and their election
-    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see Options.upgrade_from
+    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see run.Options.upgrade_from
+    UNCLEAN_ELECTION = "unclean-election"  # a replica that lacks acknowledged records becomes leader; see unclean.py
     REASSIGN = "reassign"  # a replica of some partitions is taken away, and put back after a while
     # Of the network between a host and the brokers:
     CUT_COORDINATOR = "cut-coordinator"  # the group's coordinator cannot be reached, leaders can
@@ -60,7 +61,7 @@ class Action(Enum):
     OTHER_PROTOCOL = "other-protocol"  # all hosts stop, and start again with the other group.protocol
 
 
-#: How often each comes, in parts.
+#: Relative frequency of each.
 KILLS = {
     Action.KILL_WORKER: 50,
     Action.KILL_HOST: 14,
@@ -80,7 +81,7 @@ OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kinds of faults that need the same means. kills, others: how often each comes, in parts."""
+    """Kinds of faults that need the same means. kills, others: relative frequency of each."""
 
     kills: Mapping[Action, int]
     others: Mapping[Action, int]
@@ -92,6 +93,7 @@ class Family:
 
 
 PROCESSES, BROKERS, NETWORK, MACHINES, VERSIONS = "processes", "brokers", "network", "machines", "versions"
+UNCLEAN = "unclean"
 #: By name, as ``--faults`` has it.
 FAMILIES = {
     PROCESSES: Family(KILLS, OTHERS),
@@ -128,7 +130,10 @@ FAMILIES = {
         },
     ),
     VERSIONS: Family({}, {Action.OTHER_VERSION: 8, Action.OTHER_PROTOCOL: 4}),
+    UNCLEAN: Family({Action.UNCLEAN_ELECTION: 1}, {}),
 }
+#: Where nothing may be lost.
+LOSSLESS = tuple(name for name in FAMILIES if name != UNCLEAN)
 #: Chances: that something that kills nothing comes before a kill, and that outputs are awaited before an event.
 OTHER_BEFORE_A_KILL = 0.5
 SETTLE = 0.75
@@ -146,8 +151,8 @@ STOP_MS = (
 
 #: How long a broker is stopped, in ms: unnoticed, and until its session with the controller (5 s) is over.
 STOP_BROKER_MS = ((500, 3_000), (6_500, 10_000))
-#: How long a network, a disk or a clock stays bad, in ms: unnoticed at times; until the session and the transaction are
-#: over; until requests that wait for an answer (request.timeout.ms is 30 s) are not yet given up.
+#: Duration of faults of network, disk or clock, in ms: sometimes unnoticed, or until the session and the transaction
+#: have timed out, but shorter than request.timeout.ms (30 s).
 TROUBLE_MS = ((500, 2_500), (SESSION_TIMEOUT_MS + 1_000, TRANSACTION_TIMEOUT_MS + 6_000))
 #: Kinds that last, and for how long, in ms; all others: ABSENCE_MS.
 DURATIONS_MS: Mapping[Action, tuple[tuple[int, int], ...]] = {

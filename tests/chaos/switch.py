@@ -1,4 +1,4 @@
-"""Carries packets between hosts and brokers, and loses or delays them as it is told: a process beside the run.
+"""Forwards packets between hosts and brokers, and drops or delays them by rules; a separate process.
 
 ``python -m tests.chaos.switch FD…`` with the descriptors of TUN devices, the brokers' first. On its standard input it
 takes one JSON object a line, and answers each with what it has done since the last one: ``{"rules": [rule, …]}`` or

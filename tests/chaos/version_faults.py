@@ -22,7 +22,7 @@ EMPTY = ("", "empty", "dead")
 
 
 class VersionFaults(Faults):
-    """previous: where the other version is. turn: see BrokerFaults."""
+    """previous: the folder of the other version. turn: see BrokerFaults."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.chaos.hosts import ROOT, Host
 
-#: What hosts run has to be the same: the topology's module, which this version brings along.
+#: The module of the topology, which is taken from this version, because all hosts must run the same one.
 PROGRAM = "tests/chaos/program.py"
 KERNEL = "kernel"
 

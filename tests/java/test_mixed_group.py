@@ -173,7 +173,7 @@ def penstock_command(application: Handover, *arguments: str) -> subprocess.Compl
 #: What tells of another topology, by protocol: from `penstock plan`, and from `penstock run`.
 TOLD = {
     "classic": ("in the running group it reads", "runs another topology: task"),
-    "streams": ("is not read any more", "in the group, "),
+    "streams": ("is no longer read", "in the group, "),
 }
 
 

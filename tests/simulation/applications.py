@@ -1,7 +1,7 @@
-"""The applications that are simulated. Each effect of an input record shows as the record's number in an output.
+"""The simulated applications. Each effect of an input record appears as the record's number in an output.
 
-Values are lists of record numbers, as text: whatever an operator makes of several records is what came from which. So
-an output says by itself what is lost, doubled or out of order.
+Values are lists of record numbers, as text: the result of several records lists their numbers. So an output alone shows
+what is lost, duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS = 3
 
 
 class Seen(Protocol):
-    """Told of every record as soon as a processor sees it. again: behind the repartition topic."""
+    """Called for every record that a processor sees. again: after the repartition topic."""
 
     def __call__(self, number: str, again: bool = False) -> None: ...
 
@@ -53,7 +53,7 @@ class InputRecord:
 
 @dataclass(frozen=True, repr=False)
 class Application:
-    """build(seen, config): its topology. group_of: under which key of the outputs a record is to be found.
+    """build(seen, config): its topology. group_of: the output key of a record.
 
     inputs: its topics. counts: whether there is a second output, of how many records each key has. repartitioned:
     records of several input partitions meet, in any order between them. finals: one output per key. each: one output
@@ -90,15 +90,15 @@ class Application:
 #: How often the wall clock ticks for one of the applications, in ms; and what marks the rows that hold what was sent.
 TICK_MS = 700
 SENT = "sent-"
-#: How long a service takes to answer, in ms, by the record's number; those that it leaves without an answer the first
-#: time, and refuses; how long it is waited for, in ms, and how many records wait at once.
+#: Response times of a service, in ms, by the record's number; the records that it does not answer the first time, and
+#: those that it refuses; the timeout in ms, and the maximum number of records that wait at once.
 ANSWERS_MS = (0, 3, 20, 700, 0, 60, 2_500)
 UNANSWERED, REFUSED = 17, 11
 PATIENCE_MS = 4_000
 IN_FLIGHT_MAX = 4
-#: How long a service that has refused is left alone, in ms (Retries).
+#: Backoff after a refusal by the service, in ms (Retries).
 BACKOFF_MS = 100
-#: The key of records that only let stream time continue, so that windows close.
+#: The key of records that only advance stream time, so that windows close.
 CLOSER = "closer"
 
 
@@ -108,7 +108,7 @@ def numbers(value: bytes | None) -> list[str]:
 
 
 def service_ms(asked: Iterable[str]) -> int:
-    """Return how long the service takes for these records, if it is asked for one after the other."""
+    """Return how long the service takes for these records, one after the other."""
     return sum(
         ANSWERS_MS[number % len(ANSWERS_MS)]
         + (number % UNANSWERED == 0) * (PATIENCE_MS + BACKOFF_MS)
@@ -123,7 +123,7 @@ def decode_count(value: bytes | None) -> int:
 
 
 def changelog_key(application: Application, record: RawRecord) -> str:
-    """Return the expected key that a record of the history's changelog stands for."""
+    """Return the expected key of a record in the history's changelog."""
     key = record.key() or b""
     if not application.windowed:
         return key.decode()
@@ -155,7 +155,7 @@ def _histories(builder: StreamsBuilder, stream: Any, partitioner: Any = None) ->
 
 
 def _chosen(seen: Seen, config: Mapping[str, Any]) -> Any:
-    """It chooses partitions itself, so that brokers are asked how many there are, in the middle of a record."""
+    """It chooses partitions itself, so that it requests their number in the middle of a record."""
     builder = StreamsBuilder(config)
     return _histories(builder, _in(builder, seen), lambda topic, key, value, partitions: partitions - 1)
 
@@ -199,10 +199,10 @@ class Ticker(Processor[str, str, str, str]):
             self.store.put(record.key, f"{self.store.get(record.key) or ''} {record.value}")
 
     def tick(self, timestamp: int) -> None:
-        """Rows whose name begins with "sent" hold what was sent of a key."""
+        """Forward histories that have grown. Rows whose name begins with "sent" hold the forwarded history of a key."""
         for key, history in list(self.store.all()):
             if not key.startswith(SENT) and self.store.get(SENT + key) != history:
-                # In this order: with at-least-once a mark may outlive a crash that what it stands for does not.
+                # In this order: with at-least-once, the mark could survive a crash that the forwarded record does not.
                 self.context.forward(Record(key, history, timestamp))
                 self.store.put(SENT + key, history)
 
@@ -237,7 +237,7 @@ def _looked_up(seen: Seen, config: Mapping[str, Any]) -> Any:
 
 
 def _asked(seen: Seen, config: Mapping[str, Any], ordered_by: OrderedBy = "partition") -> Any:
-    """A service is asked for each record: it answers late, and for some records only when it is asked again."""
+    """Calls a service for each record, which responds late, and for some records only to a retry."""
     tried: set[str] = set()
 
     async def ask(number: str) -> str:
@@ -279,9 +279,9 @@ APPLICATIONS = (
     Application("joined", _joined, (IN, TABLE), store=None, each=True),
     Application("looked up", _looked_up, (IN, TABLE), store=None, each=True, global_table=True),
 )
-#: The one that asks for what brokers that are away do not answer.
+#: The one whose requests fail while brokers are away.
 CHOOSING = Application("chosen", _chosen, counts=True)
-#: Those with functions that wait, in the schedules that have them.
+#: The applications of schedules with async functions.
 ASKING = (
     Application("asked", _asked, counts=True, asks=True),
     Application("asked by key", _asked_by_key, counts=True, asks=True),

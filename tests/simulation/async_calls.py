@@ -17,7 +17,7 @@ WAIT_MS = 60_000
 
 
 class Io(Protocol):
-    """What is asked of the process; see process.Process."""
+    """The part of process.Process that this module uses."""
 
     def later(self, ms: int, happen: Callable[[], None]) -> None: ...
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool: ...
@@ -37,7 +37,7 @@ class _NeverWaiting(selectors.DefaultSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is the world's. It runs when it is turned, until it has nothing to do."""
+    """An event loop with the world's clock. turn() runs it until it has nothing to do."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -49,7 +49,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._world.now_ms / 1000
 
     def turn(self) -> int | None:
-        """Do all that is to be done now. Returns in how many ms there is more, None if nothing is left."""
+        """Run everything that is due. Returns the ms until the next callback, None if there is none."""
         self.run_forever()
         seconds = self._idling.idle_seconds
         return None if seconds is None else math.ceil(seconds * 1000)

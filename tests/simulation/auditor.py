@@ -1,7 +1,7 @@
-"""Judges a schedule from outside: from what was written to the input topics and what the brokers and stores hold.
+"""Judges a schedule from outside: by the records of the input topics, and by the contents of brokers and stores.
 
-It knows nothing of how stream threads work. Some invariants are watched all the time, the others are looked at in the
-end, when all input has been processed.
+It does not depend on how stream threads work. Some invariants are checked all the time, the others at the end, when all
+input has been processed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ History = dict[str, list[str]]
 
 
 class Auditor:
-    """What has to hold. exactly_once: the application's guarantee."""
+    """Checks the invariants. exactly_once: the application's guarantee."""
 
     def __init__(self, world: World, application: Application, exactly_once: bool) -> None:
         self.world = world
@@ -54,7 +54,7 @@ class Auditor:
 
     @property
     def strict(self) -> bool:
-        """Whether nothing may be doubled: with exactly-once, and when nothing has gone wrong."""
+        """Whether duplicates are violations: with exactly-once, or if nothing has gone wrong."""
         return self.exactly_once or not self.world.disturbed
 
     def on_input(self, record: InputRecord, offset: int) -> None:
@@ -65,7 +65,7 @@ class Auditor:
     # Watched all the time
 
     def seen(self, number: str, client: str, again: bool) -> None:
-        """A processor sees a record: not if it was committed before, unless by a process that was given up."""
+        """Check a record that a processor sees: only a process removed from the group may see a committed one again."""
         self.processed[number] += again or not self.application.repartitioned
         if again:
             return
@@ -75,7 +75,7 @@ class Auditor:
             self.world.violated(f"record {number} ({partition} offset {offset}) is processed again after its commit")
 
     def on_commit(self, client: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Offsets are committed: by one process per partition and generation, and they never go back."""
+        """Check a commit: one process per partition and generation commits, and offsets never decrease."""
         generation = self.broker.group.generation
         for partition, offset in offsets.items():
             before = self._committer.get(partition)
@@ -89,7 +89,7 @@ class Auditor:
     # In the end
 
     def check_end(self, stores: Mapping[str, Mapping[str, list[str]]]) -> None:
-        """Look at outputs, stores and changelogs. stores: the rows of all tasks, by store."""
+        """Check outputs, stores and changelogs. stores: the rows of all tasks, by store."""
         expected = self.application.expected(list(self.inputs.values()))
         if self.application.each:
             self._check_each(expected)
@@ -107,7 +107,7 @@ class Auditor:
 
     @property
     def _unsure(self) -> bool:
-        """Whether someone that was given up has written to changelogs, which at-least-once cannot prevent."""
+        """Whether a process that the group had removed wrote to changelogs, which at-least-once cannot prevent."""
         return not self.exactly_once and self.broker.stale_writes > 0
 
     def _check_outputs(self, expected: History) -> None:
@@ -129,7 +129,7 @@ class Auditor:
                 self._check_same(f"last output of {key}", wanted, updates[-1])
 
     def _check_counts(self, expected: History) -> None:
-        """Counts only grow and end with how many records there are; with at-least-once they may end higher."""
+        """Check that counts only grow and end at the number of records; with at-least-once they may end higher."""
         counts: dict[str, list[int]] = {}
         for record in self.broker.visible(COUNTS):
             counts.setdefault((record.key() or b"").decode(), []).append(decode_count(record.value()))

@@ -48,8 +48,8 @@ class Transaction:
 class Writer:
     """A transactional id at its coordinator.
 
-    known_epoch: the one that has asked for this one. committed: what was decided last, None if nothing was since there
-    is a new producer. holder: who was told the epoch, None if it is not his any more.
+    known_epoch: the epoch of the request that led to the current one. committed: the last decision, None if the current
+    producer has none yet. holder: the process that holds the epoch, None if it was fenced.
     """
 
     epoch: int = -1
@@ -146,9 +146,9 @@ class Broker:
         return found
 
     def compact(self, topic: str, trimmed: bool) -> None:
-        """Remove what a later record of the same key, below the last stable offset, has overtaken.
+        """Remove records that have a later record of the same key below the last stable offset.
 
-        trimmed: the partitions begin behind what is gone (segments of "compact,delete"), and not where they did.
+        trimmed: also move the partitions' start after the removed records (segments of "compact,delete").
         """
         for partition in self.partitions(topic):
             log = self.logs[partition]
@@ -164,7 +164,7 @@ class Broker:
     # Transactions
 
     def init_transactions(self, transactional_id: str) -> int:
-        """Fence the one that had the id before; returns the new epoch. The caller waits until is_free."""
+        """Fence the previous producer with this id and return the new epoch. The caller waits until is_free."""
         writer = self.writers.setdefault(transactional_id, Writer())
         if writer.current is not None:
             self._decide(writer, writer.current, commit=False)
@@ -192,7 +192,7 @@ class Broker:
         return writer.current
 
     def write(self, record: RawRecord, transaction: Transaction | None, client: str, term: int) -> None:
-        """Append what a producer sends. term: of the process in the group when it gave the record to its producer."""
+        """Append a producer's record. term: the group term of the process when it produced the record."""
         partition = TopicPartition(record.topic(), record.partition())
         if transaction is None:
             self.stale_writes += term != self.group.term(client) or not self.group.is_current(client)
@@ -205,8 +205,8 @@ class Broker:
     def add_offsets(
         self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMetadata
     ) -> None:
-        """Take consumed offsets into a transaction; raises the error of a member that the group has given up."""
-        is_member = member.generation >= 0 or bool(member.member_id)  # who names no member is not looked at
+        """Add consumed offsets to a transaction; raises the error of a member that the group has removed."""
+        is_member = member.generation >= 0 or bool(member.member_id)  # without a member id there is no check
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")

@@ -176,7 +176,7 @@ class SimulatedWriter:
         self._send(len(self.queue))
 
     def _send(self, count: int) -> None:
-        """Send so many records. One that fails takes along those behind it, as an idempotent producer's do."""
+        """Send count records. If one fails, so do the records after it, as with an idempotent producer."""
         transaction: Transaction | None = None
         if self.broker.world.brokers_away:
             return
@@ -210,7 +210,7 @@ class SimulatedWriter:
         )
 
     def lose_process(self) -> None:
-        """Of what waits here when the process is killed, some may have been sent, or is still on its way."""
+        """Send some of the queued records of a killed process, now or later."""
         on_its_way = self.queue[: self.io.part_of(len(self.queue))] if self.queue else []
         self.queue = []
         try:
@@ -220,7 +220,7 @@ class SimulatedWriter:
         for record, term in on_its_way:
             self.broker.write(record, transaction, self.io.client, term)
 
-    # Transactions: the coordinator may do what it is asked and its answer get lost; the same call is then made again
+    # Transactions: a coordinator may carry out a request whose response is lost; the call is then repeated
 
     def init_transactions(self, seconds: float) -> None:
         transactional_id = self.transactional_id or ""
@@ -271,7 +271,7 @@ class SimulatedWriter:
         self.in_transaction = False
 
     def _check_abortable(self) -> None:
-        """A record that could not be sent makes the transaction one that can only be aborted."""
+        """Raise if a record could not be sent: the transaction can then only be aborted."""
         if self.must_abort:
             raise TransactionError(DeliveryTimeoutError("a record was not delivered"), can_abort=True)
 
@@ -316,7 +316,7 @@ class OffsetsReader:
 
 
 class SimulatedAdmin(MemoryAdmin):
-    """What one process asks the cluster beside reading, writing and its group."""
+    """The admin requests of one process."""
 
     def __init__(self, broker: Broker, io: Any) -> None:
         super().__init__(broker)  # type: ignore[arg-type]
@@ -343,7 +343,7 @@ class SimulatedAdmin(MemoryAdmin):
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> dict[TopicPartition, Future[int]]:
-        """See Admin; the answers are there at once."""
+        """See Admin; the futures are complete at once."""
 
         def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
             log = self.cluster.logs.get(partition)

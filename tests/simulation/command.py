@@ -33,7 +33,7 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed. rare: how often each rare thing happened, but for branches of the code."""
+    """The outcome of a seed. rare: how often each rare event happened, except for branches of the code."""
 
     seed: int
     violations: tuple[str, ...]
@@ -43,7 +43,7 @@ class Outcome:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a directory for the state directories, with logging off: thousands of threads die here, and shall."""
+    """Yield a directory for the state directories, with logging off, because thousands of threads die on purpose."""
     before, thresholds = logging.root.manager.disable, gc.get_threshold()
     logging.disable(logging.CRITICAL)
     gc.set_threshold(GARBAGE, *thresholds[1:])
@@ -87,7 +87,7 @@ def logged(world: World) -> Iterator[None]:
 def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:
     """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation.
 
-    plain: of no other kind, whatever its number.
+    plain: run the schedule as a plain one, whatever kind its seed has.
     """
     simulation = Simulation(seed, directory, aims, PLAIN if plain else Kind.of(seed))
     world = simulation.world
@@ -111,7 +111,7 @@ def show_trace(outcome: Outcome) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the arguments say; returns 1 if something was found, or a mutant was not."""
+    """Run the command; returns 1 if a violation was found, or a mutant was not."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many schedules to run")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """What came of some seeds: violations by seed, events, and what rare things happened."""
+    """The outcome of some seeds: violations by seed, events, and rare events."""
 
     violations: Mapping[int, tuple[str, ...]]
     events: int
@@ -184,7 +184,7 @@ def _summary(first: int, count: int, jobs: int, table: bool) -> int:
 
 
 def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
-    """Return what is said without the table: how much was not reached."""
+    """Return the output without the table: the number of gaps."""
     missing = gaps(rare, branches)
     return [f"{len(missing)} rare branches and faults were not reached: the table names them"] if missing else []
 

@@ -39,13 +39,13 @@ class Io(Protocol):
     client: str
 
     def later(self, ms: int, happen: Callable[[], None]) -> None:
-        """Let something happen on the IO thread in so many ms, or when the process runs again."""
+        """Call happen() on the IO thread in ms milliseconds, or later, when the process runs again."""
 
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
         """Let the stream thread wait; returns whether the condition holds in the end."""
 
     def loses(self) -> str | None:
-        """Return what gets lost of an exchange with a broker: "request", "answer" or None."""
+        """Return which part of an exchange with a broker is lost: "request", "answer" or None."""
 
 
 class _Wait:
@@ -110,7 +110,7 @@ class SimulatedConnection:
         await wait
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run it at once: what it asks brokers takes no time here."""
+        """Run it at once; its requests to brokers take no simulated time."""
         return function(*args)
 
     async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:

@@ -1,4 +1,4 @@
-"""What brokers say to the producers of clients/writing: coordinators of transactions, and leaders of partitions.
+"""The brokers of the producers of clients/writing: transaction coordinators, and leaders of partitions.
 
 As in Kafka (TransactionCoordinator, GroupCoordinator, ReplicaManager, ProducerStateManager), with both protocols of
 transactions (KIP-890). Requests and answers go through their bytes.
@@ -20,7 +20,7 @@ from penstock.topology.records import RawRecord, TopicPartition
 from tests.produce_bytes import ProduceBytes
 from tests.simulation.broker import Broker, Transaction, Writer
 
-#: The header by which a record says in which term of its process it was produced, and when; no broker keeps it.
+#: A header with the group term of the process that produced a record, and the time; it is not stored.
 STAMP = "simulation"
 #: The first versions of the new protocol.
 _NEW_END_TXN = _NEW_TXN_OFFSET_COMMIT = 5
@@ -49,7 +49,7 @@ class Coordinators:
         return self._level >= NEW_PROTOCOL_LEVEL
 
     def answer(self, request: Request, holder: Any) -> Any:
-        """Do what a request asks for and return what the broker says. holder: whose it is, with client and timeout."""
+        """Handle a request and return the response. holder: the requesting producer, with client and timeout."""
         api = request.api
         version = min(api.highest, request.version_max)
         flexible = version >= api.flexible
@@ -66,7 +66,7 @@ class Coordinators:
         return self._producer_ids
 
     def is_held_by(self, holder: object) -> bool:
-        """Return whether a transactional id is in these hands: no one has taken its epoch away."""
+        """Return whether this process still holds a transactional id, that is, was not fenced."""
         return any(writer.holder is holder for writer in self._broker.writers.values())
 
     def _features(self, asked: Any, holder: Any) -> Mapping[str, Any]:

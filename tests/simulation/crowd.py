@@ -1,7 +1,7 @@
-"""A group of many members: how often it rebalances while they join, die and leave, and how even its tasks are then.
+"""A group of many members: how often it rebalances while they join, die and leave, and how balanced its tasks are.
 
-The members are those of the schedules (simulation.py), each on its own host. Nothing goes wrong but what the steps do,
-and after each step everything comes to rest. The auditor looks in the end, as always.
+The members are those of the schedules (simulation.py), each on its own host. There are no faults but those of the
+steps, and after each step all input is processed. The auditor checks the end, as always.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tests.simulation.simulation import IDLE_STEPS, Plan, Simulation
 
 #: The share of the members that join late, die or leave in a step.
 SHARE = 0.1
-#: A member gives up its tasks and others get them: two rebalances. At a start some members meet one under way.
+#: Moving tasks takes two rebalances: one member releases them, others get them. At the start one more may be in
+#: progress.
 REBALANCES_MAX = 6
 
 
@@ -36,7 +37,7 @@ ASSIGNORS: Mapping[str, type[TaskAssignor]] = {
 
 @dataclass(frozen=True)
 class Step:
-    """What came of a step. seconds: simulated, until all rested; moved: tasks that are in another slot than before.
+    """The outcome of a step. seconds: simulated, until all input was processed; moved: tasks that changed their slot.
 
     fewest, most: active tasks of a member.
     """
@@ -71,7 +72,7 @@ class Crowd(Simulation):
         self._assignor = ASSIGNORS[assignor]
         self._members, self._number_of_tasks, self._report = members, tasks, report
         super().__init__(seed, directory)
-        self._idle_steps = IDLE_STEPS * members  # each has its turns before time passes faster
+        self._idle_steps = IDLE_STEPS * members  # each member runs before time passes faster
         self.steps: list[Step] = []
         self._places: dict[Any, str] = {}
 
@@ -80,7 +81,7 @@ class Crowd(Simulation):
         settings = {
             "processing.guarantee": "at_least_once",
             "commit.interval.ms": 400,
-            "poll.ms": 1,  # an idle poll lets this time pass for all, one after the other
+            "poll.ms": 1,  # each idle poll advances the time by this
             "num.standby.replicas": 0,
             "penstock.static.membership": True,
             "acceptable.recovery.lag": 10_000,

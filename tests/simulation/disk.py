@@ -1,8 +1,8 @@
-"""The disk of one host, as RocksDB without its own log uses it: what was committed is lost in a crash unless persisted.
+"""The disk of one host, as RocksDB without a write-ahead log uses it: a crash loses commits that were not persisted.
 
 A store's files are a list of committed batches. ``commit`` and ``restore`` append one; ``persist`` and ``close`` make
-all of them last. A SIGKILL leaves those that lasted and any number of the following ones, since memtables may have been
-written at any time, but always whole batches in their order (``atomic_flush``).
+all of them durable. After a SIGKILL the durable ones remain, and any number of the following ones, because memtables
+may be written at any time, but always whole batches in order (``atomic_flush``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, Ra
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
 from tests.simulation.faults import Points
 
-#: What a write says that fails.
+#: The error of a failed write.
 DISK_ERROR = "the simulated disk is full"
 
 
@@ -34,7 +34,7 @@ class Batch:
 
 @dataclass
 class Files:
-    """One store on disk. lasting: how many of the batches survive a SIGKILL for sure; user: who has it open."""
+    """One store on disk. lasting: number of durable batches; user: the process that has it open."""
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     offset: int | None = None
@@ -45,7 +45,7 @@ class Files:
     user: DiskRows | None = None
 
     def settle(self, survivors: int) -> None:
-        """Forget all but so many of the batches, and make these last."""
+        """Keep only the first batches, and make them durable."""
         for batch in self.batches[:survivors]:
             for key, value in batch.rows.items():
                 if value is None:
@@ -60,9 +60,9 @@ class Files:
 
 
 class Disk:
-    """The stores of one host by their path. A marker file in the real state directory stands for each.
+    """The stores of one host by path. Each has a marker file in the real state directory.
 
-    fails: asked at each write, whether it fails.
+    fails: called at each write; returns whether it fails.
     """
 
     def __init__(self, chance: random.Random, fails: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ class Disk:
         self._files: dict[Path, Files] = {}
 
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
-        """Return what takes build_rows' place in one process (penstock.statestore.store_factory.OpenRows)."""
+        """Return the replacement of build_rows in one process (penstock.statestore.store_factory.OpenRows)."""
 
         def open_rows(builder: Any, task: Any, directory: Path | None) -> BytesStore:
             assert directory is not None
@@ -82,7 +82,7 @@ class Disk:
 
     def _open(self, path: Path) -> Files:
         marker = path / "CURRENT"
-        if not marker.exists():  # it was wiped, or was never there
+        if not marker.exists():  # it was wiped, or never existed
             self._files.pop(path, None)
             path.mkdir(parents=True, exist_ok=True)
             marker.touch()
@@ -94,7 +94,7 @@ class Disk:
         return files
 
     def crash(self, points: Points) -> None:
-        """Leave of the stores of a killed process what a SIGKILL leaves."""
+        """Apply the effect of a SIGKILL to the stores of a killed process."""
         for files in self._files.values():
             if files.user is not None and files.user.points is points:
                 files.settle(self._chance.randint(files.lasting, len(files.batches)))
@@ -131,7 +131,7 @@ class DiskRows(InMemoryStore):
         self._commits_early = commits_early
 
     def belongs_to(self, request_commit: Callable[[], None]) -> None:
-        """Go on as the store of another task."""
+        """Become the store of another task."""
         self._task = None
 
     def put(self, key: bytes, value: bytes | None) -> None:

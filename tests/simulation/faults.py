@@ -1,7 +1,7 @@
-"""Where a process can be hit: at each call of a client or of the disk, before it or after it.
+"""Where faults can hit a process: at each call of a client or of the disk, before it or after it.
 
-A *point* is one such call. At most one trigger is armed in a process; it goes off at the n-th point, or at the n-th of
-one kind.
+A *point* is one such call. At most one trigger is armed per process; it fires at the n-th point, or at the n-th point
+of one kind.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process ended here, as by SIGKILL. No handler for Exception sees it, and what a finally calls is dead too."""
+    """The process ended here, as by SIGKILL. No handler for Exception catches it, and a finally has no effect."""
 
 
 @dataclass
 class Trigger:
-    """What hits a process. kind: of the point, None for any; left: how many points to go; after: when it was done."""
+    """A fault to come. kind: of the point, None for any; left: points until it fires; after: fire after the call."""
 
     name: str
     kind: str | None
@@ -32,7 +32,7 @@ class Trigger:
 
 
 class Points:
-    """The points of one process. listen(kind): called at each, for the trace; happened: when it is hit at one."""
+    """The points of one process. listen(kind): called at each, for the trace; happened: called when a fault fires."""
 
     def __init__(self, listen: Callable[[str], None], happened: Callable[[str], None]) -> None:
         self.trigger: Trigger | None = None
@@ -42,9 +42,10 @@ class Points:
         self._happened = happened
 
     def call(self, kind: str, effect: Callable[[], T], counted: bool = True) -> T:
-        """Do something to the world outside of the process, unless the process is hit.
+        """Call effect(), which changes the world outside of the process, unless a fault prevents it.
 
-        counted: whether it is one of "any call"; what became a point later is not, for the sake of the known seeds.
+        counted: whether the point counts for triggers without a kind; newer points do not, which keeps known seeds
+        valid.
         """
         if not self.alive:
             raise Killed

@@ -1,6 +1,6 @@
-"""Why some rare branches are not reached here: by reason, how the names of the branches begin.
+"""Rare branches that the simulation cannot reach: reasons, each with prefixes of branch names.
 
-A branch that is not in here and that no schedule has reached is a gap in what the simulation shows.
+Any other branch that no schedule has reached is a gap of the simulation.
 """
 
 from __future__ import annotations

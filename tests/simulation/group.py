@@ -1,7 +1,7 @@
 """The coordinator of one classic group, as brokers run it (Kafka: GroupMetadataManager, ClassicGroup).
 
-Joining, syncing, heartbeats, sessions, static members (KIP-345, KIP-814), committed offsets with those that a
-transaction still holds back (KIP-447). The one that is thrown out is told so by the error code of its next request.
+Joining, syncing, heartbeats, sessions, static members (KIP-345, KIP-814), committed offsets, and those of open
+transactions (KIP-447). A removed member learns it from the error code of its next request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GroupState(Enum):
 
 @dataclass
 class Member:
-    """What the coordinator knows of a member."""
+    """The coordinator's state of a member."""
 
     member_id: str
     client: str
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass
 class Offsets:
-    """What is committed, and which transaction holds back each partition that has a commit pending."""
+    """Committed offsets, and the open transaction of each partition with a pending commit."""
 
     committed: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     pending: dict[TopicPartition, object] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Group:
         self.state = GroupState.EMPTY
         self.generation = 0
         self.members: dict[str, Member] = {}
-        self._removals: Counter[str] = Counter()  # how often a process was given up, or left
+        self._removals: Counter[str] = Counter()  # how often a process was removed, or left
         self._leader = ""
         self._on_commit = on_commit
         self._timer: Due | None = None
@@ -86,7 +86,7 @@ class Group:
         self._handlers[request.api.name](client, SimpleNamespace(**request.body), reply)
 
     def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:
-        """Return the error code for a member's identity; generation None: it is not looked at."""
+        """Return the error code for a member's identity; generation None: do not check it."""
         if instance_id is not None:
             known = self._static(instance_id)
             if known is None:
@@ -104,7 +104,7 @@ class Group:
         return any(m.client == client and m.generation == self.generation for m in self.members.values())
 
     def term(self, client: str) -> int:
-        """Return a number that changes when a process is given up."""
+        """Return a number that changes when the group removes a process."""
         return self._removals[client]
 
     def _static(self, instance_id: str | None) -> Member | None:
@@ -148,7 +148,7 @@ class Group:
         self._prepare()
 
     def _replace(self, old: Member, client: str, request: Any, reply: Reply) -> None:
-        """A static member is back under its instance id; the one that had it before is fenced."""
+        """Handle the join of a static member under a known instance id: fence the previous member with it."""
         for pending in (old.joining, old.syncing):
             if pending is not None:
                 pending(_joined(ErrorCode.FENCED_INSTANCE_ID))

@@ -1,6 +1,6 @@
-"""What goes wrong in harsh schedules, beside everything else: brokers go away, changelogs are cut off, disks are full.
+"""Additional faults of harsh schedules: brokers become unreachable, changelogs are truncated, disks are full.
 
-Their chances are a separate generator's, so that a seed's plan is the same with them and without.
+They use a separate random generator, so that a seed's plan is the same with and without them.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import random
 from tests.simulation.disk import DISK_ERROR
 from tests.simulation.world import World
 
-#: How often all brokers go away in a round, and for how long, in ms: shorter and longer than a session, a transaction
-#: and the time that a request may take.
+#: Probability that all brokers become unreachable in a round, and for how long, in ms: shorter and longer than a
+#: session, a transaction and a request's timeout.
 OUTAGE_SHARE = 0.03
 OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
-#: How often they go away as they are asked for partitions, where that happens in the middle of records.
+#: Probability that they become unreachable during a request for partitions, if that happens in the middle of a record.
 ASKED_SHARE = 0.3
 #: How often a compacted changelog loses its beginning.
 TRIMMED_SHARE = 0.5
-#: Of writes to the disk: those that fail.
+#: Probability that a write to the disk fails.
 DISK_SHARE = 0.15
 
 
 class Harsh:
-    """Decides as long as things go wrong. enabled: else nothing happens; asked: brokers go away as they are asked."""
+    """Draws these faults. enabled: otherwise there are none; asked: see ASKED_SHARE."""
 
-    #: What threads may die of: disks, and brokers that are away for longer than a start may take.
+    #: Errors of which threads may die: of disks, and of brokers that are away for longer than a start may take.
     expected_errors = (DISK_ERROR, "Topics could not be made ready within", "The partitions of table could not be read")
 
     def __init__(self, world: World, enabled: bool, asked: bool) -> None:
@@ -35,11 +35,11 @@ class Harsh:
         self._enabled = enabled
 
     def next_round(self) -> None:
-        """Let all brokers go away, perhaps."""
+        """Perhaps make all brokers unreachable."""
         self._go_away(OUTAGE_SHARE)
 
     def partitions_are_asked_for(self) -> None:
-        """Let them go away in the middle of a question, perhaps."""
+        """Perhaps make all brokers unreachable during this request."""
         self._go_away(self._asked_share)
 
     def _go_away(self, share: float) -> None:
@@ -60,7 +60,7 @@ class Harsh:
         return fails
 
     def end(self) -> None:
-        """Fix everything."""
+        """End all faults."""
         self._enabled = False
         self._world.away_until_ms = 0
 

@@ -1,6 +1,6 @@
-"""Kinds of schedules: which seeds have what goes beyond the plain ones.
+"""Kinds of schedules: which seeds have more than a plain schedule.
 
-Each kind has its own chances, so that a seed's plan is else the same with it and without.
+Each kind has its own random generator, so that the rest of a seed's plan is the same with and without it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tests.simulation.applications import ASKING, CHOOSING, Application
 from tests.simulation.broker import Broker
 from tests.simulation.coordinators import Coordinators
 
-#: How long a record may take, in ms: less and more than processes stall.
+#: delivery.timeout.ms: shorter and longer than processes stall.
 DELIVERY_MS = (3_000, 120_000)
-#: How long a transaction may take in which functions wait, in ms.
+#: transaction.timeout.ms of schedules with async functions.
 ASKING_TRANSACTION_MS = 30_000
 
 
 @dataclass(frozen=True)
 class Kind:
-    """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has functions that wait.
+    """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has async functions.
 
-    own: the producers are those of clients/writing; see Producers. rare: processes are hit more often where few are.
-    choosing: the application asks for the partitions of its output.
+    own: the producers are those of clients/writing; see producers.py. rare: more faults at rarely reached points.
+    choosing: the application requests the partitions of its output.
     """
 
     harsh: bool = False

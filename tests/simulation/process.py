@@ -46,9 +46,9 @@ class Host:
 
 @dataclass(frozen=True)
 class Roughness:
-    """How often things go wrong by themselves, as shares: exchanges lost, sends failed, commits asked for early.
+    """Probabilities of faults: lost exchanges, failed sends, early requests for commits.
 
-    unanswered: questions for the ends of partitions that a broker leaves without an answer.
+    unanswered: requests for the ends of partitions that a broker does not answer.
     """
 
     lost: float = 0.0
@@ -68,7 +68,7 @@ class Control:
 
 
 class AtOnce(Executor):
-    """Does what would be done beside the thread before it continues."""
+    """Runs tasks of other threads at once, on the calling thread."""
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
         try:
@@ -99,10 +99,10 @@ class Process:
         self.client = f"{host.name}.{slot}#{life}"
         self.config = host.config
         self.roughness = Roughness()
-        #: Called when it asks for a topic's partitions in the middle of a record, before the brokers answer.
+        #: Called when it requests a topic's partitions in the middle of a record, before the brokers respond.
         self.on_count_asked: Callable[[], None] = _nothing
         self.points = Points(lambda kind: world.note(self.client, kind), world.happened)
-        #: While a process is stopped (SIGSTOP) its IO thread is, too; what came meanwhile waits here.
+        #: While a process is stopped (SIGSTOP), so is its IO thread; its events wait here meanwhile.
         self.stopped = False
         self.paused = False
         self.thread: StreamThread | None = None
@@ -125,7 +125,7 @@ class Process:
 
     @property
     def served_ms(self) -> int:
-        """How long it has not been stopped or slow, nor asleep, since the beginning of the world."""
+        """The ms since the start of the world in which it was neither stopped, slow nor asleep."""
         return self.world.now_ms - self._paused_ms
 
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
@@ -229,12 +229,12 @@ class Process:
         self.points.alive = False
 
     def _release_locks(self) -> None:
-        """Do what the kernel does when a process is gone."""
+        """Release the locks of an ended process, as the operating system does."""
         if self.thread is not None:
             self.thread.task_manager.state_directory.close()
 
     def pause(self, ms: int, stopped: bool) -> None:
-        """Called inside of it: continue only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
+        """Called inside the process: continue only after ms. stopped: its IO thread stops too (SIGSTOP, SIGCONT)."""
         self.world.note(self.client, f"{'STOPPED' if stopped else 'SLOW'} for {ms} ms")
         self.stopped, self.paused = stopped, True
         before_ms = self.world.now_ms
@@ -250,11 +250,11 @@ class Process:
         self.world.advance(0)
 
     def sleep_with_machine(self, ms: int) -> None:
-        """Take in that its machine slept for so long, perhaps in the middle of a wait of its producer's."""
+        """Account for a suspend of its machine, perhaps in the middle of a wait of its producer."""
         self._paused_ms += max(ms - WAIT_MAX_MS, 0)
 
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
-        """Called inside of it: continue when the condition holds; False if it does not within timeout_ms."""
+        """Called inside the process: continue when the condition holds; False if it does not within timeout_ms."""
         if not condition():
             self._park(self.world.now_ms + timeout_ms, condition)
         if not self.points.alive:
@@ -264,7 +264,7 @@ class Process:
     # What its clients ask
 
     def idle(self, ms: int) -> None:
-        """Wait for a record that does not come."""
+        """Wait for a record that does not arrive."""
         self.points.call("wait", lambda: self.world.advance(min(ms, IDLE_MAX_MS)))
 
     def later(self, ms: int, happen: Callable[[], None]) -> None:
@@ -290,7 +290,7 @@ class Process:
         return lost
 
     def leaves_unanswered(self) -> bool:
-        """Return whether the broker goes away in the middle of a question for the end of a partition."""
+        """Return whether the broker becomes unreachable during a request for the end of a partition."""
         share = self.roughness.unanswered
         unanswered = share > 0 and self.world.further_chance.random() < share
         if unanswered:
@@ -306,7 +306,7 @@ class Process:
         return self.world.chance.randrange(count)
 
     def part_of(self, count: int) -> int:
-        """Return how many of so many records are sent by themselves by now."""
+        """Return how many of count queued records are sent by now."""
         return self.world.chance.choice((0, count, self.world.chance.randint(0, count)))
 
     def fetch_size(self) -> int:

@@ -1,7 +1,8 @@
-"""A real producer over the simulated brokers: what it asks takes simulated time, gets lost, or comes late.
+"""A real producer over the simulated brokers: its requests take simulated time, get lost, or arrive late.
 
-Real is what is in clients/writing: batches, numbers, deadlines, transactions; and the connections of the stream thread
-as far as their sockets. What runs on the IO thread (questions, opening connections) are events of the world.
+The code of clients/writing is real (batches, sequence numbers, deadlines, transactions), and so are the stream thread's
+connections except for their sockets. Everything that runs on the IO thread (requests, opening connections) is an event
+of the world.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from tests.simulation.coordinators import Coordinators, stamp_of, stamped
 NODES = 2
 _VERSIONS = {API_KEY: (API_VERSION, NEW_TRANSACTIONS_VERSION)}
 _LENGTH_BYTES = 4
-#: How long a request is on its way, in ms, and one that comes late; and when it is noticed that a connection is broken.
+#: Latency of a request, and of a late one, in ms; and the time until a broken connection is detected.
 WAY_MS = (0, 1, 2, 5)
 LATE_MS = (600, 3_000, 12_000)
 BROKEN_MS = 300
-#: Of requests that get lost: those that come late.
+#: The share of lost requests that arrive late instead.
 LATE_SHARE = 0.5
-#: Errors that brokers now and then have for a batch, of which the second one is written all the same.
+#: Errors that brokers sometimes return for a batch; with the second one, the batch is written nevertheless.
 _TRANSIENT = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
 class Fate(Enum):
-    """What becomes of all that is sent on a connection from now on: it is gone, comes late, or is not answered."""
+    """The fate of later requests on a connection: they are lost, arrive late, or get no response."""
 
     GONE = "gone"
     LATE = "late"
@@ -52,9 +53,9 @@ class Fate(Enum):
 
 
 class _Connection:
-    """A connection to a broker, at its end. As with TCP nothing overtakes, and nothing comes behind what got lost.
+    """The broker's end of a connection. As with TCP, nothing is reordered, and nothing arrives after a lost message.
 
-    free_at_ms: when the request before is handled; said_at_ms: when the answer before has come.
+    free_at_ms: when the previous request is handled; said_at_ms: when the previous response has arrived.
     """
 
     def __init__(self, node: int, end: socket.socket) -> None:
@@ -70,7 +71,7 @@ class _Connection:
         return self._end is not None
 
     def requests(self) -> list[bytes]:
-        """Return the requests that have come."""
+        """Return the requests that have arrived."""
         while self._end is not None:
             try:
                 some = self._end.recv(1 << 20)
@@ -101,7 +102,7 @@ class _Connection:
 
 
 class Wire:
-    """A producer's way to the brokers: its Brokers, and the selector by which it waits for them. io: its process."""
+    """A producer's network: its Brokers, and the selector with which it waits for them. io: its process."""
 
     failure = None
 
@@ -130,8 +131,8 @@ class Wire:
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
     ) -> Future[Any]:
-        # A late request of the old protocol may tear the next transaction, and a late InitProducerId fences the client
-        # that sent it again: that cannot be helped.
+        # A late request of the old protocol may split the next transaction, and a late InitProducerId fences the client
+        # that repeated it. That is inherent in Kafka.
         can_be_late = self._coordinators.is_new and request.api.name in ("TxnOffsetCommit", "EndTxn")
         name = f"ask {request.api.name}"
         return self._ask(name, lambda: self._coordinators.answer(request, self), on_done, can_be_late)
@@ -155,7 +156,7 @@ class Wire:
     def _ask(
         self, what: str, effect: Callable[[], Any], on_done: Callable[[], None], can_be_late: bool = False
     ) -> Future[Any]:
-        """Have something done by a broker, in a while. The future has what it returns."""
+        """Call effect() at a broker after a while. The future gets its result."""
         future: Future[Any] = Future()
 
         def done(answer: Any) -> None:
@@ -192,12 +193,12 @@ class Wire:
     # The selector of its connections
 
     def register(self, *_: Any) -> None:
-        """See selectors.BaseSelector; nothing is left to the operating system here."""
+        """See selectors.BaseSelector; does nothing, because there are no sockets."""
 
     modify = unregister = register
 
     def select(self, timeout: float) -> list[Any]:
-        """Wait until something has come."""
+        """Wait until something has arrived."""
         self.pump()
         if not self._has_come:
             self._io.wait(lambda: self._has_come, max(1, math.ceil(timeout * 1000)))
@@ -207,7 +208,7 @@ class Wire:
     # Produce requests
 
     def pump(self) -> None:
-        """Put what the producer has sent on its way."""
+        """Deliver the requests that the producer has sent."""
         for connection in self._connections:
             for data in connection.requests():
                 self._put_on_its_way(connection, ProduceBytes(data))
@@ -259,7 +260,7 @@ class Wire:
         self._has_come = True
 
     def _judge(self, what: str, code: int) -> None:
-        """A producer that holds its id is not to hear that it is fenced."""
+        """Record a violation if a producer that still holds its id gets the error of a fenced one."""
         if ErrorCode(code).kind is Kind.FENCED and self._coordinators.is_held_by(self):
             self._world.violated(f"{self.client} is fenced ({what}: {ErrorCode(code).name}), but by nobody")
 
@@ -317,14 +318,14 @@ class OwnWriter:
         lost = self._producer.take_lost()
         for error, record in lost:
             if isinstance(error, DeliveryTimeoutError) and not any(error is judged for judged in self._judged):
-                self._judged.append(error)  # a transaction's other records, and later ones, are given up with it
+                self._judged.append(error)  # a transaction's other records, and later ones, fail with it
                 self._judge(self._io.served_ms - stamp_of(record.headers())[0].served_ms)
         return lost
 
     def _judge(self, served_ms: int) -> None:
-        """A record is not to be given up in time in which no one could have sent it.
+        """Record a violation if a record expired although no process could have sent it in that time.
 
-        With at-least-once the thread then begins again at its last commit, as with a send that fails.
+        With at-least-once the thread then restarts at its last commit, as after a failed send.
         """
         self._io.world.happened("a record is given up")
         self._io.world.disturbed = True
@@ -341,7 +342,7 @@ class OwnWriter:
         self._producer.close()
 
     def lose_process(self) -> None:
-        """What the process has sent is on its way, the rest is gone with it."""
+        """Deliver what the process has sent; the rest is lost with it."""
         self.close()
 
 

@@ -1,8 +1,8 @@
-"""Which rare branches of the code were reached: exception handlers, raised errors, warnings.
+"""Counts which rare branches of the code were reached: exception handlers, raised errors, warnings.
 
-They are found in the source, not listed: a new one appears in the table. While they are counted, the functions
-that have some run as code that was compiled from the same source with a call in each branch; their line numbers stay.
-(A trace function would not do: strands are greenlets, which have no separate trace function.)
+They are found in the source, so new ones appear in the table. While they are counted, functions with such branches run
+instrumented code, compiled from the same source with a call in each branch; line numbers do not change. (A trace
+function would not work: strands are greenlets, which have no separate trace function.)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MODULES = (
     "tasks.stream_task", "tasks.standby_task", "tasks.global_state", "tasks.task_timeouts", "tasks.committer",
     "tasks.changelog_bounds", "tasks.processor_state_manager", "tasks.streams_producer", "tasks.record_collector",
 )  # fmt: skip
-#: What a logger's methods are called where something is wrong.
+#: The logger methods for problems.
 LEVELS = ("warning", "error", "exception", "critical")
-#: How much of a message tells it from others.
+#: Length of the prefix by which a message is identified.
 MESSAGE_LENGTH = 48
 #: What the compiled branches call.
 _CALL = "__reached__"
@@ -35,7 +35,7 @@ _CALL = "__reached__"
 
 @dataclass(frozen=True, order=True)
 class Branch:
-    """A rare branch of a module of penstock.workers. what: its condition or message, which outlives other changes."""
+    """A rare branch of a module of penstock.workers. what: its condition or message, which rarely changes."""
 
     module: str
     function: str

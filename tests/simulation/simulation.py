@@ -1,7 +1,7 @@
-"""One schedule: an application, its hosts and processes, what happens to them, and what has to be true in the end.
+"""One schedule: an application, its hosts and processes, the faults that hit them, and the checks at the end.
 
-All of it follows from the seed. In the first part things go wrong; then everything is fixed and has to come to rest
-within a bounded simulated time; then all processes are shut down and the auditor looks.
+All of it follows from the seed. In the first part there are faults. Then all faults end, and the application must
+process all input within a bounded simulated time. Then all processes are shut down, and the auditor checks the result.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tests.simulation.world import LOG, HostClock, StalledError, World
 
 KEYS = tuple("abcdef")
 FIRST_TIMESTAMP = 1_700_000_000_000
-#: After the last fault the application has to come to rest within so much simulated time, in ms.
+#: Simulated time in ms after the last fault, within which the application must come to rest (process all input).
 REST_MS = 120_000
-#: With own producers, for whose answers idle processes let more time pass than the brokers take.
+#: The same with own producers; while idle processes wait for responses, more time passes than brokers need.
 OWN_REST_MS = 600_000
-#: While it comes to rest: after so many steps in which nothing happened, so much time passes between two, in ms.
+#: While it comes to rest: after this number of idle steps, this time passes between two steps, in ms.
 IDLE_STEPS, IDLE_STEP_MS = 6, 30
-#: The points of a step in which nothing happened.
+#: The points of an idle step.
 IDLE_POINTS = {"consume", "wait"}
-#: In the end all wall clocks go ahead of where any was before, in ms: one that was set back does not tick for long.
+#: At the end, all wall clocks are advanced by this, in ms, because one that was set back would not tick for long.
 CLOCK_AHEAD_MS = 36_000_000
-#: Ticks of the wall clock bring work without any input; if all rests for so long, none is left, in ms.
+#: Wall-clock ticks cause work without input. If there is none for this long, in ms, no more is left.
 SETTLE_MS = 8_000
 #: Kinds of points at which a commit, a restore or a close is under way: most faults are aimed there.
 AIMS = (
@@ -50,15 +50,15 @@ AIMS = (
     "send offsets", "commit transaction", "abort transaction", "init transactions", "list offsets", "list offsets",
     "group commit", "group committed", "delete records", "consume",
 )  # fmt: skip
-#: The same where producers are Penstock's own: what they ask.
+#: The same for Penstock's own producers: their requests.
 OWN_AIMS = (
     "ask InitProducerId", "ask AddPartitionsToTxn", "ask AddOffsetsToTxn", "ask TxnOffsetCommit", "ask EndTxn",
     "ask for leaders", "ask for an id", "connect",
 )  # fmt: skip
-#: Points that few processes come to, and how much more often than at others they are hit there in some schedules.
+#: Points that few processes reach, and how much more often faults hit them in some schedules.
 RARE_AIMS = ("abort transaction", "init transactions", "delete records")
 RARE_WEIGHT = 6
-#: What else is so in these schedules.
+#: Other parameters of these schedules.
 RARE_ROUNDS, RARE_FAULT_SHARE, RARE_FAILED_SENDS = 160, 0.4, 0.03
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
@@ -67,7 +67,7 @@ LONG_PAUSES_MS = (12_000,)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a seed decides before anything runs."""
+    """The decisions that a seed makes before anything runs."""
 
     application: Any
     exactly_once: bool
@@ -120,7 +120,7 @@ class Plan:
 
 
 def rarely(plan: Plan) -> Plan:
-    """Return a plan in which processes come more often to where they are rarely: aborts, deletions, and hits there."""
+    """Return a plan with more aborts and deletions, which are rare, and with faults there."""
     return replace(
         plan,
         application=next(application for application in APPLICATIONS if application.repartitioned),
@@ -172,7 +172,7 @@ class Simulation:
         self._faults_on = False
 
     def _planned(self, kind: Kind) -> Plan:
-        # With aims without the application that came last: seeds that are hard to find keep their plans.
+        # With aims, the newest application is left out, so that seeds that are hard to find keep their plans.
         plan = Plan.of(self.world, APPLICATIONS[:-1] if self._aims else APPLICATIONS)
         if kind.rare:
             plan = rarely(plan)
@@ -211,7 +211,7 @@ class Simulation:
     # The schedule
 
     def run(self) -> None:
-        """Run it; what is wrong is in world.violations."""
+        """Run the schedule; world.violations then has the violations."""
         plan = self.plan
         self.world.note("seed", f"{self.world.seed}: {plan}")
         for topic in (*plan.application.inputs,):
@@ -268,7 +268,7 @@ class Simulation:
             self._go_on(self._settling(), deadline_ms)
 
     def _settling(self) -> Callable[[], bool]:
-        """Return what says whether all has been at rest for so long, without a break, that ticks bring nothing more."""
+        """Return a predicate: all has been at rest for so long that ticks cause no more work."""
         since_ms = self.world.now_ms
 
         def has_settled() -> bool:
@@ -288,7 +288,7 @@ class Simulation:
             self._start_missing()
             self._step_someone()
             idle = idle + 1 if all(what in IDLE_POINTS or who == LOG for _, who, what in trace[before:]) else 0
-            # Who is hit at one certain call sees the others to the ms.
+            # With aims, time passes in steps of 1 ms, because the order of events matters.
             self.world.advance(IDLE_STEP_MS if idle > self._idle_steps and not self._aims else 1)
 
     def _shut_down(self) -> None:
@@ -321,7 +321,7 @@ class Simulation:
         self.processes[host.name, slot] = process
 
     def _start_missing(self) -> None:
-        """Replace what has ended, as the supervisor does."""
+        """Replace ended processes, as the supervisor does."""
         for (_, slot), process in list(self.processes.items()):
             if process.ended and not process.leaves:
                 self._start(process.host, slot)
@@ -345,7 +345,7 @@ class Simulation:
             process.error = None
 
     def _judge_death(self, process: Process, error: BaseException) -> None:
-        """A stream thread may die of errors that the schedule has made, and of no others."""
+        """Record a violation unless the thread died of an error that the schedule has caused."""
         self.world.disturbed = True
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, StreamsError) and any(part in text for part in self.expected_errors):
@@ -363,7 +363,7 @@ class Simulation:
         chance.choice([self._arm] if self._aims else kinds)()
 
     def _arm(self) -> None:
-        """Let a process be hit in the middle of something."""
+        """Arm a trigger in a process."""
         chance = self.world.chance
         alive = self._alive()
         if not alive:
@@ -396,7 +396,7 @@ class Simulation:
         process.pause(ms, stopped)
 
     def _lose_state(self) -> None:
-        """Delete the state directories of a host's tasks that no process has."""
+        """Delete the state directories of a host's tasks that no process uses."""
         host = self.world.chance.choice(self.hosts)
         if not host.state_dir.exists():
             return
@@ -438,7 +438,7 @@ class Simulation:
         self.world.happened("a wall clock is set")
 
     def _jump(self) -> None:
-        """All machines sleep for a while."""
+        """Suspend all machines for a while."""
         self.world.disturbed = True
         ms = self.world.chance.choice(PAUSES_MS)
         self.world.note("schedule", f"nobody runs for {ms} ms")

@@ -1,8 +1,7 @@
 """A separate stack for each simulated process, so that it can be left in the middle of a call and taken up later.
 
-Python's generators cannot suspend code that knows nothing of them; greenlets can. Only one runs at any time, and it is
-said which: the resumer of a strand continues when it parks or ends. Nothing is left to a scheduler, so a run is
-the same every time.
+Python's generators cannot suspend ordinary code; greenlets can. Only one strand runs at any time, and when it parks or
+ends, its resumer continues. There is no scheduler, so every run is the same.
 """
 
 from __future__ import annotations
@@ -29,6 +28,6 @@ class Strand:
         self._stack.switch()
 
     def park(self) -> None:
-        """Called inside of it: give control back to the one that resumed it, until it is resumed again."""
+        """Called inside the strand: return control to its resumer until it is resumed again."""
         assert self._stack.parent is not None
         self._stack.parent.switch()

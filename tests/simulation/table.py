@@ -1,6 +1,6 @@
-"""What rare things happened in many schedules, and how often: fault points, events, and rare branches of the code.
+"""How often rare things happened in many schedules: fault points, events, and rare branches of the code.
 
-What no schedule has reached is a gap: these schedules say nothing of it. A gap is closed, or has its reason in GAPS.
+Anything that no schedule has reached is a gap, which must be closed or have a reason in GAPS.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ EVENTS = (
 
 @dataclass
 class Rare:
-    """What happened in so many schedules: in how many of them, and how often in all."""
+    """Rare things in many schedules: in how many schedules each happened, and how often in total."""
 
     count: int = 0
     schedules: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
 
     def add(self, happened: Mapping[str, int]) -> None:
-        """Take in one schedule."""
+        """Add one schedule."""
         self.count += 1
         self.schedules.update(happened.keys())
         self.times.update(happened)
 
     def merge(self, other: Rare) -> None:
-        """Take in others' schedules."""
+        """Add the schedules of another one."""
         self.count += other.count
         self.schedules += other.schedules
         self.times += other.times
 
 
 def gaps(rare: Rare, branches: Iterable[Branch]) -> list[str]:
-    """Return what was not reached and has no reason."""
+    """Return the gaps without a reason."""
     wanted = [*HITS, *EVENTS, *(str(branch) for branch in branches)]
     return [what for what in wanted if not rare.times[what] and reason(what) is None]
 
 
 def reason(what: str) -> str | None:
-    """Return why something is not reached here, None if it should be."""
+    """Return the reason for which something cannot be reached, None if it should be."""
     return next((why for why, names in GAPS.items() for name in names if what.startswith(name)), None)
 
 

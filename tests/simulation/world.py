@@ -1,7 +1,7 @@
-"""One seed, one clock, one list of what is due: whatever happens in a schedule happens through these.
+"""One seed, one clock, one list of due events: everything in a schedule happens through these.
 
-Nothing here or in what uses it reads real time or real randomness. Events that are due at the same moment happen in the
-order in which they were announced.
+Neither this module nor its users read real time or real randomness. Events that are due at the same moment happen in
+the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Simulated time begins here: at zero, "so long ago" would be before the beginning.
+#: The start of simulated time; at zero, a time in the past could be negative.
 START_MS = 1_000_000
 #: The wall clock's distance from the monotonic one, in ms: 2023-11-14.
 EPOCH_MS = 1_700_000_000_000
-#: Who says log lines in the trace; what happens must not depend on them.
+#: The author of log lines in the trace; events must not depend on them.
 LOG = "log"
 
 
 class StalledError(Exception):
-    """Someone waits for what nothing will bring about."""
+    """A process waits for something that can never happen."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,27 +37,27 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        #: For faults that came later: they must not change the plans of the seeds that are known.
+        #: For faults that were added later, which must not change the plans of known seeds.
         self.further_chance = random.Random(f"more {seed}")
         self.now_ms = START_MS
         self.trace: list[tuple[int, str, str]] = []
-        #: How often each rare thing has happened; not in the trace, which says whether a step was idle.
+        #: How often each rare event has happened. Not part of the trace, by which idle steps are detected.
         self.rare: Counter[str] = Counter()
-        #: Whether something has gone wrong that at-least-once may answer by doing work again.
+        #: Whether a fault has happened after which at-least-once may repeat work.
         self.disturbed = False
-        #: What the invariants that are watched all the time have found.
+        #: Violated invariants.
         self.violations: list[str] = []
-        #: Until when no broker answers, in ms.
+        #: The time in ms until which no broker responds.
         self.away_until_ms = 0
-        #: Whether what runs now is something that was due, and no stream thread.
+        #: Whether a due event runs now, not a stream thread.
         self.in_event = False
-        #: By the moment (ms) and the order of announcement.
+        #: By time (ms) and order of scheduling.
         self._due: list[tuple[int, int, Due]] = []
         self._number = 0
 
     @property
     def brokers_away(self) -> bool:
-        """Whether no broker answers."""
+        """Whether no broker responds."""
         return self.now_ms < self.away_until_ms
 
     def note(self, who: str, what: str) -> None:
@@ -74,25 +74,25 @@ class World:
         self.note("checker", f"VIOLATED: {what}")
 
     def after(self, ms: int, happen: Callable[[], None]) -> Due:
-        """Let something happen in so many ms."""
+        """Schedule an event in ms milliseconds."""
         self._number += 1
         due = Due(happen)
         heapq.heappush(self._due, (self.now_ms + ms, self._number, due))
         return due
 
     def cancel(self, due: Due) -> None:
-        """Let it not happen."""
+        """Cancel an event."""
         due.happen = _nothing
 
     def advance(self, ms: int) -> None:
-        """Let so much time pass, with all that is due in it."""
+        """Let ms milliseconds pass, with all events that are due in them."""
         until = self.now_ms + ms
         while self._due and self._due[0][0] <= until:
             self._next()
         self.now_ms = max(self.now_ms, until)
 
     def skip(self, ms: int) -> None:
-        """Let time pass until something has happened, for so long at most."""
+        """Let time pass until something has happened, at most ms milliseconds."""
         until = self.now_ms + ms
         if self._due and self._due[0][0] <= until:
             self._next()

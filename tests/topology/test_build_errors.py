@@ -113,8 +113,8 @@ REFUSED: list[tuple[Declare, str]] = [
     (lambda b, s: s.group_by(None), "KSTREAM-KEY-SELECT-.*: mapper must be a function"),
     (lambda b, s: s.peek(None), "KSTREAM-PEEK-.*: action must be a function"),
     (lambda b, s: s.foreach(None), "KSTREAM-FOREACH-.*: action must be a function"),
-    (lambda b, s: s.merge(None), "KSTREAM-SOURCE-.*: what is merged must be a KStream, got None"),
-    (lambda b, s: s.merge(b.table("t")), "what is merged must be a KStream"),
+    (lambda b, s: s.merge(None), "KSTREAM-SOURCE-.*: the argument of merge.. must be a KStream, got None"),
+    (lambda b, s: s.merge(b.table("t")), "the argument of merge.. must be a KStream"),
     (lambda b, s: s.split().branch(None), "KSTREAM-BRANCH-.*: the predicate of a branch must be a function"),
     (lambda b, s: s.split().branch(one, with_function=3), "KSTREAM-BRANCH-.*: with_function must be a function"),
     (lambda b, s: s.split().default_branch(with_consumer=3), "KSTREAM-BRANCH-.*: with_consumer must be a function"),
@@ -132,7 +132,7 @@ REFUSED: list[tuple[Declare, str]] = [
     (lambda b, s: s.left_join(versioned(b), one, grace=101), "history retention of store v, 100 ms"),
     # Printed
     (lambda b, s: s.print(file=""), r"print\(\) cannot write to ''"),
-    (lambda b, s: s.print(file="no/such/folder/file"), "cannot write to 'no/such/folder/file'.*a folder that is there"),
+    (lambda b, s: s.print(file="no/such/folder/file"), "cannot write to 'no/such/folder/file'.*in an existing folder"),
     (lambda b, s: s.print(mapper=3), r"mapper of print\(\) must be a function"),
     # KGroupedStreamImpl, TimeWindowedKStreamImpl, SessionWindowedKStreamImpl
     (lambda b, s: grouped(s).reduce(None), "KSTREAM-REDUCE-.*: reducer must be a function"),
@@ -150,10 +150,10 @@ REFUSED: list[tuple[Declare, str]] = [
     ),
     (lambda b, s: grouped(s).count(store=5), "store= must be a name, a Materialized or a supplier, got 5"),
     # CogroupedKStreamImpl
-    (lambda b, s: grouped(s).cogroup(one).cogroup(None, one), "What is cogrouped must be a KGroupedStream"),
+    (lambda b, s: grouped(s).cogroup(one).cogroup(None, one), "The argument of cogroup.. must be a KGroupedStream"),
     (
         lambda b, s: grouped(s).cogroup(one).cogroup(s, one),
-        "What is cogrouped must be a KGroupedStream.*group it first",
+        "The argument of cogroup.. must be a KGroupedStream.*group it first",
     ),
     (lambda b, s: grouped(s).cogroup(None).aggregate(int), "COGROUPKSTREAM-AGGREGATE-.*: aggregator must be a fun"),
     (lambda b, s: grouped(s).cogroup(one).aggregate(0), "COGROUPKSTREAM-AGGREGATE-.*: initializer must be a function"),

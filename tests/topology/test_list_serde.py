@@ -55,7 +55,7 @@ def test_the_serde_of_elements_has_the_topic() -> None:
     assert data is not None
     assert data.endswith(b"t:a")
     assert serde.deserialize("t", data) == ["a"]
-    with pytest.raises(SerializationError, match="made null of an element"):
+    with pytest.raises(SerializationError, match="wrote null for an element"):
         serde.serialize("t", [""])
 
 

@@ -81,7 +81,7 @@ def test_an_operator_more_renames_what_has_a_generated_name() -> None:
     assert found.verdict is Verdict.REFUSE
     text = texts(found, Verdict.REFUSE)
     assert "KSTREAM-AGGREGATE-STATE-STORE-0000000001: the store is now called" in text
-    assert "KSTREAM-AGGREGATE-STATE-STORE-0000000002: that one begins empty" in text
+    assert "KSTREAM-AGGREGATE-STATE-STORE-0000000002: it starts empty" in text
 
 
 def test_a_store_under_another_name_is_refused() -> None:
@@ -99,9 +99,9 @@ def test_a_store_that_is_gone_and_one_that_is_new_are_safe() -> None:
     found = plan(count, other)
     assert found.verdict is Verdict.SAFE
     text = texts(found, Verdict.SAFE)
-    assert "counts: the store is gone, with what it held; its changelog counts-changelog stays" in text
-    assert "last: the store is new: it is empty" in text
-    assert "in: the topic is not read any more" in text
+    assert "counts: the store and its rows are removed; its changelog counts-changelog remains" in text
+    assert "last: the store is new: it starts empty" in text
+    assert "in: the topic is no longer read" in text
     assert "other: the topic is read from now on" in text
 
 
@@ -127,7 +127,7 @@ def test_a_store_that_is_gone_and_one_that_is_new_are_safe() -> None:
                 .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1)))
                 .count(store="counts")
             ),
-            "the store was of the kind timestamped_key_value and is timestamped_window",
+            "the store's kind was timestamped_key_value and is timestamped_window",
         ),
     ],
     ids=["key serde", "value serde", "kind"],
@@ -192,7 +192,7 @@ def repartitioned(name: str | None = "by-value", partitions: int | None = None, 
 @pytest.mark.parametrize(
     ("new", "message"),
     [
-        (repartitioned("by-other"), "by-value-repartition: the repartition topic is not read any more"),
+        (repartitioned("by-other"), "by-value-repartition: the repartition topic is no longer read"),
         (repartitioned(partitions=4), "partitions of the repartition topic was derived and is 4"),
         (repartitioned(value_serde=Serdes.json()), "value_serde of the repartition topic was Serdes.string()"),
     ],
@@ -251,7 +251,7 @@ def test_a_serde_made_with_other_values_is_told() -> None:
     found = compare(old, new)
     assert found.verdict is Verdict.SAFE
     assert "value_serde" in texts(found, Verdict.SAFE)
-    assert "was made with another scale: make sure that it reads" in texts(found, Verdict.SAFE)
+    assert "has another scale: make sure that it reads" in texts(found, Verdict.SAFE)
     assert "secret" not in json.dumps(new)
     assert compare(old, facts(summed(Scaled(2)))) == Plan((), ())
     assert compare(without(old, "_settings", "_code"), new) == Plan((), ())  # of an earlier Penstock
@@ -278,7 +278,7 @@ def test_changed_code_of_a_serde_is_told_a_comment_is_not(importing: Callable[[s
         return loaded
 
     assert told(code.replace("return value", "# why not\n\n        return value  # as it is")) == ""
-    assert "is of changed code: make sure" in told(code.replace("return value", "return value[::-1]"))
+    assert "has other code: make sure" in told(code.replace("return value", "return value[::-1]"))
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_what_members_tell_comes_back_and_damage_is_refused() -> None:
     assert unpack_facts(packed) == described
     assert unpack_facts(b"") is None
     for damaged in (packed[:-5], b"nonsense", zlib.compress(b"[]"), zlib.compress(b" " * (2 << 20) + packed)):
-        with pytest.raises(ValueError, match="no description of a topology"):
+        with pytest.raises(ValueError, match="not a description of a topology"):
             unpack_facts(damaged)
 
 
@@ -323,11 +323,11 @@ def test_the_names_of_topics_say_what_a_streams_group_runs() -> None:
     assert old["1"]["changelogs"] == ["app-counts-changelog"]
     assert compare_names(old, same) == Plan((), ())
     assert "is now called app-totals-changelog" in texts(compare_names(old, store), Verdict.REFUSE)
-    assert "app-by-value-repartition: the repartition topic is not read" in texts(
+    assert "app-by-value-repartition: the repartition topic is no longer read" in texts(
         compare_names(old, topic), Verdict.REFUSE
     )
     gone = compare_names(old, {"0": old["0"]})
-    assert "app-counts-changelog: the store behind this changelog is gone" in texts(gone, Verdict.SAFE)
+    assert "app-counts-changelog: the store of this changelog is removed" in texts(gone, Verdict.SAFE)
 
 
 def test_the_topics_that_running_tasks_read_say_what_a_group_on_java_runs() -> None:
@@ -335,10 +335,10 @@ def test_the_topics_that_running_tasks_read_say_what_a_group_on_java_runs() -> N
     reads = {number: [*names["sources"], *names["repartitions"]] for number, names in own.items()}
     assert compare_reads(reads, own) == Plan((), ())
     other = compare_reads({**reads, "0": ["elsewhere"], "9": ["more"]}, own)
-    assert f"sub-topology 0: in the running group it reads elsewhere; in this topology {reads['0'][0]}." in texts(
+    assert f"sub-topology 0: in the running group it reads elsewhere, in this topology {reads['0'][0]}." in texts(
         other, Verdict.REFUSE
     )
-    assert "sub-topology 9: in the running group it reads more; in this topology nothing." in texts(
+    assert "sub-topology 9: in the running group it reads more, in this topology nothing." in texts(
         other, Verdict.REFUSE
     )
 

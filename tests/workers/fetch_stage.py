@@ -1,4 +1,4 @@
-"""Brokers as a Fetcher sees them, played by a test: it reads the requests, and answers what it likes."""
+"""Brokers played by a test for a Fetcher: the test reads its requests and chooses the responses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOG = PrefixedLogger("penstock.test", "")
 
 
 class Request:
-    """A request that was received. asked: by partition, with fetch_offset, current_leader_epoch, last_fetched_epoch.
+    """A received request. asked: by partition, with fetch_offset, current_leader_epoch, last_fetched_epoch.
 
-    Topics' names are those of names where the request has ids.
+    Topic ids are translated by names.
     """
 
     def __init__(self, data: bytes, names: Mapping[UUID, str]) -> None:
@@ -49,17 +49,17 @@ class Request:
 
     @property
     def session(self) -> tuple[int, int]:
-        """Return the session's id, and which request of it this is."""
+        """Return the session's id and epoch."""
         return self.fields.session_id, self.fields.session_epoch
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return from where each partition is asked for."""
+        """Return the requested offset of each partition."""
         return {partition: asked.fetch_offset for partition, asked in self.asked.items()}
 
 
 class FetchedBrokers(PlayedBrokers):
-    """Brokers that are asked for records. names: of all topics that there ever were."""
+    """Brokers that receive Fetch requests. names: of all topics that ever existed, by id."""
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
         super().__init__(leaders)
@@ -99,7 +99,7 @@ class FetchStage:
         return offsets, [shown(event) for event in events]
 
     def run(self, ms: int = 0) -> Any:
-        """Let time pass, and have the fetcher do what it can: a connection takes it three steps."""
+        """Let time pass, and run the fetcher until it is idle: opening a connection takes three steps."""
         found: Any = ({}, [])
         for step in (*[STEP_MS] * (ms // STEP_MS), ms % STEP_MS, 0, 0):
             self.clock.advance(step)

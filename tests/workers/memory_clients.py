@@ -1,4 +1,4 @@
-"""What a stream thread gets for its clients where the cluster is in memory: a supplier, and a member of the group."""
+"""A stream thread's clients over a cluster in memory: the client supplier, and the group member."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 
 class MemoryMember:
-    """GroupMembership without a broker. holds_commits: they are answered when a test says so, or waits for one."""
+    """GroupMembership without a broker. holds_commits: commits wait until a test answers them or waits for one."""
 
     holds_commits = False
 
@@ -119,7 +119,7 @@ class MemoryMember:
 
 
 class MemoryClientSupplier:
-    """KafkaClientSupplier over a Cluster; keeps what it has made, for tests to look at."""
+    """KafkaClientSupplier over a Cluster; keeps the clients it created, for tests."""
 
     def __init__(self, cluster: Cluster, clock: ManualClock, exactly_once: bool = False) -> None:
         self.cluster = cluster

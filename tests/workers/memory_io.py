@@ -17,7 +17,7 @@ from tests.workers.memory_kafka import Cluster, ManualClock
 
 
 class MemoryReader(ReaderPositions):
-    """A Reader. What it waits for does not come, but the clock continues."""
+    """A Reader. While it waits nothing arrives, but the clock advances."""
 
     def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class MemoryReader(ReaderPositions):
 
 
 class MemoryWriter:
-    """A Writer, whose records are sent at the next call."""
+    """A Writer, which sends its records at the next call."""
 
     def __init__(self, cluster: Cluster, transactional: bool) -> None:
         self.cluster = cluster

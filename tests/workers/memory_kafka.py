@@ -1,6 +1,6 @@
 """A Kafka cluster in memory, and the Admin over it.
 
-Deterministic: nothing happens but in a call, waiting moves the clock, and errors come when a test asks for them.
+Deterministic: everything happens within calls, waiting advances the clock, and tests inject errors.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Log:
 
 
 class Cluster:
-    """The brokers: topics, committed offsets, one group. refuse_topics: whose produced records come back as errors."""
+    """The brokers: topics, committed offsets, one group. refuse_topics: topics that reject produced records."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Log] = {}
@@ -97,12 +97,12 @@ class Cluster:
         return [r for p in self.partitions(topic) for r in self.logs[p].records if r is not None]
 
     def table(self, topic: str) -> dict[bytes | None, bytes | None]:
-        """Return what a compacted topic would hold."""
+        """Return the rows of a topic as if it were compacted."""
         return {record.key(): record.value() for record in self.records(topic)}
 
 
 class Group:
-    """The coordinator of the one group: everybody has to join before anybody gets an assignment."""
+    """The coordinator of the one group: all members must join before any gets an assignment."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Brokers whose every word is a test's: it reads what clients ask, and answers what it likes."""
+"""Brokers played by a test: it reads the clients' requests and chooses the responses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LENGTH_BYTES = 4
 
 
 class PlayedBrokers:
-    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids.
+    """The Brokers of a client under test. refused: errors of nodes that refuse connections. ids: the next producer ids.
 
-    versions: of requests that all brokers know, by API key. session_ms: how long connections are authenticated.
-    renewals: what authenticating again brings, None for another such session.
+    versions: supported versions by API key, for all brokers. session_ms: how long connections are authenticated.
+    renewals: the results of the next reauthentications, None for another such session.
     """
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:

@@ -1,4 +1,4 @@
-"""Brokers as a KafkaProducer sees them: played by a test, or with a log, as real ones take batches."""
+"""Brokers for a KafkaProducer: played by a test, or with a log that accepts batches as a real one does."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.workers.memory_kafka import ManualClock
 from tests.workers.played_brokers import PlayedBrokers
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
-#: Of a ProduceStage unless told.
+#: The default linger.ms of a ProduceStage.
 LINGER_MS = 10
 LOG = PrefixedLogger("penstock.test", "")
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch as it came. keys: of its records, by which tests know them."""
+    """A received batch. keys: of its records, by which tests identify them."""
 
     producer_id: int
     epoch: int
@@ -49,14 +49,14 @@ def _sent(batch: Any) -> Sent:
 
 
 class WrittenBrokers(PlayedBrokers):
-    """Brokers that are given batches."""
+    """Brokers that receive Produce requests."""
 
     def request(self, node: int = 1) -> Request:
         """Return the request that a broker has received."""
         return Request(self.received(node))
 
     def reply(self, request: Request, error: int = 0, node: int = 1, **more: Any) -> None:
-        """Say the same of each partition of a request."""
+        """Send the same response for each partition of a request."""
         self.answer_with(request, dict.fromkeys(request.batches, Said(error, **more)), node)
 
     def answer_with(self, request: Request, said: Mapping[TopicPartition, Said], node: int = 1, **more: int) -> None:
@@ -66,26 +66,26 @@ class WrittenBrokers(PlayedBrokers):
 
 @dataclass
 class PartitionLog:
-    """A partition as its leader has it. keys: what is written."""
+    """A partition at its leader. keys: of the written records."""
 
     keys: list[bytes] = field(default_factory=list)
     producers: KnownProducers = field(default_factory=KnownProducers)
-    unsaid: set[Sent] = field(default_factory=set)  # batches that are written although no one may have heard of it
+    unsaid: set[Sent] = field(default_factory=set)  # written batches whose acknowledgement may be lost
 
     def append(self, sent: Sent) -> int:
-        """Write a batch, unless it is there already or has no place here; return the error's code."""
+        """Append a batch, unless it is a duplicate or out of sequence; return the error code."""
         code = self.producers.append(sent.producer_id, sent.epoch, sent.sequence, len(sent.keys))
         if not code:
             self.keys += sent.keys
         return code
 
 
-#: Their subclasses are errors of the client's.
+#: Errors with a broker's code; their subclasses are the client's own errors.
 TOLD_BY_CODE = (BrokerError, RetriableBrokerError)
 
 
 def told(error: ClientError) -> ErrorCode | type[ClientError]:
-    """Return what an error is: the broker's code, or the class."""
+    """Return the broker's code of an error, or the class of a client's error."""
     return error.code if isinstance(error, BrokerError) and type(error) in TOLD_BY_CODE else type(error)
 
 
@@ -99,7 +99,7 @@ class ProduceStage:
         self.producer = self.new_producer()
 
     def new_brokers(self, leaders: Mapping[TopicPartition, Leader]) -> WrittenBrokers:
-        """Return the brokers that are played."""
+        """Return the played brokers."""
         return WrittenBrokers(leaders)
 
     def new_producer(self) -> KafkaProducer:
@@ -108,7 +108,7 @@ class ProduceStage:
 
     @property
     def sender(self) -> Sender:
-        """The producer's other half, whose waiting a test replaces and whose buffer it looks at."""
+        """The producer's Sender; tests replace how it waits and inspect its buffer."""
         return self.producer._sender
 
     def send(self, *keys: bytes, to: TopicPartition = OUT_0) -> None:
@@ -117,13 +117,13 @@ class ProduceStage:
             self.producer.produce(to.topic, key, b"value", to.partition, 5)
 
     def run(self, ms: int = 0) -> None:
-        """Let time pass, and have the producer do what it can: a connection takes it some steps."""
+        """Let time pass, and run the producer until it is idle: opening a connection takes some steps."""
         for step in (*[STEP_MS] * (ms // STEP_MS), ms % STEP_MS, 0, 0, 0):
             self.clock.advance(step)
             self.producer.poll()
 
     def lost(self) -> list[tuple[Any, str, int, bytes | None]]:
-        """Return (what told() says, topic, partition, key) of the records that were given up since the last call."""
+        """Return (told(error), topic, partition, key) of the records that were dropped since the last call."""
         return [(told(e), r.topic(), r.partition(), r.key()) for e, r in self.producer.take_lost()]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A real schema registry for tests, and a door in front of it that has TLS and a password, and can be shut."""
+"""A real schema registry for tests, and a proxy in front of it, with TLS and a password, that can be closed."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class RegistryServer:
 
 
 class Door:
-    """Passes requests on to a registry while it is open; answers 503 while it is shut.
+    """Forwards requests to a registry while it is open; responds with 503 while it is shut.
 
-    requests: method and path of each. certificate: the folder of a key and its certificate, for TLS; password: whether
-    USER has to be named.
+    requests: method and path of each request. certificate: the folder of a key and its certificate, for TLS; password:
+    whether USER must authenticate.
     """
 
     def __init__(self, registry: int, certificate: Path | None = None, password: bool = False) -> None:

@@ -30,9 +30,9 @@ DEADLINE_SECONDS = 20.0
 PAUSE_SECONDS = 0.01
 HEARTBEAT_MS = 100
 SESSION_TIMEOUT_MS = 1_500
-#: What does not wait for a session's end takes less than this.
+#: Upper bound for anything that does not wait for a session timeout.
 PROMPT_SECONDS = SESSION_TIMEOUT_MS / 1000 / 2
-#: By default a broker lets no streams group heartbeat this fast, nor end sessions this soon.
+#: Brokers do not allow such short heartbeat intervals and session timeouts of streams groups by default.
 QUICK_GROUPS = {
     "group.streams.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
     "group.streams.min.session.timeout.ms": "1000",
@@ -54,7 +54,7 @@ def quick_groups(bootstrap_servers: str, directory: Path) -> Iterator[str]:
 
 
 class ThreadDouble:
-    """One member and what a stream thread does with its events: opens and closes tasks, joins whenever it has to."""
+    """A member, and a stand-in for its stream thread, which opens and closes tasks and joins when it must."""
 
     def __init__(self, member: StreamsGroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
         settings = StreamsConfig(
@@ -115,7 +115,7 @@ class ThreadDouble:
 
 
 class NoOffsets:
-    """ChangelogOffsets of someone who never leads."""
+    """ChangelogOffsets of a member that never leads."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         raise AssertionError("asked for offsets")
@@ -135,7 +135,7 @@ class Group:
             group_id, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=30_000, api_timeout_ms=10_000
         )
         self.threads: list[ThreadDouble] = []
-        self.watches = True  # that no task is open in two threads
+        self.watches = True  # check that no task is open in two threads
         self.configure(
             heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=SESSION_TIMEOUT_MS, assignment_interval_ms=0
         )

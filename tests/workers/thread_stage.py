@@ -72,7 +72,7 @@ class Thread:
         return self
 
     def step(self, times: int = 1) -> Thread:
-        """Do what run does in one iteration."""
+        """Run one iteration of StreamThread.run."""
         for _ in range(times):
             self.thread.run_once_guarded()
         return self
@@ -88,7 +88,7 @@ class Thread:
         raise AssertionError(f"not reached in {STEPS_MAX} steps: state {self.thread.state}")
 
     def until_idle(self) -> Thread:
-        """Step until all input that is there has been processed."""
+        """Step until all existing input has been processed."""
         return self.until_running().step(3)
 
     def commit(self) -> int:
@@ -100,7 +100,7 @@ class Thread:
         self.thread.complete_shutdown(clean_run=True)
 
     def crash(self) -> None:
-        """End like a killed process: nothing is committed, the operating system gives locks and files back."""
+        """End like a killed process: nothing is committed, the operating system releases locks and files."""
         manager = self.thread.task_manager
         for task in (*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()):
             task.state_manager.close()

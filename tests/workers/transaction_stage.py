@@ -29,7 +29,7 @@ MEMBER = GroupMetadata("group", 3, "member", "instance")
 class Coordinator:
     """The coordinator of a transactional id and of a group. level: the finalized one of transaction.version.
 
-    visible: what consumers with read_committed see. open: what the open transaction has, by partition.
+    visible: the records that consumers with read_committed see. open: those of the open transaction, by partition.
     """
 
     level: int = NEW
@@ -57,11 +57,11 @@ class Coordinator:
         }
 
     def answer(self, request: Request) -> SimpleNamespace:
-        """Do what a request asks for and return what the broker says."""
+        """Handle a request and return the response."""
         return self._answers[request.api.name](SimpleNamespace(**request.body), request)
 
     def written(self, partition: TopicPartition, keys: list[bytes]) -> None:
-        """Take in what a partition's leader has written."""
+        """Add the records that a partition's leader has written."""
         self.is_open = True
         self.open.setdefault(partition, []).extend(keys)
 
@@ -131,7 +131,7 @@ class Coordinator:
                 self.last_end = ended
                 self.epoch += is_new
         elif not code and self.is_open:
-            self._decide(body.committed)  # the old protocol cannot tell a second try from the next transaction
+            self._decide(body.committed)  # the old protocol cannot distinguish a retry from the next transaction
         now = (PRODUCER_ID, self.epoch) if is_new and not code else (-1, -1)
         return SimpleNamespace(error_code=code, producer_id=now[0], producer_epoch=now[1])
 
@@ -149,7 +149,7 @@ class Coordinator:
 
 
 class TransactionBrokers(WrittenBrokers):
-    """Brokers with a coordinator. pending: its questions that a test answers; answers_at_once: none is left to it."""
+    """Brokers with a coordinator. pending: requests that a test answers; answers_at_once: whether there are none."""
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader], level: int) -> None:
         super().__init__(leaders)
@@ -177,7 +177,7 @@ class TransactionBrokers(WrittenBrokers):
         return future
 
     def answer_question(self, failure: Exception | None = None, is_done: bool = True) -> None:
-        """Answer the next question. failure: in place of the answer. is_done: whether what it asks for is done."""
+        """Answer the next request. failure: raised instead of a response. is_done: whether the request is executed."""
         request, future, on_done = self.pending.popleft()
         answer = self.coordinator.answer(request) if is_done and not self.codes else None
         if failure is not None:
@@ -188,7 +188,7 @@ class TransactionBrokers(WrittenBrokers):
 
 
 def refused(request: Request, code: int) -> SimpleNamespace:
-    """Return an answer that says nothing but an error."""
+    """Return a response with an error only."""
     body = request.body
     if request.api.name == "AddPartitionsToTxn":
         results = [

@@ -25,7 +25,7 @@ def check_async_function(given: Any, what: str) -> None:
     if not callable(given):
         raise TopologyError(f"{what} must be an async function, got {given!r}")
     if not is_asynchronous(given) and inspect.isroutine(given):
-        raise TopologyError(f"{what} must be an async function, got the plain {given!r}: map_values() takes such")
+        raise TopologyError(f"{what} must be an async function, got the plain {given!r}: use map_values() or the like")
 
 
 def is_asynchronous(given: Any) -> bool:

@@ -44,6 +44,6 @@ def iso_8601_millis(text: str) -> int:
     """Return the milliseconds of a duration such as ``P1DT12H`` or ``PT0.5S``; raises ValueError for any other text."""
     found = re.fullmatch(ISO_8601_DURATION, text)
     if found is None:
-        raise ValueError(f"{text!r} is no duration: write it as P1DT12H, PT30M or PT0.5S")
+        raise ValueError(f"{text!r} is not a duration: write it as P1DT12H, PT30M or PT0.5S")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) // _MILLISECOND

@@ -36,7 +36,7 @@ def validate_name(name: str) -> str:
     if len(name) > NAME_LENGTH_MAX:
         raise TopologyError(f"A name must not be longer than {NAME_LENGTH_MAX} characters: {name}")
     if not _LEGAL_NAME.match(name):
-        raise TopologyError(f'The name "{name}" may hold only ASCII letters, digits, ".", "_" and "-"')
+        raise TopologyError(f'The name "{name}" may contain only ASCII letters, digits, ".", "_" and "-"')
     return name
 
 

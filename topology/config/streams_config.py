@@ -170,7 +170,7 @@ def check_key(name: str, origin: str = "") -> None:
         raise ConfigError(f"Unknown configuration key {name!r}{where}. Did you mean {nearest[0]}?")
     raise ConfigError(
         f"Unknown configuration key {name!r}{where}. `penstock config --all` lists all keys; a setting of a client "
-        f"stands behind its prefix: consumer.{name}, producer.{name} or admin.{name}."
+        f"needs a prefix: consumer.{name}, producer.{name} or admin.{name}."
     )
 
 

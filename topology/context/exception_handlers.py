@@ -158,7 +158,7 @@ def configured_handler(config: Mapping[str, Any], key: str) -> Handler:
     if isinstance(configured, str):
         if configured not in _WORDS:
             raise ConfigError(
-                f"{key}={configured!r} is no handler: use log_and_fail, log_and_continue or module:attribute"
+                f"{key}={configured!r} is not a handler: use log_and_fail, log_and_continue or module:attribute"
             )
         return _WORDS[configured](config.get(DEAD_LETTER_TOPIC))
     handler = configured() if isinstance(configured, type) else configured

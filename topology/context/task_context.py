@@ -118,4 +118,4 @@ class TaskContext:
         """Count a record that an operator drops by its rules (late, null key …) in the dropped-records sensor."""
 
     def _refusal(self, what: str) -> StreamsError:
-        return StreamsError(f"Task {self.task_id}: there is no {what} in a {type(self).__name__}")
+        return StreamsError(f"Task {self.task_id}: a {type(self).__name__} does not support {what}")

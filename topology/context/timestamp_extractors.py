@@ -71,7 +71,7 @@ def use_partition_time_on_invalid_timestamp(message: Message, key: Any, value: A
     if partition_time < 0:
         raise StreamsError(
             f"Could not infer a timestamp for the record of {message.topic()}-{message.partition()} at offset "
-            f"{message.offset()}: its own is negative, and the partition has had none yet"
+            f"{message.offset()}: its own is negative, and the partition had no valid one before"
         )
     return partition_time
 

@@ -79,7 +79,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         with_function(stream) and with_consumer(stream) do what they do in branch(). Nothing may follow: TopologyError.
         """
         if self._has_default:
-            raise TopologyError(f"{self._node.node_name}: there is a default branch already")
+            raise TopologyError(f"{self._node.node_name}: there is already a default branch")
         self._has_default = True
         self._add(name, "0", with_function, with_consumer)
         return self

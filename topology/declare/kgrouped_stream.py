@@ -237,7 +237,7 @@ class CogroupedKStream(Generic[K, VR]):
 
     def cogroup(self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
         """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate."""
-        check_type(grouped, KGroupedStream, "What is cogrouped", "a KGroupedStream: group it first")
+        check_type(grouped, KGroupedStream, "The argument of cogroup()", "a KGroupedStream: group it first")
         self._inputs[grouped] = aggregator
         return self
 

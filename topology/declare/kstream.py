@@ -164,7 +164,7 @@ class KStream(AsyncStream[K, V]):
             raise TopologyError("merge() needs at least one other stream")
         merged = self
         for other in others:
-            check_type(other, KStream, f"{self.name}: what is merged", "a KStream")
+            check_type(other, KStream, f"{self.name}: the argument of merge()", "a KStream")
             merged = merged._merge(other, name)
         return merged
 

@@ -103,7 +103,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         options: AsyncOptions,
     ) -> ProcessorGraphNode:
         name, ordered_by = options.get("name"), options.get("ordered_by", "partition")
-        where = f"The function of {operator.__name__.removeprefix('KStream')} behind {self.name}"
+        where = f"The function of {operator.__name__.removeprefix('KStream')} after {self.name}"
         check_async_function(function, where)
         if ordered_by not in ("partition", "key"):
             raise TopologyError(f'ordered_by must be "partition" or "key", got {ordered_by!r}')
@@ -125,7 +125,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         pyarrow.RecordBatch of the values' fields, and returns an array or a RecordBatch. An exception of the mapper is
         raised for each record of the batch. Raises TopologyError for invalid arguments.
         """
-        check_function(mapper, f"The function of map_batches() behind {self.name}")
+        check_function(mapper, f"The function of map_batches() after {self.name}")
         if type(max_records) is not int or max_records < 1:
             raise TopologyError(f"max_records must be 1 or more, got {max_records!r}")
         wait_ms = to_millis(max_wait, "max_wait")

@@ -295,7 +295,7 @@ class _StreamJoinGraph:
         supplier.require((SupplierKind.WINDOW,), f"{self.merge_name}")
         windows = self.join.windows
         if not supplier.retain_duplicates:
-            raise TopologyError(f"{self.merge_name}: store {supplier.name} must be made with retain_duplicates=True")
+            raise TopologyError(f"{self.merge_name}: store {supplier.name} must be created with retain_duplicates=True")
         if (supplier.retention_ms, supplier.window_size_ms) != (windows.size_ms + windows.grace_ms, windows.size_ms):
             raise TopologyError(
                 f"{self.merge_name}: store {supplier.name} must have the window size of the join, {windows.size_ms} "

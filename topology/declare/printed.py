@@ -21,7 +21,7 @@ def print_action(
     """
     check_function(mapper, "The mapper of print()", optional=True)
     if isinstance(file, str) and not (file and Path(file).absolute().parent.is_dir()):
-        raise TopologyError(f"print() cannot write to {file!r}: give the path of a file in a folder that is there")
+        raise TopologyError(f"print() cannot write to {file!r}: give the path of a file in an existing folder")
     text = mapper or (lambda key, value: f"{key}, {value}")
     opened: list[TextIO] = []
 

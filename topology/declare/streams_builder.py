@@ -38,7 +38,7 @@ _SOURCE = "KSTREAM-SOURCE-"
 _TABLE_SOURCE = "KTABLE-SOURCE-"
 
 
-_STORE_HINT = "a StoreBuilder, as Stores makes them"
+_STORE_HINT = "a StoreBuilder, as Stores creates them"
 
 
 class StreamsBuilder:
@@ -189,7 +189,7 @@ class StreamsBuilder:
         if kept.versioned:
             raise TopologyError(f"Global table {topic} cannot be versioned; use another store")
         if store is not None and kept.queryable_store_name is None:
-            raise TopologyError(f"Global table {topic}: a Materialized must name its store; or leave store= out")
+            raise TopologyError(f"Global table {topic}: a Materialized must name its store, or omit store=")
         source_name, table_name = self._table_names(name)
         operator = KTableSource(kept.store_name, kept.store_name)
         factory = key_value_store(kept).without_logging()

@@ -82,7 +82,9 @@ class InternalStreamsBuilder:
         """Reject operations added after build(); a second build() returns the same topology."""
         new = [node.node_name for node in self.graph.nodes if not node.written and node.parents]
         if new:
-            raise TopologyError(f"{', '.join(new)} came after build(); make a new StreamsBuilder for another topology")
+            raise TopologyError(
+                f"{', '.join(new)} was added after build(); create a new StreamsBuilder for another topology"
+            )
 
     def _write(self) -> None:
         """Write parents before children, and otherwise in the order of build_priority."""

@@ -256,7 +256,7 @@ class InternalTopologyBuilder:
                 raise TopologyError(f"Processor {name} cannot be a predecessor of itself.")
             if parent not in self.nodes:
                 raise TopologyError(
-                    f"Predecessor processor {parent} is not added yet for {name}; add it first (there can be no cycles)"
+                    f"Predecessor processor {parent} is not added yet for {name}; add it first (cycles are not allowed)"
                 )
             if isinstance(self.nodes[parent], SinkFactory):
                 raise TopologyError(f"Sink {parent} cannot be used as a parent of {name}; sinks end a topology")

@@ -172,9 +172,9 @@ def _check_repartitioned(replaced: OptimizableRepartitionNode, readers: list[Gra
         node = above.pop()
         if node.key_changing:
             raise TopologyError(
-                f"merge.repartition.topics would leave out the repartition topic {replaced.topic}, but records that "
-                f"get their key in {node.node_name} need it (Kafka Streams leaves it out, and they are not partitioned "
-                f"by their key). Call repartition() behind {node.node_name}, or leave merge.repartition.topics out of "
+                f"merge.repartition.topics would remove the repartition topic {replaced.topic}, but records that "
+                f"get their key in {node.node_name} need it (Kafka Streams removes it, and they are not partitioned "
+                f"by their key). Call repartition() after {node.node_name}, or remove merge.repartition.topics from "
                 "topology.optimization."
             )
         if not isinstance(node, BaseRepartitionNode):
@@ -187,7 +187,7 @@ def _replace(replaced: OptimizableRepartitionNode, merged: OptimizableRepartitio
     leading = find_parent_matching(replaced, lambda node: key_changer in node.parents)
     if leading is None:
         raise TopologyError(
-            f"{replaced.node_name} is not behind {key_changer.node_name}: its repartition cannot be merged"
+            f"{replaced.node_name} is not downstream of {key_changer.node_name}: its repartition cannot be merged"
         )
     merged.add_child(leading)
     key_changer.remove_child(leading)

@@ -96,7 +96,7 @@ def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, A
             yield topic, {"partitions": partitions, **_serdes(sink)}
 
 
-# What members of a group tell each other
+# What members of a group send each other
 
 
 def pack_facts(facts: Facts) -> bytes:
@@ -114,9 +114,9 @@ def unpack_facts(packed: bytes) -> Facts | None:
         data = inflating.decompress(packed, UNPACKED_BYTES_MAX)
         facts = json.loads(data) if inflating.eof else None
     except (zlib.error, RecursionError) as error:
-        raise ValueError(f"no description of a topology: {error}") from error
+        raise ValueError(f"not a description of a topology: {error}") from error
     if not isinstance(facts, dict) or not all(isinstance(facts.get(part), dict) for part in _PARTS):
-        raise ValueError("no description of a topology")
+        raise ValueError("not a description of a topology")
     return facts
 
 

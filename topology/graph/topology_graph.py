@@ -122,7 +122,7 @@ def _mermaid(vertex: Vertex, name: str) -> str:
 
 
 def html(description: TopologyDescription, title: str) -> str:
-    """Return a page with a drawing of each sub-topology. title: e.g. what was described."""
+    """Return a page with a drawing of each sub-topology. title: e.g. the name of the application."""
     return _PAGE.format(title=escape(title), figures="\n".join(_figure(graph) for graph in graphs(description)))
 
 

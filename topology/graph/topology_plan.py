@@ -63,7 +63,7 @@ _SAME_CHANGELOG = (
 
 
 _NOT_READ = (
-    "the repartition topic is not read any more: records in it that are not processed yet are lost. "
+    "the repartition topic is no longer read: its unprocessed records are lost. "
     "Keep its name (name=), or let the old version process all of its input first"
 )
 
@@ -81,7 +81,7 @@ def combined(plans: Iterable[Plan]) -> Plan:
 def compare(old: Facts, new: Facts) -> Plan:
     """Return the differences of ``new``; both are results of facts_of (possibly through JSON)."""
     if old.get("version") != FACTS_VERSION:
-        text = f"its description is of version {old.get('version')}, this Penstock writes {FACTS_VERSION}"
+        text = f"its description has version {old.get('version')}, this Penstock writes version {FACTS_VERSION}"
         return Plan((Finding(Verdict.SAFE, "topology", f"cannot be compared with the earlier one: {text}"),), ())
     findings = (*_stores(old, new), *_internal_topics(old, new), *_subtopologies(old, new))
     both = old["stores"].keys() & new["stores"].keys()
@@ -99,10 +99,10 @@ def _stores(old: Facts, new: Facts) -> Iterator[Finding]:
             yield _renamed(name, twin)
         else:
             topic = store["changelog"]
-            rest = f"; its changelog {topic} stays until you delete it" if topic else ""
-            yield Finding(Verdict.SAFE, name, f"the store is gone, with what it held{rest}")
+            rest = f"; its changelog {topic} remains until you delete it" if topic else ""
+            yield Finding(Verdict.SAFE, name, f"the store and its rows are removed{rest}")
     for name in fresh:
-        yield Finding(Verdict.SAFE, name, "the store is new: it is empty, and sees what comes from now on")
+        yield Finding(Verdict.SAFE, name, "the store is new: it starts empty and receives records from now on")
     for name in sorted(old["stores"].keys() & new["stores"].keys()):
         yield from _store(name, old["stores"][name], new["stores"][name])
 
@@ -111,8 +111,8 @@ def _renamed(name: str, twin: str) -> Finding:
     return Finding(
         Verdict.REFUSE,
         name,
-        f"the store is now called {twin}: that one begins empty, while its input continues behind what {name} has "
-        f'counted. Keep the old name (store="{name}"); names with numbers change with each operator before them',
+        f"the store is now called {twin}: it starts empty, and its input continues after the records that {name} "
+        f'has processed. Keep the old name (store="{name}"); generated names change with each operator before them',
     )
 
 
@@ -129,7 +129,7 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
         yield Finding(
             Verdict.REFUSE,
             name,
-            f"the store was of the kind {old['kind']} and is {new['kind']}: it cannot read what is there. "
+            f"the store's kind was {old['kind']} and is {new['kind']}, which cannot read the existing rows. "
             "Give it another name",
         )
         return
@@ -138,7 +138,7 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
             yield Finding(
                 Verdict.REFUSE,
                 name,
-                f"{field} was {old[field]} and is {new[field]}: store and changelog hold the old bytes. "
+                f"{field} was {old[field]} and is {new[field]}: store and changelog have rows in the old format. "
                 "Give the store another name, or reset the application",
             )
     yield from _serdes(name, old, new)
@@ -148,7 +148,7 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
         text = ", ".join(f"{field} was {old[field]} and is {new[field]}" for field in changed)
         yield _restored(name, new, text)
     elif old["subtopology"] != new["subtopology"]:
-        text = f"it was in sub-topology {old['subtopology']} and is in {new['subtopology']}: its tasks have other names"
+        text = f"it was in sub-topology {old['subtopology']} and is in {new['subtopology']}: its tasks have other ids"
         yield _restored(name, new, text)
     for field in ("retention_ms", "history_retention_ms"):
         if old[field] != new[field]:
@@ -164,15 +164,15 @@ def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
         was, now = old[f"{field}_settings"], new[f"{field}_settings"]
         code = old[f"{field}_code"], new[f"{field}_code"]
         others = [setting for setting in sorted(was.keys() | now.keys()) if was.get(setting) != now.get(setting)]
-        what = [f"was made with another {setting}" for setting in others]
+        what = [f"has another {setting}" for setting in others]
         if all(code) and code[0] != code[1]:
-            what.append("is of changed code")
+            what.append("has other code")
         if what:
             yield Finding(
                 Verdict.SAFE,
                 name,
-                f"{field} {new[field]} {' and '.join(what)}: make sure that it reads what the earlier one has "
-                "written. A __repr__ that names its format has a change of that refused",
+                f"{field} {new[field]} {' and '.join(what)}: make sure that it reads what the earlier version has "
+                "written. With a __repr__ that names its format, changes of the format are refused",
             )
 
 
@@ -187,10 +187,10 @@ def _changelog(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ite
     if was == now:
         return
     if now is None:
-        text = f"the store has no changelog any more: where its files are not, it begins empty; {was} stays"
+        text = f"the store no longer has a changelog: on hosts without its files it starts empty; {was} remains"
         yield Finding(Verdict.SAFE, name, text)
     else:
-        text = f"its changelog was {was or 'none'} and is {now}: what it holds is not in there. Give it another name"
+        text = f"its changelog was {was or 'none'} and is {now}, which lacks its rows. Give the store another name"
         yield Finding(Verdict.REFUSE, name, text)
 
 
@@ -208,7 +208,7 @@ def _internal_topics(old: Facts, new: Facts) -> Iterator[Finding]:
                     Verdict.REFUSE,
                     topic,
                     f"{field} of the repartition topic was {was or 'derived'} and is {after[topic][field] or 'derived'}"
-                    ": records are on their way in it. Give it another name once they are processed",
+                    ": it may have unprocessed records. Give it another name once they are processed",
                 )
 
 
@@ -230,8 +230,8 @@ def compare_reads(reads: Mapping[str, list[str]], new: Names) -> Plan:
         own = sorted([*new[number]["sources"], *new[number]["repartitions"]]) if number in new else []
         if topics != own:
             text = (
-                f"in the running group it reads {', '.join(topics)}; in this topology {', '.join(own) or 'nothing'}. "
-                "Tasks of one would be given to members with the other: stop all hosts before this version starts"
+                f"in the running group it reads {', '.join(topics)}, in this topology {', '.join(own) or 'nothing'}. "
+                "Members would get tasks of the other topology: stop all hosts before this version starts"
             )
             findings.append(Finding(Verdict.REFUSE, f"sub-topology {number}", text))
     return Plan(tuple(findings), ())
@@ -243,9 +243,9 @@ def _gone_names(old: Names, new: Names) -> Iterator[Finding]:
     for topic in sorted(before.keys() - after.keys()):
         twin = next((other for other, sources in fresh.items() if sources == before[topic]), None)
         if twin is None:
-            yield Finding(Verdict.SAFE, topic, "the store behind this changelog is gone; it stays until you delete it")
+            yield Finding(Verdict.SAFE, topic, "the store of this changelog is removed; it remains until you delete it")
         else:
-            text = f"the changelog is now called {twin}: its store begins empty. Keep the store's old name"
+            text = f"the changelog is now called {twin}: its store starts empty. Keep the store's old name"
             yield Finding(Verdict.REFUSE, topic, text)
     before, after = _by_name(old, "repartitions"), _by_name(new, "repartitions")
     for topic in sorted(before.keys() - after.keys()):
@@ -254,7 +254,7 @@ def _gone_names(old: Names, new: Names) -> Iterator[Finding]:
         yield Finding(
             Verdict.SAFE,
             "group",
-            "its topics are others: a streams group keeps its topology as long as it has members. Stop all hosts "
+            "its topics differ, but a streams group keeps its topology while it has members. Stop all hosts "
             "before you start the new version on one",
         )
 
@@ -268,21 +268,23 @@ def _subtopologies(old: Facts, new: Facts) -> Iterator[Finding]:
     before, after = old["subtopologies"], new["subtopologies"]
     reads = [{topic for part in parts.values() for topic in _read(part)} for parts in (before, after)]
     for topic in sorted(reads[0] - reads[1] - old["internal_topics"].keys()):
-        yield Finding(Verdict.SAFE, topic, "the topic is not read any more")
+        yield Finding(Verdict.SAFE, topic, "the topic is no longer read")
     for topic in sorted(reads[1] - reads[0] - new["internal_topics"].keys()):
-        yield Finding(Verdict.SAFE, topic, "the topic is read from now on, from where auto.offset.reset says")
+        yield Finding(Verdict.SAFE, topic, "the topic is read from now on, starting as auto.offset.reset says")
     for number in sorted(before.keys() & after.keys()):
         one, other = before[number], after[number]
         if not set(_read(one)) & set(_read(other)):
             yield Finding(
                 Verdict.SAFE,
                 f"sub-topology {number}",
-                "means something else now. Stop all hosts, and wait for session.timeout.ms, before you start the new "
-                "version on one: tasks of both versions have the same names, and static members keep theirs that long",
+                "has another meaning now. Stop all hosts, and wait for session.timeout.ms, before you start the "
+                "new version on one: tasks of both versions have the same ids, and static members keep theirs so long",
             )
         elif one["operators"] != other["operators"]:
             count = len(set(one["operators"]) ^ set(other["operators"]))
-            text = f"has other operators, or in another order ({count} names differ): state does not depend on that"
+            text = (
+                f"has other operators, or another order of them ({count} names differ); state does not depend on that"
+            )
             yield Finding(Verdict.SAFE, f"sub-topology {number}", text)
 
 

@@ -279,4 +279,4 @@ def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes
 
 
 def _no_serde(part: str) -> SerializationError:
-    return SerializationError(f"A foreign-key join has no serde for the {part}: name it where the tables are made")
+    return SerializationError(f"A foreign-key join has no serde for the {part}: pass it where the tables are declared")

@@ -33,7 +33,7 @@ class ProcessorOperator(Operator):
         task, processor = node.task, self.supplier()
         if processor is None or isinstance(processor, type):
             raise StreamsError(
-                f"The supplier of {node.name} must return a new processor at each call, not {processor!r}"
+                f"The supplier of {node.name} must return a new processor on each call, not {processor!r}"
             )
         context = _FixedKeyContext(node) if self.fixed_key else _Context(node)
         node.on_init(lambda: processor.init(context))
@@ -150,7 +150,7 @@ class _Context:
         task.headers = headers
 
     def _checked_timestamp(self, given: Any) -> int:
-        reason = f"its timestamp is {given!r}, and may not be negative"
+        reason = f"its timestamp is {given!r}, but must not be negative"
         try:
             timestamp = as_timestamp(given)
         except (TypeError, ValueError) as error:

@@ -284,7 +284,7 @@ class KTableTransformValues(DerivedTable):
         transformer = self.supplier()
         if transformer is None or isinstance(transformer, type):
             raise StreamsError(
-                f"The supplier of {node.name} must return a new transformer at each call, not {transformer!r}"
+                f"The supplier of {node.name} must return a new transformer on each call, not {transformer!r}"
             )
         context = forwarding_disabled_context(node)
         node.on_init(lambda: transformer.init(context))

@@ -64,7 +64,7 @@ class DebeziumSerde(Serde[Any]):
             return None
         if event.op not in _WITH_ROW or not event.after:
             raise SerializationError(
-                f"{topic}: this is no change of a row by Debezium (op={event.op!r}): "
+                f"{topic}: this is not a row's change event of Debezium (op={event.op!r}): "
                 f"{data[:100].decode(errors='replace')}"
             )
         return self._read(event.after)

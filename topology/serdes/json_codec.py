@@ -96,7 +96,7 @@ def _spelled(value: Any, allow_nan: bool) -> Any:
     if isinstance(opened, float) and not math.isfinite(opened):
         if not allow_nan:
             raise SerializationError(
-                f"JSON has no {opened!r}. Write None in its place, or use Serdes.json(allow_nan=True) if all programs "
+                f"JSON has no {opened!r}. Write None instead, or use Serdes.json(allow_nan=True) if all programs "
                 "that read it can read NaN and Infinity."
             )
         return orjson.Fragment(json.dumps(opened))

@@ -58,7 +58,7 @@ class ListSerde(Serde[list[Any]]):
         to_bytes = serializer_for(self._inner(), topic)
         elements = [to_bytes(element) for element in value]
         if elements.count(None) != value.count(None):
-            raise SerializationError(f"The serde of {self!r} made null of an element that is not None")
+            raise SerializationError(f"The serde of {self!r} wrote null for an element that is not None")
         if self.inner not in _SIZES:
             sized = (_NULL if data is None else _INT.pack(len(data)) + data for data in elements)
             return b"".join((_VARIABLE_SIZE, _INT.pack(len(elements)), *sized))
@@ -75,7 +75,7 @@ class ListSerde(Serde[list[Any]]):
         try:
             elements, end = _variable(data) if data[:1] == _VARIABLE_SIZE else _constant(data, size)
             if end != len(data):
-                raise _NoListError(f"{len(data) - end} of them are behind the last element")
+                raise _NoListError(f"{len(data) - end} of them follow the last element")
         except (struct.error, _NoListError) as error:
             raise SerializationError(f"{self!r} cannot read {len(data)} bytes: {error}") from error
         return [from_bytes(element) for element in elements]
@@ -110,7 +110,7 @@ def _constant(data: bytes, size: int | None) -> tuple[list[bytes | None], int]:
     if data[:1] != _CONSTANT_SIZE:
         raise _NoListError(f"they begin with {data[:1]!r}, not with 0 or 1")
     if size is None:
-        raise _NoListError("their elements have one size, and this serde's elements have not")
+        raise _NoListError("their elements have a fixed size, but this serde's elements do not")
     (null_count,) = _INT.unpack_from(data, 1)
     *nulls, count = struct.unpack_from(f">{max(null_count, 0) + 1}i", data, 1 + _INT.size)
     null_indices, position = set(nulls), 1 + _INT.size * (null_count + 2)
@@ -125,5 +125,5 @@ def _constant(data: bytes, size: int | None) -> tuple[list[bytes | None], int]:
 def _element(data: bytes, position: int, size: int) -> bytes:
     element = data[position : position + size]
     if size < 0 or len(element) != size:
-        raise _NoListError(f"an element of {size} bytes at byte {position} is not there")
+        raise _NoListError(f"the element of {size} bytes at byte {position} is incomplete")
     return element

@@ -62,8 +62,8 @@ class RegistrySerde:
 
 def _unavailable(topic: str, error: Exception) -> SchemaRegistryUnavailableError:
     return SchemaRegistryUnavailableError(
-        f"the schema registry did not answer about a schema of topic {topic}: {type(error).__name__}: {error}. "
-        "Nothing is wrong with the record: it is read again once the registry answers."
+        f"the schema registry is not available for a schema of topic {topic}: {type(error).__name__}: {error}. "
+        "The record may be valid: it is tried again once the registry is available."
     )
 
 

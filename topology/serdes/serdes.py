@@ -177,7 +177,7 @@ def _serde_named(given: str) -> Serde[Any]:
         return Serdes.list()
     if name not in Serdes._BY_NAME:
         known = ", ".join(sorted([*Serdes._BY_NAME, "list"]))
-        raise ConfigError(f'There is no serde "{given}"; known are {known}')
+        raise ConfigError(f'There is no serde "{given}"; the known serdes are {known}')
     return Serdes._BY_NAME[name]
 
 
@@ -204,7 +204,7 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
         )
     open_part = found.open_part()
     if open_part is not None:
-        raise ConfigError(f"No serde for the {open_part} in {where}: name it where the data come from or set a default")
+        raise ConfigError(f"No serde for the {open_part} in {where}: pass it where the data come from or set a default")
     return found
 
 

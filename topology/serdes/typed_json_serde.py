@@ -35,8 +35,8 @@ class TypedJsonSerde(Serde[T]):
             raise ConfigError(f"Serdes.json({kind!r}): {error}") from error
         if isinstance(described, inspect.CustomType):
             raise ConfigError(
-                f"Serdes.json({kind.__name__}): msgspec does not know how to make one. "
-                "Use a msgspec.Struct, a dataclass, a NamedTuple or a TypedDict, or a serde of your own."
+                f"Serdes.json({kind.__name__}): msgspec cannot create such objects. "
+                "Use a msgspec.Struct, a dataclass, a NamedTuple or a TypedDict, or your own serde."
             )
         self.kind = kind
         self.allow_nan = allow_nan

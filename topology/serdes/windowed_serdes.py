@@ -90,7 +90,7 @@ class WindowedSerde(Serde[Windowed]):
 
     @override
     def open_part(self) -> str | None:
-        return "key inside windowed keys" if self.inner is None else self.inner.open_part()
+        return "inner key of windowed keys" if self.inner is None else self.inner.open_part()
 
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
         """Return the bytes of a windowed key's inner key, which determine its partition."""
@@ -98,7 +98,7 @@ class WindowedSerde(Serde[Windowed]):
 
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
-            raise SerializationError(f"{self!r} has no serde for the key inside")
+            raise SerializationError(f"{self!r} has no serde for the inner key")
         return self.inner
 
     def __repr__(self) -> str:

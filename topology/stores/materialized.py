@@ -56,7 +56,7 @@ class Materialized:
             store, supplier = None, store
         name = supplier.name if supplier is not None else store
         if supplier is not None and store_type is not None:
-            raise TopologyError(f'Store "{name}": a supplier already says the store type; leave store_type out')
+            raise TopologyError(f'Store "{name}": the supplier already determines the store type; omit store_type')
         values = {
             "store_name": name and validate_name(name),
             "supplier": supplier,
@@ -112,7 +112,7 @@ class Materialized:
     def with_store_type(self, store_type: StoreBackend | str) -> Materialized:
         """Return a copy kept in "rocksDB" or "in_memory"; raises TopologyError if there is a supplier."""
         if self.supplier is not None:
-            raise TopologyError(f'Store "{self.store_name}" has a supplier, which already says the store type')
+            raise TopologyError(f'Store "{self.store_name}" has a supplier, which already determines the store type')
         return _changed(self, store_type=_backend(store_type))
 
     @property

@@ -59,7 +59,7 @@ class StoreSupplier:
 
 
 def _require(supplier: StoreSupplier, kinds: tuple[SupplierKind, ...], where: str) -> None:
-    check_type(supplier, StoreSupplier, f"The supplier of {where}()", "one that Stores makes")
+    check_type(supplier, StoreSupplier, f"The supplier of {where}()", "one that Stores creates")
     supplier.require(kinds, where)
 
 

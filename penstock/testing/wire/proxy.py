@@ -28,7 +28,7 @@ Address = tuple[str, int]
 
 
 class WireProxy:
-    """Stands in front of all brokers of a cluster; a context manager. Clients connect to ``bootstrap_servers``.
+    """A proxy in front of all brokers of a cluster; a context manager. Clients connect to ``bootstrap_servers``.
 
     bootstrap_servers: those of the real cluster, without TLS; the proxy finds other brokers in the responses. rules:
     the first one that applies determines the action of an exchange. seed: for the rules' probabilities. out: a file for
