@@ -46,6 +46,7 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "window-suppress": (topologies.window_suppress, CACHE_BYTES),
     "session": (topologies.session, CACHE_BYTES),
     "hopping": (topologies.hopping, CACHE_BYTES),
+    "foreign-key-join": (topologies.foreign_key_join, 0),  # the left table and its subscriptions
 }
 
 

@@ -20,6 +20,7 @@ LIMITS = {
     "window-suppress": 17.9,
     "session": 26.3,
     "hopping": 37.5,
+    "foreign-key-join": 12.4,
 }
 
 
@@ -34,6 +35,7 @@ COMPILED_LIMITS = {
     "window-suppress": 8.0,
     "session": 16.1,
     "hopping": 14.3,
+    "foreign-key-join": 8.9,
 }
 
 
