@@ -13,7 +13,7 @@ from libc.stdint cimport INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from penstock.kernel.flat_dict cimport is_flat
-from penstock.kernel.rows cimport StoredEntries, TimedRows
+from penstock.kernel.rows cimport StoredEntries, TimedRows, data_of
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
@@ -89,6 +89,14 @@ cdef class Cell:
             self.used = value
         else:
             raise IndexError(field)
+
+
+cdef Cell new_cell(key, row):
+    """Return a cell that has not changed."""
+    cdef Cell cell = Cell.__new__(Cell)
+    cell.key = key
+    cell.row = row
+    return cell
 
 
 cdef struct Stamped:
@@ -200,7 +208,7 @@ cdef class CellTable:
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         cdef Cell cell
         if found is NULL:
-            cell = Cell(held, 0, 0, None, None, False, key)
+            cell = new_cell(key, held)
             self.entries[key] = cell
         else:
             cell = <Cell?>found
@@ -260,7 +268,7 @@ cdef class CellTable:
                 held = (<Cell?>cell).value()
             else:
                 time, second = rows.rows[j].time, rows.rows[j].second
-                held = stored.held(<bytes?>rows.rows[j].data)
+                held = stored.held(data_of(rows.rows + j))
                 j += 1
             if held is None:
                 continue
@@ -276,7 +284,7 @@ cdef class CellTable:
         cdef StoredEntries stored = self.stored
         if stored is None or self.deleting or (self.cached is not None and self.cached.by_key is not None):
             return None
-        cell = Cell(None, 0, 0, None, None, False, key)
+        cell = new_cell(key, None)
         if self.cached is None or not self.is_later(key):
             row = stored.row(key)
             if row is not None:
@@ -455,7 +463,7 @@ cdef class CellUpdates:
         cdef Cell cell
         if found is not NULL:
             return self.put_held(<Cell?>found, held, timestamp, timestamp, headers, message)
-        cell = Cell(None, 0, 0, None, None, False, cache_key)
+        cell = new_cell(cache_key, None)
         self.table.entries[cache_key] = cell
         self.grew = True
         grown = self.put_held(cell, held, timestamp, timestamp, headers, message)

@@ -367,6 +367,116 @@ cdef uint64_t C1 = 0x87C37B91114253D5
 cdef uint64_t C2 = 0x4CF5AD432745937F
 
 
+cdef enum:  # messages of foreign-key joins, see topology/operators/foreign_key_serdes.py
+    HASH_BYTES = 16
+    PARTITION_BYTES = 4
+    NO_HASH = 0x80
+    SUBSCRIPTION_VERSION = 1
+    RESPONSE_VERSION = 0
+
+
+def combined_key(to_bytes):
+    """See foreign_key_serdes.py. to_bytes: of foreign and primary keys."""
+    foreign_to_bytes, primary_to_bytes = to_bytes
+
+    def encode_combined(foreign_key, primary_key):
+        cdef bytes foreign = (None if foreign_key is None else foreign_to_bytes(foreign_key)) or b""
+        cdef bytes primary = (None if primary_key is None else primary_to_bytes(primary_key)) or b""
+        joined = PyBytes_FromStringAndSize(NULL, 4 + PyBytes_GET_SIZE(foreign) + PyBytes_GET_SIZE(primary))
+        cdef char *at = put_sized(PyBytes_AS_STRING(joined), foreign)
+        memcpy(at, PyBytes_AS_STRING(primary), PyBytes_GET_SIZE(primary))
+        return joined
+
+    return encode_combined
+
+
+def subscription_encoder(encode, key_to_bytes):
+    """See foreign_key_serdes.py. encode: for other versions, and for what cannot be written."""
+    def encode_subscription(wrapper):
+        found_hash, instruction, key, partition, version = <tuple>wrapper
+        if version != SUBSCRIPTION_VERSION or partition is None:
+            return encode(wrapper)
+        data = None if key is None else key_to_bytes(key)
+        return joined_message(version, instruction, found_hash, data, PARTITION_BYTES, partition)
+
+    return encode_subscription
+
+
+def response_encoder(encode, value_to_bytes, serialized):
+    """See foreign_key_serdes.py. encode: for other versions; serialized: the type of values that are bytes already."""
+    def encode_response(wrapper):
+        found_hash, value, _, version = <tuple>wrapper
+        if version != RESPONSE_VERSION:
+            return encode(wrapper)
+        if type(value) is serialized:
+            value = (<tuple>value)[0]
+        elif value is not None:
+            value = value_to_bytes(value)
+        return joined_message(version, None, found_hash, value, 0, 0)
+
+    return encode_response
+
+
+cdef bytes joined_message(int version, instruction, bytes found_hash, bytes data, int more, int64_t number):
+    """Return version, instruction, hash, data and a number of so many bytes; what is None is left out."""
+    cdef Py_ssize_t size = 0 if data is None else PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t hash_size = 0 if found_hash is None else PyBytes_GET_SIZE(found_hash)
+    joined = PyBytes_FromStringAndSize(NULL, 1 + (instruction is not None) + hash_size + size + more)
+    cdef char *at = PyBytes_AS_STRING(joined)
+    at = put_number(at, version | (NO_HASH if found_hash is None else 0), 1)
+    if instruction is not None:
+        at = put_number(at, instruction, 1)
+    if found_hash is not None:
+        memcpy(at, PyBytes_AS_STRING(found_hash), hash_size)
+    if data is not None:
+        memcpy(at + hash_size, PyBytes_AS_STRING(data), size)
+    put_number(at + hash_size + size, number, more)
+    return joined
+
+
+def subscription_decoder(decode, key_from_bytes, tuple instructions not None, wrapper):
+    """See foreign_key_serdes.py. decode: for other versions, and for bytes that are no message."""
+    new_tuple = tuple.__new__
+
+    def decode_subscription(bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), begin
+        cdef const char *at = PyBytes_AS_STRING(data)
+        begin = 2 if size and at[0] & NO_HASH else 2 + HASH_BYTES
+        if size < begin + PARTITION_BYTES or (at[0] & ~NO_HASH) != SUBSCRIPTION_VERSION or <uint8_t>at[1] >= len(instructions):
+            return decode(data)
+        key = key_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin - PARTITION_BYTES))
+        found_hash = None if begin == 2 else PyBytes_FromStringAndSize(at + 2, HASH_BYTES)
+        partition = read_int32(at + size - PARTITION_BYTES)
+        return new_tuple(wrapper, (found_hash, instructions[<uint8_t>at[1]], key, partition, SUBSCRIPTION_VERSION))
+
+    return decode_subscription
+
+
+def response_decoder(decode, value_from_bytes, wrapper):
+    """See foreign_key_serdes.py. decode: for other versions, and for bytes that are no message."""
+    new_tuple = tuple.__new__
+
+    def decode_response(bytes data not None):
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), begin
+        cdef const char *at = PyBytes_AS_STRING(data)
+        begin = 1 if size and at[0] & NO_HASH else 1 + HASH_BYTES
+        if size < begin or (at[0] & ~NO_HASH) != RESPONSE_VERSION:
+            return decode(data)
+        value = None if size == begin else value_from_bytes(PyBytes_FromStringAndSize(at + begin, size - begin))
+        found_hash = None if begin == 1 else PyBytes_FromStringAndSize(at + 1, HASH_BYTES)
+        return new_tuple(wrapper, (found_hash, value, None, RESPONSE_VERSION))
+
+    return decode_response
+
+
+cdef inline int32_t read_int32(const char *at) noexcept:
+    cdef uint64_t found = 0
+    cdef int i
+    for i in range(4):
+        found = found << 8 | <unsigned char>at[i]
+    return <int32_t>found
+
+
 def hash128(bytes data not None):
     """See topology/common/murmur3.py."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)

@@ -1,3 +1,4 @@
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
@@ -19,10 +20,26 @@ cdef inline void write_time(char *to, int64_t time) noexcept:
         to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
 
 
+cdef enum:
+    SMALL = 16  # bytes of a row that is no object, such as a timestamp and a number
+
+
+cdef union row_data:
+    char small[SMALL]
+    PyObject *object
+
+
 cdef struct timed_row:
     int64_t time
     int64_t second
-    PyObject *data
+    int size  # of a small row; -1: it is an object
+    row_data data
+
+
+cdef inline object data_of(const timed_row *row):
+    if row.size >= 0:
+        return PyBytes_FromStringAndSize(row.data.small, row.size)
+    return <object>row.data.object
 
 
 cdef class TimedRows:
@@ -31,15 +48,22 @@ cdef class TimedRows:
 
     cdef int place(self, int64_t time, int64_t second) noexcept
     cdef bint has(self, int at, int64_t time, int64_t second) noexcept
-    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1
+    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1
     cdef void remove(self, int begin, int end) noexcept
+
+
+cdef class SortedKeys:
+    cdef readonly list chunks
+    cdef list maxes
+
+    cdef int insert(self, bytes key) except -1
 
 
 cdef class RowBuffer:
     cdef readonly dict rows
     cdef public dict recent
     cdef public Py_ssize_t found, read_room
-    cdef public object index
+    cdef public SortedKeys index
     cdef public Py_ssize_t check_at
     cdef object read
     cdef object check
@@ -47,6 +71,18 @@ cdef class RowBuffer:
 
     cdef object row(self, bytes key)
     cdef int set(self, bytes key, value) except -1
+
+
+cdef class MergedRows:
+    cdef object stored
+    cdef list changed
+    cdef tuple row
+    cdef Py_ssize_t at
+    cdef bint reverse
+
+
+cdef class DecodedRows:
+    cdef object rows, decode_key, decode
 
 
 cdef class LatestRows:
@@ -65,7 +101,8 @@ cdef class LatestRows:
     cdef int64_t second(self, const char *data) noexcept
     cdef bytes row_key(self, bytes log_key, int64_t time)
     cdef int set(self, bytes log_key, data) except -1
-    cdef object row(self, bytes log_key)
+    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1
+    cdef object row(self, bytes key, int64_t time, int64_t second)
     cdef int trim(self) except -1
     cdef int64_t oldest(self)
     cdef int drop_before(self, int64_t time) except -1
@@ -80,6 +117,7 @@ cdef class StoredEntries:
     cdef str name
 
     cdef object row(self, key)
+    cdef int64_t second(self, tuple key) except? -1
     cdef bytes log_key(self, tuple key, int64_t time)
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)

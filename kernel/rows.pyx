@@ -13,7 +13,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 
 @cython.final
@@ -51,11 +51,22 @@ cdef class RowBuffer:
 
     cdef int set(self, bytes key, value) except -1:
         if self.index is not None and key not in self.rows:
-            self.index.add(key)
+            self.index.insert(key)
         self.rows[key] = value
         if len(self.rows) >= self.check_at:
             self.check()
         return 0
+
+    def between(self, bytes start, bytes end, bint reverse=False):
+        """Return the uncommitted rows with start <= key < end in order; None leaves a side open."""
+        if not self.rows:
+            return []
+        if self.index is None:
+            self.index = SortedKeys(self.rows)
+        found = [(key, self.rows[key]) for key in self.index.between(start, end)]
+        if reverse:
+            found.reverse()
+        return found
 
     def clear(self):
         """Drop the rows in memory; those on disk remain."""
@@ -99,6 +110,158 @@ def putter(RowBuffer buffer not None, encode_key, log_value):
     return put
 
 
+def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
+    """See statestore/rows/rocksdb_store.py."""
+    cdef list found = []
+    cdef bytes value
+    key_of, value_of, advance = cursor.key, cursor.value, cursor.prev if reverse else cursor.next
+    while True:
+        key = key_of()
+        if key is None:
+            break
+        if bound is not None and (compare(<bytes?>key, bound) < 0) == reverse:
+            return found, False
+        value = value_of()
+        found.append((key, value))
+        advance()
+        size -= PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(value)
+        if len(found) == rows or size <= 0:
+            return found, True
+    cursor.status()  # a damaged block may have ended the rows
+    return found, False
+
+
+cdef int compare(bytes left, bytes right) noexcept:
+    """Return a negative number, 0 or a positive one: the order of two byte strings."""
+    cdef Py_ssize_t left_size = PyBytes_GET_SIZE(left), right_size = PyBytes_GET_SIZE(right)
+    cdef int order = memcmp(PyBytes_AS_STRING(left), PyBytes_AS_STRING(right), min(left_size, right_size))
+    return order if order else (left_size > right_size) - (left_size < right_size)
+
+
+cdef enum:
+    CHUNK = 512  # see statestore/rows/sorted_keys.py
+
+
+cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
+    """Return the place of the first key that is not less, as bisect_left does."""
+    cdef Py_ssize_t low = 0, high = len(keys), middle
+    while low < high:
+        middle = (low + high) // 2
+        if compare(<bytes>keys[middle], key) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cython.final
+cdef class SortedKeys:
+    """See statestore/rows/sorted_keys.py."""
+
+    def __init__(self, keys=()):
+        cdef list ordered = sorted(keys)
+        cdef Py_ssize_t i
+        self.chunks = [ordered[i : i + CHUNK] for i in range(0, len(ordered), CHUNK)]
+        self.maxes = [chunk[len(chunk) - 1] for chunk in self.chunks]
+
+    def add(self, bytes key not None):
+        """Add a key, which must not be in the set."""
+        self.insert(key)
+
+    cdef int insert(self, bytes key) except -1:
+        cdef Py_ssize_t at = place_of(self.maxes, key)
+        cdef list chunk
+        if not self.maxes:
+            self.chunks.append([key])
+            self.maxes.append(key)
+            return 0
+        if at == len(self.maxes):
+            at -= 1
+            self.maxes[at] = key
+        chunk = <list>self.chunks[at]
+        chunk.insert(place_of(chunk, key), key)
+        if len(chunk) > 2 * CHUNK:
+            self.chunks[at : at + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
+            self.maxes[at : at + 1] = [chunk[CHUNK - 1], chunk[len(chunk) - 1]]
+        return 0
+
+    def between(self, bytes start, bytes end):
+        """Return the keys with start <= key < end in order; None leaves a side open."""
+        cdef Py_ssize_t first = 0 if start is None else place_of(self.maxes, start)
+        cdef Py_ssize_t i, low, high
+        cdef list found = [], chunk
+        for i in range(first, len(self.chunks)):
+            chunk = <list>self.chunks[i]
+            low = place_of(chunk, start) if i == first and start is not None else 0
+            high = len(chunk)
+            if end is not None and compare(<bytes>self.maxes[i], end) >= 0:
+                high = max(low, place_of(chunk, end))
+            found += chunk[low:high]
+            if high < len(chunk):
+                break
+        return found
+
+
+@cython.final
+cdef class MergedRows:
+    """See merge in statestore/rows/bytes_store.py."""
+
+    def __init__(self, stored, changed, bint reverse=False):
+        self.stored = iter(stored)
+        self.changed = list(changed)
+        self.reverse = reverse
+        self.row = next(self.stored, None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef tuple row, change
+        cdef int order
+        while self.at < len(self.changed):
+            change = <tuple?>self.changed[self.at]
+            row = self.row
+            order = 1
+            if row is not None:
+                order = compare(<bytes?>row[0], <bytes?>change[0])
+                if self.reverse:
+                    order = -order
+            if order < 0:
+                self.row = next(self.stored, None)
+                return row
+            self.at += 1
+            if order == 0 and row is not None:
+                self.row = next(self.stored, None)
+            if change[1] is not None:
+                return change
+        row = self.row
+        if row is None:
+            raise StopIteration
+        self.row = next(self.stored, None)
+        return row
+
+
+@cython.final
+cdef class DecodedRows:
+    """The rows of a scan as (decode_key(key), decode(row)), each decoded when it is asked for."""
+
+    def __init__(self, rows, decode_key, decode):
+        self.rows = iter(rows)
+        self.decode_key = decode_key
+        self.decode = decode
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef tuple row = <tuple?>next(self.rows)
+        return self.decode_key(row[0]), self.decode(row[1])
+
+    def close(self):
+        """Release the rows; there are no more."""
+        self.rows = iter(())
+
+
 cdef bytes timed(int64_t time, bytes value):
     """Return the row of a value with a timestamp."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
@@ -109,11 +272,12 @@ cdef bytes timed(int64_t time, bytes value):
 
 
 cdef enum:
-    # Memory of a key and of a row in addition to their bytes: bytes objects, dict slots, a TimedRows and its array.
+    # Memory of a key, and of a row that is an object, in addition to their bytes: bytes objects, dict slots, a TimedRows
+    # and its array.
     KEY_BYTES = 200
-    ROW_BYTES = 60
-    # A trim keeps KEPT of PARTS of the room. It keeps no rows if there was less than one fetch per USEFUL rows since
-    # the last trim: a get is nearly as fast without them.
+    OBJECT_BYTES = 36
+    # A trim keeps KEPT of PARTS of the room. It keeps no rows if there was less than one read per USEFUL rows since the
+    # last trim.
     KEPT = 3
     PARTS = 4
     USEFUL = 8
@@ -124,6 +288,17 @@ cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 NOT_KNOWN = object()
 
 
+cdef inline void release(timed_row *row) noexcept:
+    if row.size < 0:
+        Py_DECREF(<object>row.data.object)
+
+
+cdef inline Py_ssize_t memory_of(const timed_row *row):
+    if row.size >= 0:
+        return sizeof(timed_row)
+    return sizeof(timed_row) + OBJECT_BYTES + PyBytes_GET_SIZE(<bytes>row.data.object)
+
+
 @cython.final
 cdef class TimedRows:
     """The rows of one record key, ordered by time."""
@@ -131,7 +306,7 @@ cdef class TimedRows:
     def __dealloc__(self):
         cdef int i
         for i in range(self.count):
-            Py_DECREF(<object>self.rows[i].data)
+            release(self.rows + i)
         free(self.rows)
 
     cdef int place(self, int64_t time, int64_t second) noexcept:
@@ -154,23 +329,29 @@ cdef class TimedRows:
     cdef bint has(self, int at, int64_t time, int64_t second) noexcept:
         return at < self.count and self.rows[at].time == time and self.rows[at].second == second
 
-    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1:
+    cdef int insert(self, int at, int64_t time, int64_t second, bytes data) except -1:
         cdef timed_row *grown
         if self.count == self.capacity:
             grown = <timed_row *>realloc(self.rows, (2 * self.capacity + 1) * sizeof(timed_row))
             if grown is NULL:
                 raise MemoryError()
             self.rows, self.capacity = grown, 2 * self.capacity + 1
-        memmove(self.rows + at + 1, self.rows + at, (self.count - at) * sizeof(timed_row))
-        Py_INCREF(data)
-        self.rows[at] = timed_row(time, second, <PyObject *>data)
+        cdef timed_row *row = self.rows + at
+        memmove(row + 1, row, (self.count - at) * sizeof(timed_row))
+        row.time, row.second, row.size = time, second, -1
+        if PyBytes_GET_SIZE(data) <= SMALL:
+            row.size = PyBytes_GET_SIZE(data)
+            memcpy(row.data.small, PyBytes_AS_STRING(data), row.size)
+        else:
+            Py_INCREF(data)
+            row.data.object = <PyObject *>data
         self.count += 1
         return 0
 
     cdef void remove(self, int begin, int end) noexcept:
         cdef int i
         for i in range(begin, end):
-            Py_DECREF(<object>self.rows[i].data)
+            release(self.rows + i)
         memmove(self.rows + begin, self.rows + end, (self.count - end) * sizeof(timed_row))
         self.count -= end - begin
 
@@ -181,9 +362,9 @@ cdef class LatestRows:
 
     A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
     bytes. In the buffer, to which puts are also written, this key follows its segment of interval_ms
-    (statestore/stores/segments.py). complete_from: all rows from this time on are here, so fetches of them need not
+    (statestore/stores/segments.py). complete_from: all rows from this time on are here, so reads of them need not
     read the disk, even if a row does not exist. room(): maximum memory for the rows, in bytes. Rows are kept only while
-    they are fetched.
+    they are read.
     """
 
     NOT_KNOWN = NOT_KNOWN
@@ -207,6 +388,13 @@ cdef class LatestRows:
         self.rest()
         self.complete_from = self.newest = time
         self.trim_at = self.room()
+
+    def fit(self):
+        """Drop rows for which there is no more room; return how many bytes of memory the others take."""
+        self.trim_at = self.room()
+        if self.size > self.trim_at:
+            self.trim()
+        return self.size
 
     @property
     def resting(self):
@@ -246,25 +434,25 @@ cdef class LatestRows:
     cdef int set(self, bytes log_key, data) except -1:
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
+        return self.set_row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size), time, second, log_key, data)
+
+    cdef int set_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
+        """Set the row of a changelog key, which is also given taken apart."""
         self.buffer.set(self.row_key(log_key, time), data)
-        cdef PyObject *found
-        cdef TimedRows rows
-        cdef int at
         if time < self.complete_from:
             return 0
-        key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
-        found = PyDict_GetItemWithError(self.by_key, key)
-        if found is NULL:
+        cdef TimedRows rows = self.rows_of(key)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(key)
+        cdef int at
+        if rows is None:
             if data is None:
                 return 0
             rows = TimedRows()
             self.by_key[key] = rows
             self.size += KEY_BYTES + size
-        else:
-            rows = <TimedRows>found
         at = rows.place(time, second)
         if rows.has(at, time, second):
-            self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[at].data)
+            self.size -= memory_of(rows.rows + at)
             self.count -= 1
             rows.remove(at, at + 1)
         if data is None:
@@ -273,7 +461,7 @@ cdef class LatestRows:
                 self.size -= KEY_BYTES + size
             return 0
         rows.insert(at, time, second, <bytes?>data)
-        self.size += ROW_BYTES + PyBytes_GET_SIZE(<bytes>data)
+        self.size += memory_of(rows.rows + at)
         self.count += 1
         if time > self.newest:
             self.newest = time
@@ -283,21 +471,19 @@ cdef class LatestRows:
 
     def get(self, bytes log_key not None):
         """Return a row, None if there is none, NOT_KNOWN if it may be on disk."""
-        return self.row(log_key)
-
-    cdef object row(self, bytes log_key):
         cdef int64_t time, second
         cdef Py_ssize_t size = self.split(log_key, &time, &second)
-        if time < self.complete_from:
+        if not self.knows(time):
             return NOT_KNOWN
-        cdef PyObject *found = PyDict_GetItemWithError(
-            self.by_key, PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
-        )
-        if found is NULL:
+        return self.row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size), time, second)
+
+    cdef object row(self, bytes key, int64_t time, int64_t second):
+        """Return a row of a time that it knows, None if there is none."""
+        cdef TimedRows rows = self.rows_of(key)
+        if rows is None:
             return None
-        cdef TimedRows rows = <TimedRows>found
         cdef int at = rows.place(time, second)
-        return <object>rows.rows[at].data if rows.has(at, time, second) else None
+        return data_of(rows.rows + at) if rows.has(at, time, second) else None
 
     def fetch(self, bytes key not None, int64_t time_from, int64_t time_to):
         """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
@@ -312,7 +498,7 @@ cdef class LatestRows:
                 row = rows.rows + i
                 if row.time > time_to:
                     break
-                fetched.append((row.time, row.second, <object>row.data))
+                fetched.append((row.time, row.second, data_of(row)))
         return fetched
 
     def values(self, bytes key not None, int64_t time_from, int64_t time_to, decode):
@@ -325,12 +511,12 @@ cdef class LatestRows:
         if rows is not None:
             i = rows.place(time_from, -NEVER)
             while i < rows.count and rows.rows[i].time <= time_to:
-                found.append((rows.rows[i].time, decode(<object>rows.rows[i].data)))
+                found.append((rows.rows[i].time, decode(data_of(rows.rows + i))))
                 i += 1
         return found
 
     cdef bint knows(self, int64_t time_from):
-        """Return whether a fetch from this time on need not read the disk, and if so, count it."""
+        """Return whether a read from this time on need not ask the disk, and if so, count it."""
         if time_from < self.complete_from:
             return False
         self.read_count += 1
@@ -341,7 +527,7 @@ cdef class LatestRows:
         return None if found is NULL else <TimedRows>found
 
     cdef int trim(self) except -1:
-        """Drop the earliest rows, or all if they were rarely fetched."""
+        """Drop the earliest rows, or all if they were rarely read."""
         cdef Py_ssize_t room = self.room()
         cdef Py_ssize_t target = room // PARTS * KEPT
         cdef int64_t oldest
@@ -377,7 +563,7 @@ cdef class LatestRows:
             rows = <TimedRows>found
             end = rows.place(time, -NEVER)
             for i in range(end):
-                self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[i].data)
+                self.size -= memory_of(rows.rows + i)
             self.count -= end
             rows.remove(0, end)
             if rows.count == 0:
@@ -420,18 +606,20 @@ cdef class StoredEntries:
 
     cdef object row(self, key):
         cdef int64_t time
-        cdef bytes log_key
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
         time = (<tuple?>key)[1]
         if time < <int64_t>self.segments.visible_from:
             return None
-        log_key = self.log_key(<tuple>key, time)
-        if self.latest.complete_from != NEVER:
-            found = self.latest.row(log_key)
-            if found is not NOT_KNOWN:
-                return found
-        return self.buffer.row(self.latest.row_key(log_key, time))
+        if self.latest.knows(time):
+            return self.latest.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
+        if self.latest.complete_from == NEVER:  # reads repeat: keep rows later than those seen
+            self.latest.start(<int64_t>self.segments.observed_ms + 1)
+        return self.buffer.row(self.latest.row_key(self.log_key(<tuple>key, time), time))
+
+    cdef int64_t second(self, tuple key) except? -1:
+        """Return the second number of a cache key."""
+        return key[2] if self.second_size == TIME_BYTES else 0
 
     cdef bytes log_key(self, tuple key, int64_t time):
         cdef bytes record_key = <bytes?>key[0]
@@ -517,4 +705,4 @@ cdef class StoredEntries:
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:
-                self.latest.set(log_key, row)
+                self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)

@@ -79,7 +79,7 @@ cdef class RecordSink:
         self.to_value = to_value
         self.has_texts = to_key is str.encode
 
-    def send(self, key, value, timestamp, headers):
+    def send(self, key, value, timestamp, headers, partition=None):
         """Send a record and return None, or return the Exception if it cannot be serialized."""
         try:
             if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
@@ -88,8 +88,9 @@ cdef class RecordSink:
                 value = self.to_value(value)
         except Exception as error:
             return error
-        if not self.writer.write(self.topic, PARTITIONER_DECIDES, key, value, timestamp, headers):
-            self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
+        cdef int32_t chosen = PARTITIONER_DECIDES if partition is None else partition
+        if not self.writer.write(self.topic, chosen, key, value, timestamp, headers):
+            self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers, partition)
         return None
 
 

@@ -148,7 +148,8 @@ class ProtocolMember:
         except StreamsError:
             del self._questions[wanted]
             raise
-        del self._questions[wanted]
+        # Also drop other requests for these partitions: their answers would be older than the tasks that run now.
+        self._questions = {asked: answer for asked, answer in self._questions.items() if asked.isdisjoint(wanted)}
         return found
 
     def _wait(self, future: Future[T]) -> T:

@@ -51,7 +51,7 @@ class CachingSegments(CachingStore):
             return stored
         cached.sort(key=lambda pair: pair[0], reverse=reverse)
         ordered: Iterator[Any] = ((order(row[0]), row) for row in stored)
-        merged: Iterator[Any] = merge(ordered, cached, reverse)  # type: ignore[arg-type]  # rows in place of bytes
+        merged: Iterator[Any] = merge(ordered, cached, reverse)  # rows in place of bytes
         return (row for _, row in merged)
 
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:

@@ -10,9 +10,11 @@ store with many uncommitted bytes therefore requests an early commit from its ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
+
+from penstock.kernel import rows as compiled
 
 #: Rows read from a store; and rows written to it, where None deletes.
 Row = tuple[bytes, bytes]
@@ -102,7 +104,10 @@ class BytesStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release all handles and end open scans; uncommitted updates are lost. Closing twice does nothing."""
+        """Release all handles and end open scans after what they have read ahead; uncommitted updates are lost.
+
+        Closing twice does nothing.
+        """
 
 
 def after(prefix: bytes) -> bytes | None:
@@ -111,7 +116,7 @@ def after(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
-def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
+def plain_merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
     """Merge changed rows (None: deleted) into stored rows; both must be in the same order."""
     row = next(stored, None)
     for key, value in changed:
@@ -125,3 +130,7 @@ def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = Fals
     while row is not None:
         yield row
         row = next(stored, None)
+
+
+#: penstock.kernel has a compiled version.
+merge: Callable[..., Iterator[Row]] = plain_merge if compiled is None else compiled.MergedRows

@@ -8,8 +8,12 @@ from .row_buffer import RowBuffer
 
 #: Memory of a row in addition to its bytes: two bytes objects and a slot of a dict.
 BUFFERED_ROW_OVERHEAD_BYTES = 180
-#: Rows are kept if reads have found one in USEFUL before the next commit; otherwise none are kept for some commits.
-USEFUL, COMMITS_WITHOUT = 8, 16
+#: Rows are kept if reads have found one in USEFUL; otherwise none are kept for some commits. Keeping a row takes a
+#: twentieth of the time of a read from disk.
+USEFUL, COMMITS_WITHOUT = 16, 4
+#: Whether rows are worth it is decided when there is no more room, and each time that so many were added: the first
+#: reads of many keys find little.
+DECIDED_AFTER = 10_000
 #: How many rows that are read are kept while the size of a row is not known.
 FIRST_READS = 1_000
 
@@ -22,32 +26,43 @@ class RecentRows:
     already) they are not worth their memory; after some commits they are tried again.
     """
 
-    __slots__ = ("_buffer", "_without")
+    __slots__ = ("_added", "_buffer", "_read_room", "_without")
 
     def __init__(self, buffer: RowBuffer) -> None:
         self._buffer = buffer
+        self._added = 0  # since the last decision
+        self._read_room = 0
         self._without = 0  # number of commits to skip
 
-    def take(self, max_bytes: int) -> None:
-        """Keep the buffer's rows, which were just committed, and earlier ones if there is room for both."""
+    def take(self, max_bytes: int) -> int:
+        """Keep the buffer's rows, which were just committed, and earlier ones if there is room for both.
+
+        Returns how many bytes of memory they take.
+        """
         buffer = self._buffer
         rows, recent = buffer.rows, buffer.recent
-        if buffer.found * USEFUL < len(recent):
-            self._without = COMMITS_WITHOUT
-        buffer.found = 0
         if self._without:
             self._without -= 1
-            self.clear()
-            return
+            return 0
+        self._added += len(rows) + self._read_room - buffer.read_room
         recent.update(rows)
-        room = int(max_bytes / bytes_of_a_row(recent)) if recent else FIRST_READS
+        row_bytes = bytes_of_a_row(recent) if recent else 0
+        room = int(max_bytes / row_bytes) if recent else FIRST_READS
+        if len(recent) > room or self._added > DECIDED_AFTER:
+            useful = buffer.found * USEFUL >= self._added
+            self._added = buffer.found = 0
+            if not useful:
+                self._without = COMMITS_WITHOUT - 1  # after this one
+                self.clear()
+                return 0
         if len(recent) > room:
             buffer.recent = dict(rows) if len(rows) <= room else {}
-        buffer.read_room = max(0, room - len(buffer.recent))
+        self._read_room = buffer.read_room = max(0, room - len(buffer.recent))
+        return int(row_bytes * len(buffer.recent))
 
     def clear(self) -> None:
         """Drop all rows, because the disk has changed in another way."""
-        self._buffer.recent, self._buffer.read_room = {}, 0
+        self._buffer.recent, self._buffer.read_room, self._read_room = {}, 0, 0
 
 
 def bytes_of_a_row(rows: dict[bytes, bytes | None]) -> float:

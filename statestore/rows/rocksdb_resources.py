@@ -31,7 +31,7 @@ class RocksDBConfig:
     write_buffer_bytes: int = 16 << 20  # one memtable: Kafka Streams' size
     #: KIP-892: a store with more uncommitted bytes requests a commit.
     uncommitted_max_bytes: int = 64 << 20
-    #: Committed rows kept as Python objects for reads, shared equally by all stores.
+    #: Committed rows kept as Python objects for reads, of all stores.
     recent_bytes: int = 32 << 20
 
 
@@ -43,11 +43,16 @@ class RocksDBResources:
         self._cache = Cache(config.block_cache_bytes)
         self._write_buffers = WriteBufferManager(config.write_buffer_total_bytes, False)
         self.open_stores = 0
+        #: Bytes of committed rows that all stores keep in memory.
+        self.recent_bytes = 0
 
-    @property
-    def recent_bytes(self) -> int:
-        """How many bytes of committed rows one store may keep in memory."""
-        return self.config.recent_bytes // max(1, self.open_stores)
+    def recent_room(self, kept: int) -> int:
+        """Return how many bytes of committed rows a store may keep in memory that keeps this many now.
+
+        Each store has an equal share, and what the others do not use.
+        """
+        total = self.config.recent_bytes
+        return max(total // max(1, self.open_stores), total - self.recent_bytes + kept)
 
     def options(self) -> Options:
         """Return the options of one database, as in Kafka Streams (universal compaction, 4 KB blocks, bloom filter)."""

@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from itertools import chain, dropwhile, takewhile
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -37,7 +37,6 @@ from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
 from .rocksdb_errors import failed_call, open_error, unwritten_memtables
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
 from .row_buffer import RowBuffer
-from .sorted_keys import SortedKeys
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +56,11 @@ ROOM_POLL_SECONDS = 0.001
 #: Batches of at least this many rows are sorted first: RocksDB then finds the position of each row in its memtable from
 #: the previous one. Rows of smaller batches are too far apart for sorting to pay off.
 SORTED_BATCH_ROWS = 8_000
-#: A scan reads so many rows at once, as a fetch does, and opens an iterator only if there are more.
-SHORT_SCAN_ROWS = 32
+#: RocksDB starts so many threads to open a database's files, even if it has none; that takes longer than the rest.
+FILE_OPENING_THREADS = 16
+#: A scan reads up to this many rows, or bytes, at once. Most scans end there and leave the cursor to the next one.
+SCAN_ROWS, SCAN_BYTES = 64, 64 << 10
+NO_LIMIT = 1 << 62
 #: RocksDB's error for a write that would have to wait, but must not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
@@ -98,7 +100,9 @@ class RocksDBStore(BytesStore):
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
         self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
+        self._read_rows = read_rows if compiled is None else compiled.read_rows
         self._latest: Any = None
+        self._kept_bytes = 0
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         # The buffer's methods replace the ones below, which saves one call per record.
@@ -107,13 +111,14 @@ class RocksDBStore(BytesStore):
         self.compiled_rows = None if compiled is None else self._buffer
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._cursor: RdictIter | None = None  # sees the last commit
-        self._scans: WeakSet[Generator[Row, None, None]] = WeakSet()
+        self._scans: WeakSet[Generator[list[Row], None, None]] = WeakSet()
         self._closed = False
         self._resources.open_stores += 1
 
     def _open(self, read_only: bool, configure: Callable[[Options], None] | None) -> Rdict:
         access = AccessType.read_only() if read_only else AccessType.read_write()
         options = self._resources.rows_options()
+        options.set_max_file_opening_threads(min(FILE_OPENING_THREADS, 1 + len(list(self.path.glob("*.sst")))))
         if configure is not None:
             configure(options)
             options.set_atomic_flush(True)  # regardless of configure: consistency of data and offset depends on it
@@ -158,104 +163,65 @@ class RocksDBStore(BytesStore):
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        found = self._short_range(start, end)
-        buffered = self._buffered(start, end)
-        if buffered and found:
-            found = list(merge(iter(found), buffered))
-        elif buffered:
-            found = [(key, value) for key, value in buffered if value is not None]
-        if reverse:
-            found.reverse()
-        return found
+        found, _ = self._read(self._seek(start, end, reverse), end, start, reverse, NO_LIMIT, NO_LIMIT)
+        buffered = self._buffer.between(start, end, reverse)
+        return list(merge(iter(found), buffered, reverse)) if buffered else found
 
-    def _short_range(self, start: bytes | None, end: bytes | None, limit: int | None = None) -> list[Row]:
-        """Return committed rows, only the first ones with a limit.
+    @override
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        cursor = self._seek(start, end, reverse)
+        first, more = self._read(cursor, end, start, reverse, SCAN_ROWS, SCAN_BYTES)
+        rows = iter(first)
+        if more:
+            self._cursor = None  # it belongs to the scan now, and sees the rows as they were
+            following = self._following(cursor, end, start, reverse)
+            self._scans.add(following)
+            rows = chain(first, chain.from_iterable(following))
+        buffered = self._buffer.between(start, end, reverse)
+        return merge(rows, buffered, reverse) if buffered else rows
 
-        The cursor stays open until the next commit: creating one costs more than reading some rows.
+    def _following(
+        self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool
+    ) -> Generator[list[Row], None, None]:
+        """Yield the rows of a scan from the cursor's on, in lists."""
+        more = True
+        while more:
+            rows, more = self._read(cursor, end, start, reverse, SCAN_ROWS, SCAN_BYTES)
+            yield rows
+
+    def _seek(self, start: bytes | None, end: bytes | None, reverse: bool) -> RdictIter:
+        """Return the cursor at the first committed row of a range, from the end if reverse.
+
+        It stays open until the next commit: creating one costs more than reading some rows.
         """
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._db.iter()
-        if start is None:
-            cursor.seek_to_first()
+        if not reverse:
+            if start is None:
+                cursor.seek_to_first()
+            else:
+                cursor.seek(start)
+        elif end is None:
+            cursor.seek_to_last()
         else:
-            cursor.seek(start)
-        found: list[Row] = []
-        while cursor.valid():
-            key = cursor.key()
-            if end is not None and key >= end:
-                break
-            found.append((key, cursor.value()))
-            if len(found) == limit:
-                break
-            cursor.next()
-        else:
-            self._check(cursor)  # a damaged block may have ended the rows
-        return found
+            cursor.seek_for_prev(end)
+            if cursor.key() == end:  # the end does not belong to the range
+                cursor.prev()
+        return cursor
 
-    def _check(self, cursor: RdictIter) -> None:
-        """Raise the error of a cursor, if any."""
+    def _read(
+        self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool, rows: int, size: int
+    ) -> tuple[list[Row], bool]:
+        """Return rows from the cursor's on, and whether there may be more; see read_rows."""
         try:
-            cursor.status()
+            return self._read_rows(cursor, start if reverse else end, reverse, rows, size)
         except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "read", error) from error
 
     @override
-    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        buffered, first = self._buffered(start, end, reverse), []
-        if start is not None and end is not None and not reverse:
-            first = self._short_range(start, end, SHORT_SCAN_ROWS)
-            if len(first) < SHORT_SCAN_ROWS:
-                return merge(iter(first), buffered)
-            start = first[-1][0] + b"\0"
-        scan = merge(chain(first, self._db_rows(start, end, reverse)), buffered, reverse)
-        self._scans.add(scan)
-        return scan
-
-    def _db_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
-        # Without bounds in ReadOptions, which rocksdict does not apply to raw keys. The iterator is created
-        # immediately.
-        items = cast("Iterator[Row]", self._db.items(backwards=reverse, from_key=end if reverse else start))
-        items = self._to_the_end(items, start, end, reverse)
-        if not reverse:
-            return items if end is None else takewhile(lambda row: row[0] < end, items)
-        if end is not None:
-            items = dropwhile(lambda row: row[0] >= end, items)
-        return items if start is None else takewhile(lambda row: row[0] >= start, items)
-
-    def _to_the_end(
-        self, items: Iterator[Row], start: bytes | None, end: bytes | None, reverse: bool
-    ) -> Generator[Row, None, None]:
-        """Yield rows, then check for errors: at a damaged block rocksdict's iterator ends as if there were no more
-        rows.
-        """
-        row: Row | None = None
-        for row in items:
-            yield row
-        cursor, begin = self._db.iter(), end if reverse else start
-        key = begin if row is None else row[0]
-        if key is None:
-            (cursor.seek_to_last if reverse else cursor.seek_to_first)()
-        else:
-            (cursor.seek_for_prev if reverse else cursor.seek)(key)
-        if row is not None and cursor.valid():
-            (cursor.prev if reverse else cursor.next)()
-        self._check(cursor)
-
-    def _buffered(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[RawRow]:
-        uncommitted, buffer = self._uncommitted, self._buffer
-        if not uncommitted:
-            return []
-        if buffer.index is None:
-            buffer.index = SortedKeys(uncommitted)
-        rows = [(key, uncommitted[key]) for key in buffer.index.between(start, end)]
-        if reverse:
-            rows.reverse()
-        return rows
-
-    @override
     def delete_range(self, start: bytes, end: bytes) -> None:
-        buffered = self._buffered(start, end)
+        buffered = self._buffer.between(start, end)
         for key, _ in buffered:
             del self._uncommitted[key]
         if buffered:
@@ -264,10 +230,9 @@ class RocksDBStore(BytesStore):
 
     @override
     def latest_rows(self, second_size: int, interval_ms: int) -> Any:
-        """Return them; they use the memory of the recently committed rows."""
+        """Return them; they replace the recently committed rows."""
         if compiled is not None:
-            resources = self._resources
-            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, lambda: resources.recent_bytes)
+            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, self._room)
         return self._latest
 
     @override
@@ -286,12 +251,18 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
-        latest_kept = self._latest is not None and not self._latest.resting
-        if self._deleted_ranges or latest_kept:
+        if self._deleted_ranges:
             self._recent.clear()
-        if not latest_kept:
-            self._recent.take(self._resources.recent_bytes)
+        self._keep(self._recent.take(self._room()) if self._latest is None else self._latest.fit())
         self._forget_uncommitted()
+
+    def _room(self) -> int:
+        return self._resources.recent_room(self._kept_bytes)
+
+    def _keep(self, size: int) -> None:
+        """Note how many bytes of committed rows are in memory."""
+        self._resources.recent_bytes += size - self._kept_bytes
+        self._kept_bytes = size
 
     @override
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
@@ -445,6 +416,7 @@ class RocksDBStore(BytesStore):
         self._resources.open_stores -= 1
         self._forget_uncommitted()
         self._recent.clear()
+        self._keep(0)
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
@@ -458,6 +430,28 @@ class RocksDBStore(BytesStore):
             raise failed_call(self.path, "close", error, DISK_FULL) from error
         finally:  # an open handle keeps the files locked
             del self._offsets_handle, self._offsets, self._contexts
+
+
+def read_rows(cursor: RdictIter, bound: bytes | None, reverse: bool, rows: int, size: int) -> tuple[list[Row], bool]:
+    """Return rows from the cursor's on, and whether there may be more, which begin at the cursor. penstock.kernel.rows
+    has a compiled version.
+
+    bound: the first key that is not read; with reverse, the last one that is. rows, size: limits of rows and bytes.
+    Raises the cursor's error.
+    """
+    advance = cursor.prev if reverse else cursor.next
+    found: list[Row] = []
+    while (key := cursor.key()) is not None:
+        if bound is not None and (key < bound if reverse else key >= bound):
+            return found, False
+        value = cursor.value()
+        found.append((key, value))
+        advance()
+        size -= len(key) + len(value)
+        if len(found) == rows or size <= 0:
+            return found, True
+    cursor.status()  # a damaged block may have ended the rows
+    return found, False
 
 
 def reader(family: Rdict, path: Path) -> Callable[[bytes], bytes | None]:

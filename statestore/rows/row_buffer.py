@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .bytes_store import RawRow
 from .sorted_keys import SortedKeys
 
 #: The value of a row that is not in memory.
@@ -50,6 +51,18 @@ class RowBuffer:
         rows[key] = value
         if len(rows) >= self.check_at:
             self._check()
+
+    def between(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[RawRow]:
+        """Return the uncommitted rows with start <= key < end in order; None leaves a side open."""
+        rows = self.rows
+        if not rows:
+            return []
+        if self.index is None:
+            self.index = SortedKeys(rows)
+        found = [(key, rows[key]) for key in self.index.between(start, end)]
+        if reverse:
+            found.reverse()
+        return found
 
     def clear(self) -> None:
         """Drop the uncommitted rows."""

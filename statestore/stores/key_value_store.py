@@ -28,7 +28,7 @@ from .state_store import (
     timestamped_value,
 )
 from .store_iterator import StoreIterator
-from .values import LogChange, LogValue, Values
+from .values import LogChange, LogValue, Values, headers_logged
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ class KeyValueStore(StateStore):
             vars(self).update(get=get, put=put)
         if self.contexts is not None:
             vars(self)["get"] = self.contexts.noting(self.get, self._context)
+        vars(self)["get_forwarded"] = self.get
 
     def get(self, key: Any) -> Any:
         """Return the value of a key, None if there is none. The object is the caller's own."""
@@ -232,11 +233,14 @@ class KeyValueStore(StateStore):
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decode_key, decode = self.serdes.decode_key, self._decode
+        if compiled is not None:
+            decoded: Iterator[tuple[Any, Any]] = compiled.DecodedRows(rows, decode_key, decode)
+            return decoded
         return ((decode_key(key), decode(data)) for key, data in rows)
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_value_and_timestamp:
+        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_timestamped:
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
@@ -244,6 +248,7 @@ class KeyValueStore(StateStore):
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,
+            value_serde=serdes.value_serde,
             encode_key=serdes.inline_key,
             encode_value=encode,
             decode_value=decode,
@@ -251,6 +256,7 @@ class KeyValueStore(StateStore):
             exact_value_type=serdes.exact_value_type,
             get=self.rows.get,
             put=self.rows.put,
+            log_headers=headers_logged(self.builder),
             table=self.rows.compiled_rows,
         )
 

@@ -129,12 +129,21 @@ class Segments:
         """Return the value of a row, None if there is none or it is hidden."""
         if time_ms < self.visible_from:
             return None
+        return self._row(key, time_ms)
+
+    def _row(self, key: bytes, time_ms: int) -> bytes | None:
         latest = self.latest
-        if latest is not None and not latest.resting:
+        if latest is not None:
             found: bytes | None = latest.get(key)
             if found is not latest.NOT_KNOWN:
                 return found
+            self._keep_latest()
         return self.rows.get(_pack(time_ms // self.interval_ms) + key)
+
+    def _keep_latest(self) -> None:
+        """Keep rows later than those seen, because reads repeat."""
+        if self.latest.resting:
+            self.latest.start(self.observed_ms + 1)
 
     def fetch(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow]:
         """Return (time, second number, value) of a record key's visible rows from time_from to time_to, in order."""
@@ -161,8 +170,8 @@ class Segments:
         if self.latest is None:
             return None
         found: list[TimedRow] | None = self.latest.fetch(key, time_from, time_to)
-        if found is None and self.latest.resting:  # reads repeat: keep rows later than those seen
-            self.latest.start(self.observed_ms + 1)
+        if found is None:
+            self._keep_latest()
         return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
@@ -181,18 +190,13 @@ class Segments:
         return self.rows.scan(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(last + 1), reverse)
 
     def _indexed_rows(self, index: Iterator[Row]) -> Iterator[Row]:
-        get, from_index, time_of, interval = (
-            self.rows.get,
-            self.schema.from_index,
-            self.schema.time_of,
-            self.interval_ms,
-        )
+        from_index, time_of, interval = self.schema.from_index, self.schema.time_of, self.interval_ms
         for index_key, _ in index:
             key = from_index(index_key[1:])
-            row_key = _pack(time_of(key) // interval) + key
-            data = get(row_key)
+            time_ms = time_of(key)
+            data = self._row(key, time_ms)
             if data is not None:  # deleted since the scan started
-                yield row_key, data
+                yield _pack(time_ms // interval) + key, data
 
     def scan_order(self, row_key: bytes) -> bytes:
         """Return the sort key of row keys for scan's order."""

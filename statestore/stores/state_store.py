@@ -136,6 +136,7 @@ class StoreSerdes:
         "key_serde",
         "key_to_bytes",
         "private_value",
+        "value_serde",
     )
 
     def __init__(self, builder: StoreBuilder, topic: str) -> None:
@@ -143,6 +144,7 @@ class StoreSerdes:
         if key_serde is None or value_serde is None:
             raise StreamsError(f"The store {builder.name} was declared without a key or value serde; set both")
         self.key_serde = key_serde
+        self.value_serde = value_serde
         self.key_to_bytes = serializer_for(key_serde, topic)
         self.encode_key: Callable[[Any], bytes] = required(self.key_to_bytes, partial(null_key, builder.name))
         self.decode_key = deserializer_for(key_serde, topic)

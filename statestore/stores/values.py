@@ -61,6 +61,7 @@ class Values:
         "hold_plain",
         "log_held",
         "log_value",
+        "logs_timestamped",
         "logs_value",
         "logs_value_and_timestamp",
         "read",
@@ -102,10 +103,9 @@ class Values:
             self.hold, self.read = _timestamped_holder(self.hold_plain), _timestamped_reader(self.read_plain)
             self.from_row = _timestamped_held(held_plain, plain)
             self.to_row = _timestamped_encoder(self.bytes_of, plain)
-        #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
-        self.logs_value_and_timestamp = (
-            self.with_timestamp and builder.logging and not headers_logged(builder)[0] and not keeps_contexts
-        )
+        #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value; without headers.
+        self.logs_timestamped = self.with_timestamp and builder.logging and not keeps_contexts
+        self.logs_value_and_timestamp = self.logs_timestamped and not headers_logged(builder)[0]
         #: Whether a row and its changelog record are the value, without headers, with the record's timestamp.
         self.logs_value = not timestamped and builder.logging and log_change is None and not headers_logged(builder)[1]
         if not builder.logging:

@@ -22,7 +22,7 @@ from tests.chaos.interruption import end_early_at_sigint
 from tests.chaos.means import PREVIOUS, why_not
 from tests.chaos.options import Options
 from tests.chaos.run import Chaos
-from tests.chaos.schedule import FAMILIES, PROCESSES, Action
+from tests.chaos.schedule import FAMILIES, LOSSLESS, PROCESSES, UNCLEAN, Action
 from tests.chaos.workloads import WORKLOADS
 from tests.chaos.workloads.numbers import Numbers
 
@@ -71,6 +71,11 @@ def _options() -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--hours", type=float, default=0.0, help="the same; with three brokers and all faults")
     parser.add_argument("--brokers", type=int, choices=[1, 3], help="3: with three controllers (1)")
     parser.add_argument("--faults", type=_families, help=f"of {', '.join(FAMILIES)}, or all ({PROCESSES})")
+    parser.add_argument(
+        "--unclean",
+        action="store_true",
+        help="three brokers, at_least_once, unclean elections: loss is legal",
+    )
     parser.add_argument("--each", action="store_true", help="every kind of fault once, instead of --kills")
     parser.add_argument("--only", type=_actions, help="of these families only these kinds of faults, with commas")
     parser.add_argument("--upgrade-from", choices=list(distributions()), help="a Kafka to begin with, and to leave")
@@ -80,7 +85,9 @@ def _options() -> tuple[Options, argparse.Namespace]:
     arguments = parser.parse_args()
     if arguments.dry_run and arguments.minutes + arguments.hours:
         parser.error("--dry-run would not end: give it --kills instead")
-    families = arguments.faults or (tuple(FAMILIES) if arguments.hours else (PROCESSES,))
+    if arguments.unclean:
+        arguments.brokers, arguments.faults, arguments.guarantee = 3, (UNCLEAN,), "at_least_once"
+    families = arguments.faults or (LOSSLESS if arguments.hours else (PROCESSES,))
     brokers = arguments.brokers or (3 if arguments.hours else 1)
     missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from)
     for action in sorted(missing.keys() & (arguments.only or frozenset(Action)), key=lambda action: action.value):
@@ -111,7 +118,7 @@ def _actions(names: str) -> frozenset[Action]:
 
 def _families(names: str) -> tuple[str, ...]:
     """Return the families of a list with commas; argparse shows what is raised."""
-    return tuple(FAMILIES) if names == "all" else tuple(_split(names, list(FAMILIES)))
+    return LOSSLESS if names == "all" else tuple(_split(names, list(FAMILIES)))
 
 
 def _split(names: str, known: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -224,6 +224,27 @@ class Sight:
     def content(self) -> Any:
         """The value's JSON."""
         return json.loads(self.value or b"null")
+
+
+class Reader(Protocol):
+    """Follows topics while a run lasts."""
+
+    @property
+    def seen(self) -> Mapping[tuple[str, int], int]:
+        """How many records each partition has."""
+
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], Iterable[int]]:
+        """The offsets of the records that were given."""
+
+    def poll(self, seconds: float) -> list[Sight]:
+        """Return what has arrived since the last call, after at most so many seconds."""
+
+    def read_to_end(self) -> list[Sight]:
+        """Return everything up to the end of all partitions; raises TimeoutError."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class TopicReader:

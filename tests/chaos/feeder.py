@@ -8,9 +8,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from typing_extensions import override
 
 from tests.chaos.checker import TopicReader
 
@@ -46,7 +47,51 @@ class FeedRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class TransactionWriter:
+class InputWriter(Protocol):
+    """Writes records together."""
+
+    def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
+        """Write them, or records that no one is to read. False: some may be missing; what is there is decided."""
+
+    def flush(self) -> None:
+        """Wait for what is on its way."""
+
+
+class PlainWriter(InputWriter):
+    """Writes without transactions. bootstrap_servers: as of the run."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "linger.ms": 1,
+            "partitioner": "murmur2_random",
+            "log_level": 2,
+        }
+        self._producer = Producer(settings)
+
+    @override
+    def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
+        if abort:
+            return True
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for record in records:
+            self._producer.produce(record.topic, record.value, record.key, on_delivery=delivered)
+        while self._producer.flush(REQUEST_SECONDS):
+            pass
+        return not failed
+
+    @override
+    def flush(self) -> None:
+        self._producer.flush(REQUEST_SECONDS)
+
+
+class TransactionWriter(InputWriter):
     """Writes transactions, each by itself: a producer that cannot continue is replaced."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -61,8 +106,8 @@ class TransactionWriter:
         }
         self._producer = self._new_producer()
 
+    @override
     def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
-        """Write a transaction. False: it failed, or was committed without a response; it is decided in any case."""
         try:
             self._producer.begin_transaction()
             for record in records:
@@ -75,8 +120,8 @@ class TransactionWriter:
             return False
         return True
 
+    @override
     def flush(self) -> None:
-        """Wait until all records are acknowledged."""
         self._producer.flush(REQUEST_SECONDS)
 
     def _produce(self, record: FeedRecord) -> None:
@@ -114,10 +159,14 @@ class Feeder(threading.Thread, ABC):
         #: How many records were in aborted transactions.
         self.aborted = 0
         self.rng = random.Random(seed)
-        self.writer = TransactionWriter(bootstrap_servers)
+        self.writer = self.new_writer(bootstrap_servers)
         self._transactions = 0
         self._finish = threading.Event()
         self._error: BaseException | None = None
+
+    def new_writer(self, bootstrap_servers: str) -> InputWriter:
+        """Return what writes the input."""
+        return TransactionWriter(bootstrap_servers)
 
     def finish(self) -> None:
         """Write the last records, and end. Raises the error of a failed write."""

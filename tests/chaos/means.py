@@ -11,6 +11,7 @@ from types import TracebackType
 
 from penstock.dev.kafka_distribution import newest
 from tests.chaos.broker_faults import BrokerFaults
+from tests.chaos.checker import Reader
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import Host
@@ -19,7 +20,8 @@ from tests.chaos.machine_faults import MachineFaults
 from tests.chaos.network import Network
 from tests.chaos.network_faults import NetworkFaults
 from tests.chaos.process_faults import ProcessFaults
-from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, VERSIONS, Action
+from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
+from tests.chaos.unclean import UncleanFaults
 from tests.chaos.version_faults import VersionFaults
 
 from . import machine, network, program, versions
@@ -38,7 +40,7 @@ def why_not(
     missing: dict[Action, str] = {}
     for name in families:
         actions = FAMILIES[name].actions
-        if name == BROKERS and brokers < 3:
+        if name in (BROKERS, UNCLEAN) and brokers < 3:
             missing |= dict.fromkeys(actions, "it takes three brokers")
         if name == NETWORK and (reason := network.why_not()):
             missing |= dict.fromkeys(actions, reason)
@@ -115,12 +117,13 @@ class Means:
         return Host(name, self._directory, config, environment, topology, on=on, born=born)
 
     def faults(
-        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, turn: Callable[[], object]
+        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, reader: Reader, turn: Callable[[], object]
     ) -> dict[Action, Faults]:
-        """Return the object that carries out each kind. turn: see BrokerFaults."""
+        """Return the object that carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
         group = program.APPLICATION_ID
         brokers = BrokerFaults(stage, cluster, turn)
-        families: list[Faults] = [ProcessFaults(stage, hosts), brokers]
+        unclean = UncleanFaults(stage, cluster, brokers, reader, turn)
+        families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
         if self._network is not None:
             families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))
         if self._shim is not None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.chaos.checker import EXACTLY_ONCE
 from tests.chaos.means import PREVIOUS
-from tests.chaos.schedule import HOSTS, NETWORK, PROCESSES, Action, Event, each_once, endless, schedule
+from tests.chaos.schedule import HOSTS, NETWORK, PROCESSES, UNCLEAN, Action, Event, each_once, endless, schedule
 from tests.chaos.workloads import BUDGET_SECONDS, WORKLOADS, Setting, Workload
+from tests.chaos.workloads.lossy_numbers import LossyNumbers
 from tests.chaos.workloads.numbers import Numbers, Queried
 
 #: How many events hit the older Kafka before the cluster is upgraded.
@@ -52,10 +53,19 @@ class Options:
     budget_seconds: float = BUDGET_SECONDS
 
     def __post_init__(self) -> None:
+        if self.unclean and self.workload != Numbers.name:
+            raise ValueError(f"unclean elections take the workload {Numbers.name}, not {self.workload}")
+        if self.unclean and self.exact:
+            raise ValueError("an unclean election may cut off the end of a transaction: take at_least_once")
         if NETWORK in self.families and self.workload == Queried.name:
             raise ValueError(
                 f"the workload {Queried.name} reaches no host in a network of its own: leave {NETWORK} out"
             )
+
+    @property
+    def unclean(self) -> bool:
+        """Whether records may be lost, see unclean.py."""
+        return UNCLEAN in self.families
 
     @property
     def exact(self) -> bool:
@@ -67,7 +77,7 @@ class Options:
         setting = Setting(
             self.seed, HOSTS, self.guarantee, self.judged_as or self.guarantee, self.fault, self.budget_seconds
         )
-        return WORKLOADS[self.workload](setting, directory)
+        return (LossyNumbers if self.unclean else WORKLOADS[self.workload])(setting, directory)
 
     def events(self) -> Iterable[Event]:
         """Return what happens, and when; without an end if it is a matter of minutes."""

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev.kafka_distribution import distribution, newest
 from tests.chaos.agenda import Agenda
 from tests.chaos.broker_faults import BrokerFaults
-from tests.chaos.checker import TopicReader, Verdict
+from tests.chaos.checker import Verdict
 from tests.chaos.checkers import Report
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
@@ -27,6 +27,7 @@ from tests.chaos.options import Options
 from tests.chaos.process_faults import resume
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
+from tests.chaos.unclean import CONFIG as UNCLEAN_CONFIG
 
 from . import program
 
@@ -126,7 +127,9 @@ class Chaos:
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
         options, brokers = self._options, self._options.brokers
-        config = BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {})
+        config = (
+            BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {}) | (UNCLEAN_CONFIG if options.unclean else {})
+        )
         kafka = options.upgrade_from or newest()
         with ExitStack() as stack:
             for version in {kafka, newest()}:
@@ -164,7 +167,7 @@ class Chaos:
         for future in admin.create_topics(topics).values():
             future.result(30.0)
         workload.prepare(address)
-        self._reader = TopicReader(address, workload.followed)
+        self._reader = workload.reader(address)
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
         for number in range(HOSTS):
@@ -173,7 +176,7 @@ class Chaos:
             self._hosts[-1].start()
         workload.start(address)
         stage = Stage(self._agenda, self._recovery, self._say, self._fail)
-        self._faults = means.faults(stage, self._hosts, self._cluster, self._turn)
+        self._faults = means.faults(stage, self._hosts, self._cluster, self._reader, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.exact

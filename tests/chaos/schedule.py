@@ -38,7 +38,8 @@ class Action(Enum):
     ROLL_CLUSTER = "roll-cluster"  # cleanly, controllers and brokers one after the other
     STOP_BROKER = "stop-broker"  # SIGSTOP, and SIGCONT before or after the end of its session with the controller
     MOVE_LEADERS = "move-leaders"  # other preferred leaders, and their election
-    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see Options.upgrade_from
+    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see run.Options.upgrade_from
+    UNCLEAN_ELECTION = "unclean-election"  # a replica that lacks acknowledged records becomes leader; see unclean.py
     REASSIGN = "reassign"  # a replica of some partitions is taken away, and put back after a while
     # Of the network between a host and the brokers:
     CUT_COORDINATOR = "cut-coordinator"  # the group's coordinator cannot be reached, leaders can
@@ -92,6 +93,7 @@ class Family:
 
 
 PROCESSES, BROKERS, NETWORK, MACHINES, VERSIONS = "processes", "brokers", "network", "machines", "versions"
+UNCLEAN = "unclean"
 #: By name, as ``--faults`` has it.
 FAMILIES = {
     PROCESSES: Family(KILLS, OTHERS),
@@ -128,7 +130,10 @@ FAMILIES = {
         },
     ),
     VERSIONS: Family({}, {Action.OTHER_VERSION: 8, Action.OTHER_PROTOCOL: 4}),
+    UNCLEAN: Family({Action.UNCLEAN_ELECTION: 1}, {}),
 }
+#: Where nothing may be lost.
+LOSSLESS = tuple(name for name in FAMILIES if name != UNCLEAN)
 #: Chances: that something that kills nothing comes before a kill, and that outputs are awaited before an event.
 OTHER_BEFORE_A_KILL = 0.5
 SETTLE = 0.75

@@ -73,11 +73,18 @@ def test_each_kind_of_fault_once_and_every_kind_is_in_a_family_or_is_the_upgrade
     assert [event.number for event in upgraded] == list(range(1, len(upgraded) + 1))
 
 
-def test_a_workload_that_cannot_do_with_the_faults_is_refused() -> None:
-    command = [sys.executable, "-m", "tests.chaos", "--dry-run", "--faults", "network", "--workload", "queries"]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--unclean", "--workload", "recorded"], "unclean elections take the workload numbers, not recorded"),
+        (["--faults", "network", "--workload", "queries"], "reaches no host in a network of its own"),
+    ],
+)
+def test_a_workload_that_cannot_do_with_the_faults_is_refused(arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--dry-run", *arguments]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 2
-    assert "reaches no host in a network of its own" in process.stderr
+    assert said in process.stderr
 
 
 # -- Ctrl-C

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock import kernel
 from penstock.statestore.rows.row_buffer import RowBuffer
-from penstock.statestore.rows.sorted_keys import SortedKeys
 
 pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
 
@@ -47,10 +46,10 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
             buffer.clear()
             buffer.check_at += 1
         elif action == "index":
-            buffer.index = SortedKeys(buffer.rows)
+            seen.append(buffer.between(key, None))
         else:
             buffer.clear()
-        indexed = None if buffer.index is None else buffer.index.between(None, None)
+        indexed = None if buffer.index is None else buffer.between(None, None, reverse=True)
         seen.append((dict(buffer.rows), buffer.found, dict(buffer.recent), indexed and list(indexed), list(checks)))
     return seen
 

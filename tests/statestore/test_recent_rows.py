@@ -136,6 +136,12 @@ def test_what_was_read_is_found_without_rocksdb_until_the_room_is_full() -> None
     assert recent.buffer.get(key(15)) == b"another"
 
 
+@pytest.fixture
+def decided_after_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_rows, "DECIDED_AFTER", 8)
+
+
+@pytest.mark.usefixtures("decided_after_8")
 def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
     recent = Recent()
     recent.commit(rows(*range(8)), PLENTY)
@@ -146,23 +152,55 @@ def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
     assert recent.kept(range(8)) == list(range(8))
 
 
-def test_one_read_of_eight_rows_is_enough() -> None:
+@pytest.mark.usefixtures("decided_after_8")
+def test_one_read_for_sixteen_rows_is_enough() -> None:
     recent = Recent()
     recent.commit(rows(*range(8)), PLENTY)
     recent.buffer.get(key(5))
-    recent.commit({}, PLENTY)
-    assert recent.kept(range(8)) == list(range(8))
-    for _ in range(2):
+    recent.commit(rows(*range(8)), PLENTY)
+    assert len(recent.buffer.recent) == 8
+    recent.commit(rows(*range(9)), PLENTY)
+    assert recent.buffer.recent == {}, "reads before the last decision do not count"
+
+
+@pytest.mark.usefixtures("decided_after_8")
+def test_commits_without_rows_decide_nothing() -> None:
+    recent = Recent()
+    recent.commit(rows(*range(8)), PLENTY)
+    for _ in range(20):
         recent.commit({}, PLENTY)
-    assert recent.kept(range(8)) == [], "reads before the last commit do not count"
+    assert len(recent.buffer.recent) == 8
+
+
+@pytest.mark.usefixtures("decided_after_8")
+def test_reads_of_many_keys_that_do_not_repeat_keep_nothing() -> None:
+    recent = Recent()
+    recent.disk = rows(*range(20))
+    recent.commit({}, PLENTY)
+    for number in range(20):
+        recent.buffer.get(key(number))
+    assert len(recent.buffer.recent) == 20
+    recent.commit({}, PLENTY)
+    assert recent.buffer.recent == {}
 
 
 def test_the_stores_of_a_process_share_the_room(tmp_path: Path) -> None:
     resources = RocksDBResources(RocksDBConfig(recent_bytes=1_000))
     stores = [RocksDBStore(tmp_path / str(number), resources) for number in range(4)]
-    assert resources.recent_bytes == 250
-    for store in stores[:3]:
+    assert resources.recent_room(0) == 1_000
+    for number in range(3):
+        stores[0].put(key(number), b"value")
+    stores[0].commit(1)
+    kept = resources.recent_bytes
+    assert kept == 3 * (180 + len(key(0)) + len(b"value"))
+    assert resources.recent_room(kept) == 1_000, "of the store itself"
+    assert resources.recent_room(0) == 1_000 - kept, "what it does not use"
+    stores[1].put(key(1), bytes(500))
+    stores[1].commit(1)
+    assert resources.recent_bytes == kept, "there is no room for it"
+    resources.recent_bytes = 1_000
+    assert resources.recent_room(0) == 250, "at least its share"
+    resources.recent_bytes = kept
+    for store in stores:
         store.close()
-    stores[0].close()
-    assert resources.recent_bytes == 1_000
-    stores[3].close()
+    assert resources.recent_bytes == 0

@@ -405,10 +405,12 @@ def test_windows_later_than_all_that_were_written_are_not_sought(tmp_path: Path,
     assert seek(10_000) == [10_000], "nothing is known of a store to which nothing was written"
     open_store.store.put("a", ValueAndTimestamp(1, 1), 20_000)
     open_store.commit()
+    open_store.store.close()
+    open_store.open()
     assert seek(0, 20_000, 30_000) == [0, 20_000]
     open_store.store.put("a", ValueAndTimestamp(1, 1), 40_000)
     open_store.store.flush()
-    assert seek(30_001, 40_000, 50_000) == [30_001, 40_000]
+    assert seek(30_001, 40_000, 50_000) == ([30_001, 40_000] if kernel.rows is None else []), "all since the first read"
     open_store.abort()
     assert seek(19_999, 40_000) == [19_999], "what was read once (20_000) is remembered"
     open_store.store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from penstock import (
     Materialized,
     Processor,
     Record,
+    Serde,
     Serdes,
     SessionWindows,
     Stores,
@@ -29,8 +31,10 @@ from penstock.testing.driver_task import DriverTask
 from penstock.topology.context.exception_handlers import ErrorHandlerContext, Response
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.run.compiled import compile_topology
+from penstock.topology.serdes.serdes import as_serde
 from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
+from tests.without_kernel import leave_out_kernel
 
 CASES = Path(__file__).parents[1] / "goldens" / "cases"
 UNCACHED: dict[str, Any] = {"statestore.cache.max.bytes": 0}
@@ -127,7 +131,7 @@ def test_where_an_update_is_more_than_a_row_the_aggregation_is_called(aggregate:
     assert "put_timed_" not in text
 
 
-def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def uncached_results(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:
     """Run aggregations without a cache over records in any order; return all that was written and seen on the way."""
     seen: list[Any] = []
 
@@ -161,7 +165,7 @@ def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     grouped.reduce(max, store="largest").filter(lambda k, v: v != "4").to_stream().to("largest")
     stream.to("same")
     draw = random.Random(7)
-    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+    with TopologyTestDriver(builder.build(), {**UNCACHED, **config}) as driver:
         topic = driver.create_input_topic("in", *TEXT.values())
         for number in range(300):
             key = None if number % 50 == 9 else f"k{draw.randrange(9)}"
@@ -171,11 +175,113 @@ def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = uncached_results(monkeypatch)
+@pytest.mark.parametrize("config", [{}, {"dsl.store.format": "HEADERS"}], ids=["plain", "with headers"])
+def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
+    fused = uncached_results(monkeypatch, **config)
     monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=False))
-    assert fused == uncached_results(monkeypatch)
+    assert fused == uncached_results(monkeypatch, **config)
     assert {row[0] for row in fused} >= {"send", "log", "looked"}
+    assert any(row[0] == "log" and row[3] is None and row[5] is not None for row in fused) == bool(config)
+
+
+def foreign_key_join(builder: StreamsBuilder, left_join: bool, values: Serde[Any]) -> None:
+    serdes: Any = {"key_serde": Serdes.string(), "value_serde": values}
+    left, right = builder.table("in", **serdes), builder.table("right", **serdes)
+
+    def city(person: Any) -> Any:
+        return person.get("city")
+
+    def pair(person: Any, place: Any) -> Any:
+        return {"person": person, "place": place}
+
+    joined = (left.left_join if left_join else left.join)(right, pair, foreign_key=city, name="by-city")
+    joined.to_stream().to("out", **serdes)
+
+
+def joined_by_foreign_key(monkeypatch: pytest.MonkeyPatch, left_join: bool, values: Serde[Any]) -> list[Any]:
+    """Join random updates without a cache; return all that was written."""
+    seen: list[Any] = []
+    send = DriverTask.send
+
+    def send_and_note(task: DriverTask, *record: Any) -> None:
+        seen.append(record)
+        send(task, *record)
+
+    builder = StreamsBuilder()
+    foreign_key_join(builder, left_join, values)
+    draw = random.Random(7)
+    monkeypatch.setattr(DriverTask, "send", send_and_note)
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        topics = [driver.create_input_topic(name, Serdes.string(), values) for name in ("in", "right")]
+        for number in range(400):
+            of_left = draw.random() < 0.6
+            key = f"{'p' if of_left else 'c'}{draw.randrange(6)}" if number % 50 != 9 else None
+            value = {"n": draw.randrange(3), "city": draw.choice([None, "c0", "c1", "c2"])}
+            headers = [("n", b"%d" % number)]
+            topics[not of_left].pipe_input(key, draw.choice([value, value, None]), draw.randrange(100), headers=headers)
+    monkeypatch.setattr(DriverTask, "send", send)
+    return seen
+
+
+class ByTopic:
+    """A serde of a user's whose bytes depend on the topic."""
+
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        return None if value is None else f"{topic}|{json.dumps(value)}".encode()
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        return None if data is None else json.loads(data.partition(b"|")[2])
+
+
+@pytest.mark.parametrize("left_join", [False, True], ids=["inner", "left"])
+@pytest.mark.parametrize("values", [Serdes.json(), as_serde(ByTopic())], ids=["json", "by topic"])
+def test_joins_by_foreign_key_do_in_loops_what_their_closures_do(
+    monkeypatch: pytest.MonkeyPatch, left_join: bool, values: Serde[Any]
+) -> None:
+    fused = joined_by_foreign_key(monkeypatch, left_join, values)
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=False))
+    assert fused == joined_by_foreign_key(monkeypatch, left_join, values)
+    leave_out_kernel(monkeypatch)
+    assert fused == joined_by_foreign_key(monkeypatch, left_join, values)
+    monkeypatch.undo()
+    leave_out_kernel(monkeypatch)
+    assert fused == joined_by_foreign_key(monkeypatch, left_join, values)
+    assert len({record[0] for record in fused}) == 6, "output, two internal topics, three changelogs"
+
+
+def test_a_join_by_foreign_key_is_all_in_loops() -> None:
+    builder = StreamsBuilder()
+    foreign_key_join(builder, False, Serdes.json())
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        texts = {topic: source.source_text for topic, source in driver.task.compiled.sources.items()}
+    called = {topic: text.replace("process_batch", "").count("process_") for topic, text in texts.items()}
+    subscriptions = next(topic for topic in texts if "registration" in topic)
+    #: A change of the right table goes to any number of left rows. Here the sink of answers has no compiled way.
+    assert {topic for topic, number in called.items() if number} <= {"right", subscriptions}
+
+
+@pytest.mark.skipif(kernel.sinks is None, reason="the compiled kernel is not built here")
+@pytest.mark.parametrize(("chosen", "partitions"), [(2, [2]), (None, [None]), ({1, 2}, [1, 2]), ((), [])])
+def test_a_compiled_sink_sends_to_the_partitions_that_are_chosen(
+    monkeypatch: pytest.MonkeyPatch, chosen: Any, partitions: list[Any]
+) -> None:
+    sent: list[Any] = []
+
+    class Producer:
+        transactional = False
+
+    def plain(topic: str, key: Any, value: Any, at: int, headers: Any, partition: Any = None) -> None:
+        sent.append((topic, key, value, partition))
+
+    writer = kernel.sinks.RecordWriter(kernel.sinks.RecordTaker(), plain, [], Producer())
+    monkeypatch.setattr(DriverTask, "send", writer.send)
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).to("out", **TEXT, partitioner=lambda topic, key, value, count: chosen)
+    with TopologyTestDriver(builder.build()) as driver:
+        assert "process_" not in driver.task.compiled.sources["in"].source_text.replace("process_batch", "")
+        driver.create_input_topic("in", *TEXT.values()).pipe_input("k", "v")
+        assert driver.task.dropped.total() == (not partitions)
+    assert sent == [("out", b"k", b"v", partition) for partition in partitions]
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev.dev_broker import DevBroker
 from penstock.testing.wire import Plan, WireProxy
 from tests.chaos import program
-from tests.chaos.checker import EXACTLY_ONCE, TopicReader, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Verdict
 from tests.chaos.hosts import Host
 from tests.chaos.workloads import Setting
 from tests.chaos.workloads.numbers import Numbers
@@ -104,7 +104,7 @@ class WirePlans:
             future.result(30.0)
         environment = {program.FAULT_VARIABLE: self._fault}
         self._host = Host("host", self._directory, self._config(), environment, workload.topology)
-        self._reader = TopicReader(self._address, workload.followed)
+        self._reader = workload.reader(self._address)
         self._host.start()
         workload.start(self._address)
         self.result.findings += self._recover(START_SECONDS)

@@ -193,7 +193,7 @@ def test_a_task_asks_for_its_changelogs_ends_only_when_its_offsets_are_decided(
 
     def committed(self: MemoryMember, partitions: Any) -> Any:
         asked.append("offsets")
-        if len(asked) == 1:
+        if len(asked) <= 2:  # of all tasks, and of the first one
             raise BrokerUnavailableError("a transaction is open")
         return committed_offsets(self, partitions)
 
@@ -205,9 +205,9 @@ def test_a_task_asks_for_its_changelogs_ends_only_when_its_offsets_are_decided(
     thread = counter.thread()
     monkeypatch.setattr(MemoryAdmin, "offsets", ends)
     thread.until_running()
-    assert asked[0] == "offsets"
+    assert asked[:2] == ["offsets"] * 2
     assert "Opening the stores of tasks [0_0] failed and is tried again" in caplog.text
-    assert asked[: asked.index("end")].count("offsets") >= 2
+    assert asked[: asked.index("end")].count("offsets") >= 3
 
 
 def test_an_input_that_an_open_transaction_holds_up_is_told(

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -32,6 +33,7 @@ from penstock.clients.group.membership import (
     MemberSubscription,
     RetriableCommitError,
 )
+from penstock.clients.group.offsets import GroupOffsets
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.group.requests import GroupMemberConfig, Identity
 from penstock.clients.librdkafka import group_metadata
@@ -126,6 +128,38 @@ def test_offsets_that_are_not_told_at_once_are_not_waited_for_again_and_again(st
             member.committed([partitions[0]])
         found = str(raised.value)
         time.sleep(PAUSE_SECONDS)
+
+
+def test_offsets_asked_for_together_and_one_by_one_are_dropped_together(
+    start: Start, closed_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (TopicPartition("t", number) for number in range(3))
+    answers: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    asked: list[set[TopicPartition]] = []
+
+    async def fetch(self: GroupOffsets, partitions: Collection[TopicPartition]) -> Any:
+        asked.append(set(partitions))
+        while not answers:
+            await self._coordinator.pause()
+        return {partition: answers[partition] for partition in partitions}
+
+    monkeypatch.setattr(GroupOffsets, "fetch", fetch)
+    member = start(closed_port, committed_wait_ms=50)
+    for partitions in ([first, second], [first], [third]):
+        with pytest.raises(BrokerUnavailableError, match="are not available yet"):
+            member.committed(partitions)
+    answers.update(dict.fromkeys((first, second, third), OffsetAndMetadata(1)))
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        try:
+            assert member.committed([first, second])[first] == OffsetAndMetadata(1)
+            break
+        except BrokerUnavailableError:
+            assert time.monotonic() < deadline
+            time.sleep(PAUSE_SECONDS)
+    answers.update(dict.fromkeys((first, second, third), OffsetAndMetadata(2)))  # what the tasks have committed since
+    assert member.committed([first]) == {first: OffsetAndMetadata(2)}
+    assert asked == [{first, second}, {first}, {third}, {first}]
 
 
 def test_a_reader_of_offsets_gives_up_in_time(closed_port: str) -> None:

@@ -100,6 +100,9 @@ def test_a_partition_of_which_the_brokers_do_not_tell_keeps_no_other_from_its_st
             reset.start_offset(second)
         assert reset.start_offset(third) == 3
     assert brokers.asked == [partitions, [first], [second], [third]]
+    with reset.together([second]), pytest.raises(BrokerUnavailableError, match="away"):
+        reset.start_offset(second)
+    assert brokers.asked[4:] == [[second]], "nothing else to ask for"
     brokers.silent = None
     with reset.together([second]):
         assert reset.start_offset(second) == 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,10 @@ class Order(StateRestoreListener):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application) -> None:
+def test_tasks_with_the_least_left_come_first(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 0)
     sizes = [80, 70, 60, 50, 40, 30, 20, 10]
     for partition, size in enumerate(sizes):
         fill(cluster, partition, size)
@@ -83,6 +87,57 @@ def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application
     thread.until_running()
     assert sorted(order.started) == sorted(order.ended) == list(range(PARTITIONS))
     assert thread.changelog_reader.total_restored == sum(sizes)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_small_changelogs_are_read_together(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 60)
+    for partition in range(PARTITIONS):
+        fill(cluster, partition, 10)
+    order = Order()
+    thread = app.thread(state_restore_listener=order)
+    thread.until(lambda: order.batches)
+    being_read = {partition.partition for partition in thread.restore_consumer.positions}
+    assert order.ended
+    assert len(being_read) == 6, "as many as have 60 records"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_stores_are_opened_between_polls_and_then_restored(cluster: Cluster, app: Application) -> None:
+    for partition in range(PARTITIONS):
+        fill(cluster, partition, 1)
+    thread = app.thread()
+    thread.until(lambda: thread.task_manager.active.created)
+    opened = []
+    while thread.task_manager.active.created:
+        thread.step()
+        opened.append(len(thread.task_manager.active.restoring))
+        assert thread.changelog_reader.total_restored == 0
+    assert opened == list(range(opened[0], PARTITIONS + 1)), "one in each iteration, whose time is over then"
+    thread.until_running()
+    assert thread.changelog_reader.total_restored == PARTITIONS
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_committed_offsets_are_asked_for_together(
+    cluster: Cluster, application: MakeApplication, guarantee: str
+) -> None:
+    for topic in (IN, CHANGELOG):
+        cluster.create_topic(topic, PARTITIONS)
+    cluster.create_topic(OUT, 1)
+    thread = application(counting(), processing_guarantee=guarantee).thread()
+    asked: list[int] = []
+    committed = thread.member.committed
+
+    def ask(partitions: Collection[TopicPartition]) -> Any:
+        asked.append(len(partitions))
+        return committed(partitions)
+
+    thread.member.committed = ask  # type: ignore[method-assign]
+    thread.until_running()
+    assert asked == [PARTITIONS] * (2 if guarantee == "exactly_once_v2" else 1)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -130,13 +130,15 @@ class Cells(NamedTuple):
 class TimestampedRows(NamedTuple):
     """A store's rows, 8 bytes of timestamp and the value, for code that inlines the store's get and put.
 
-    key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value,
-    exact_value_type: as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None).
-    Each change has to be written to the changelog first.
+    key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes.
+    exact_value, exact_value_type: as of the value's Serde. get(row key): the row, None if there is none; put(row key,
+    row or None). Each change has to be written to the changelog first.
+    log_headers: whether the changelog gets the record's headers, with values and with tombstones.
     table: penstock.kernel's RowBuffer, which also encodes and decodes rows; None without one.
     """
 
     key_serde: Serde[Any]
+    value_serde: Serde[Any]
     encode_key: Inline
     encode_value: Inline
     decode_value: Inline
@@ -144,4 +146,5 @@ class TimestampedRows(NamedTuple):
     exact_value_type: type | None
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes | None], None]
+    log_headers: tuple[bool, bool]
     table: Any = None

@@ -7,9 +7,9 @@ value that subscribed. The left side ignores it if its value has changed since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typing_extensions import override
 
@@ -23,11 +23,16 @@ from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,
     Instruction,
+    Serialized,
     SubscriptionResponseWrapper,
     SubscriptionWrapper,
 )
+from .fused_rows import FusedRow
 from .operator import NodeContext, Operator
 from .table_store import KTableValueGetterSupplier
+
+if TYPE_CHECKING:
+    from ..run.fusion import LoopCode, Names
 
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
 _DELETE_ONLY = Instruction.DELETE_KEY_NO_PROPAGATE
@@ -35,13 +40,15 @@ _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE
 _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
 _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 
+#: Why a response is dropped.
+_CHANGED_SINCE = "foreign-key response for a value that has changed since"
 _CURRENT_VERSION = 1
 _RESPONSE_VERSION = 0
 #: First version that accepts subscriptions with the partition for the response (KIP-775).
 _PRIMARY_PARTITION_SINCE = (3, 4)
 
 #: The instructions to send, in order, each with its foreign key.
-Plan = list[tuple[Any, Instruction]]
+Plan = Sequence[tuple[Any, Instruction]]
 
 
 @dataclass(eq=False)
@@ -64,13 +71,10 @@ class SubscriptionSendProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
-        use_versioned_semantics = self.use_versioned_semantics
+        forward, dropped, use_versioned_semantics = node.forward, node.dropped, self.use_versioned_semantics
         foreign_key_of = self._foreign_key_function()
-        changed = self._changed_function(node)
-        hash_of = value_hash_function(node, self.value_serde, self.value_hash_topic)
-        plan = _left_plan if self.left_join else _inner_plan
-        version = 0 if has_members_before(task.config, _PRIMARY_PARTITION_SINCE) else _CURRENT_VERSION
+        steps_for, hash_of = self._steps_function(node), self._hash_function(node)
+        partition_of, version = self._partition_function(node), self._version(node)
 
         def send(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
@@ -79,22 +83,84 @@ class SubscriptionSendProcessor(Operator):
                 return
             if new is None and old is None:
                 return
-            old_key, new_key = foreign_key_of(key, old), foreign_key_of(key, new)
-            if new_key is None and new is not None and plan is _inner_plan:
-                dropped("null foreign key")
-            steps = plan(old_key, new_key, new is not None, changed(old_key, new_key))
+            steps = steps_for(foreign_key_of(key, old), foreign_key_of(key, new), new is not None)
             if not steps:
                 return
-            message = task.message
-            if message is None:
-                raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
-            partition = message.partition()
-            value_hash = None if new is None else hash_of(new)
+            partition, value_hash = partition_of(), None if new is None else hash_of(new)
             for foreign_key, instruction in steps:
                 subscription = value_hash, instruction, key, partition, version
                 forward(foreign_key, _new(SubscriptionWrapper, subscription), timestamp, headers)
 
         return send
+
+    @override
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
+        if self.use_versioned_semantics:
+            return False
+        node, new, key = code.context, names.value, names.key
+        extract, keys = code.bind(self.foreign_key_extractor, "foreign_key"), []
+        for value in (old, new):
+            keys.append(code.fresh("foreign"))
+            arguments = f"{key}, {value}" if self.with_key else value
+            code.emit(f"{keys[-1]} = None if {value} is None else {extract}({arguments})")
+        steps, value_hash, partition = code.fresh("steps"), code.fresh("hash"), code.fresh("partition")
+        steps_for = code.bind(self._steps_function(node), "steps_for")
+        code.say_record()
+        with code.block(f"if {new} is not None or {old} is not None:"):
+            code.emit(f"{steps} = {steps_for}({keys[0]}, {keys[1]}, {new} is not None)")
+            with code.block(f"if {steps}:"):
+                code.emit(f"{partition} = {code.bind(self._partition_function(node), 'partition_of')}()")
+                hashed = f"{code.bind(self._hash_function(node), 'hash_of')}({new})"
+                serde = resolve_serde(self.value_serde, node.task.config, False, f"the left table of {node.name}")
+                if names.data and names.value_serde is serde:
+                    hashed = f"{code.bind(hash128, 'hash128')}({names.data})"
+                code.emit(f"{value_hash} = None if {new} is None else {hashed}")
+                foreign_key, instruction = code.fresh("foreign_key"), code.fresh("instruction")
+                with code.block(f"for {foreign_key}, {instruction} in {steps}:"):
+                    made = code.fresh("subscription")
+                    parts = f"({value_hash}, {instruction}, {key}, {partition}, {self._version(node)})"
+                    code.emit(f"{made} = {new_tuple(code, SubscriptionWrapper, parts)}")
+                    code.forward(names.with_key(foreign_key)._replace(value=made))
+        return True
+
+    @staticmethod
+    def _version(node: NodeContext) -> int:
+        return 0 if has_members_before(node.task.config, _PRIMARY_PARTITION_SINCE) else _CURRENT_VERSION
+
+    def _hash_function(self, node: NodeContext) -> Callable[[Any], bytes]:
+        return value_hash_function(node, self.value_serde, self.value_hash_topic)
+
+    @staticmethod
+    def _partition_function(node: NodeContext) -> Callable[[], int]:
+        """Return what returns the partition of the record being processed."""
+        task, name = node.task, node.name
+
+        def partition_of() -> int:
+            message = task.message
+            if message is None:
+                raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
+            return message.partition()
+
+        return partition_of
+
+    def _steps_function(self, node: NodeContext) -> Callable[[Any, Any, bool], Plan]:
+        """Return (old foreign key, new one, whether there is a left row) -> what to send."""
+        dropped, left_join = node.dropped, self.left_join
+        serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
+        to_bytes = serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
+
+        def steps_for(old_key: Any, new_key: Any, has_row: bool) -> Plan:
+            if not left_join and new_key is None:
+                if has_row:
+                    dropped("null foreign key")
+                return () if old_key is None else ((old_key, _DELETE),)
+            if old_key is not None and (new_key is None or to_bytes(old_key) != to_bytes(new_key)):
+                # The answer "no such row" is needed to delete the result of before.
+                return (old_key, _DELETE_ONLY), (new_key, _ALWAYS)
+            # A left join always asks: each update of a left row has a result, a deletion too.
+            return ((new_key, _ALWAYS if left_join else _IF_FOUND),)
+
+        return steps_for
 
     def _foreign_key_function(self) -> Callable[[Any, Any], Any]:
         extract, with_key = self.foreign_key_extractor, self.with_key
@@ -105,31 +171,6 @@ class SubscriptionSendProcessor(Operator):
             return extract(key, value) if with_key else extract(value)
 
         return foreign_key_of
-
-    def _changed_function(self, node: NodeContext) -> Callable[[Any, Any], bool]:
-        """Return a predicate: there was an old foreign key, and the new one is missing or has different bytes."""
-        serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
-        to_bytes = serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
-
-        def changed(old_key: Any, new_key: Any) -> bool:
-            return old_key is not None and (new_key is None or to_bytes(old_key) != to_bytes(new_key))
-
-        return changed
-
-
-def _left_plan(old_key: Any, new_key: Any, has_row: bool, changed: bool) -> Plan:
-    """Cancel the previous subscription and always request a response: each update, even a deletion, has a result."""
-    plan: Plan = [(old_key, _DELETE_ONLY)] if changed else []
-    return [*plan, (new_key, _ALWAYS)]
-
-
-def _inner_plan(old_key: Any, new_key: Any, has_row: bool, changed: bool) -> Plan:
-    """Request a response without a right row only if the foreign key changed: it deletes the previous result."""
-    if not has_row or new_key is None:
-        return [] if old_key is None else [(old_key, _DELETE)]
-    if not changed:
-        return [(new_key, _IF_FOUND)]
-    return [(old_key, _DELETE_ONLY), (new_key, _ALWAYS)]
 
 
 def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) -> Callable[[Any], bytes]:
@@ -152,9 +193,9 @@ class SubscriptionReceiveProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
-        to_bytes = _schema(self.key_schema, node).to_bytes
-        put = node.store(self.store_name).put
+        task, forward, dropped = node.task, node.forward, node.dropped
+        to_bytes, put = _schema(self.key_schema, node).to_bytes, node.store(self.store_name).put
+        refuse = _refusal("SubscriptionWrapper", node.name)
 
         def receive(foreign_key: Any, subscription: Any, timestamp: int, headers: Headers) -> None:
             _, instruction, primary_key, _, version = subscription
@@ -162,7 +203,7 @@ class SubscriptionReceiveProcessor(Operator):
                 dropped("null foreign key")
                 return
             if version > _CURRENT_VERSION:
-                raise StreamsError(f"{name}: SubscriptionWrapper is of an incompatible version ({version})")
+                refuse(version)
             row = _new(ValueAndTimestamp, (subscription, timestamp))
             if foreign_key is not None:
                 deletes = instruction in (_DELETE, _DELETE_ONLY)
@@ -173,6 +214,44 @@ class SubscriptionReceiveProcessor(Operator):
             forward(combined, _new(Change, (row, None, True)), timestamp, headers)
 
         return receive
+
+    @override
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        node, foreign_key, subscription = code.context, names.key, names.value
+        instruction, primary_key, version = (code.fresh(name) for name in ("instruction", "primary_key", "version"))
+        code.emit(f"_, {instruction}, {primary_key}, _, {version} = {subscription}")
+        with code.block(f"if {foreign_key} is None and {instruction} != {_ALWAYS.value}:"):
+            code.drop("null foreign key")
+        with code.block("else:"):
+            with code.block(f"if {version} > {_CURRENT_VERSION}:"):
+                code.emit(f"{code.bind(_refusal('SubscriptionWrapper', node.name), 'refuse')}({version})")
+            row, combined, row_key = code.fresh("row"), code.fresh("combined"), code.fresh("row_key")
+            code.emit(f"{row} = {new_tuple(code, ValueAndTimestamp, f'({subscription}, timestamp)')}")
+            code.say_record()
+            with code.block(f"if {foreign_key} is not None:"):
+                to_bytes = code.bind(_schema(self.key_schema, node).to_bytes, "to_bytes")
+                code.emit(f"{row_key} = {to_bytes}({foreign_key}, {primary_key})")
+                store, keeps = node.store(self.store_name), f"if {instruction} > {_DELETE.value} else None"
+                rows = store.timestamped_rows()
+                if rows is None:
+                    code.emit(f"{code.bind(store.put, 'put')}({row_key}, {row} {keeps})")
+                else:
+                    FusedRow(code, rows, self.store_name, names.with_key(row_key)).put(f"{subscription} {keeps}")
+            code.emit(f"{combined} = {new_tuple(code, CombinedKey, f'({foreign_key}, {primary_key})')}")
+            code.forward_change(names.with_key(combined)._replace(value=row), "None")
+        return True
+
+
+def _refusal(message: str, name: str) -> Callable[[int], NoReturn]:
+    def refuse(version: int) -> NoReturn:
+        raise StreamsError(f"{name}: {message} is of an incompatible version ({version})")
+
+    return refuse
+
+
+def new_tuple(code: LoopCode, kind: type, parts: str) -> str:
+    """Return an expression for a named tuple."""
+    return f"{code.bind(_new, 'new_tuple')}({code.bind(kind, kind.__name__.lower())}, {parts})"
 
 
 def _schema(schema: CombinedKeySchema, node: NodeContext) -> CombinedKeySchema:
@@ -213,6 +292,38 @@ class SubscriptionJoinProcessor(Operator):
             forward(primary_key, _new(SubscriptionResponseWrapper, response), newest, headers)
 
         return subscription_join
+
+    @override
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
+        foreign_key, primary_key, newest = (code.fresh(name) for name in ("foreign_key", "primary_key", "newest"))
+        value_hash, instruction, partition = (code.fresh(name) for name in ("hash", "instruction", "partition"))
+        row, value, response = code.fresh("row"), code.fresh("value"), code.fresh("response")
+        getter = self.foreign_value_getter_supplier.compile(code.context)
+        rows = getter.rows
+        code.emit(f"{foreign_key}, {primary_key} = {names.key}")  # the parent has said the record
+        code.emit(f"({value_hash}, {instruction}, _, {partition}, _), {newest} = {names.value}")
+        code.emit(f"{row} = {value} = None")
+        if rows is not None and rows.table is not None and rows.value_serde.serializer is not None:
+            with code.block(f"if {foreign_key} is not None:"):
+                code.emit(f"{row} = {code.bind(rows.table.find, 'find')}({code.use(rows.encode_key, foreign_key)})")
+            with code.block(f"if {row} is not None:"):  # bytes, which need not be read to be sent
+                code.emit(f"{value} = {new_tuple(code, Serialized, f'({row},)')}")
+                code.emit(f"{newest} = {code.bind(rows.table.newest, 'newest')}({newest})")
+        else:
+            with code.block(f"if {foreign_key} is not None:"):
+                code.emit(f"{row} = {code.bind(getter.get_forwarded, 'get')}({foreign_key})")
+            with code.block(f"if {row} is not None:"):
+                code.emit(f"{value} = {row}[0]")
+                code.emit(f"{newest} = max({newest}, {row}[1])")
+        is_found = f"{instruction} != {_IF_FOUND.value} or {row} is not None"
+        with code.block(f"if {instruction} != {_DELETE_ONLY.value} and ({is_found}):"):
+            with code.block(f"if {instruction} == {_DELETE.value}:"):
+                code.emit(f"{value} = None")
+            parts = f"({value_hash}, {value}, {partition}, {_RESPONSE_VERSION})"
+            code.emit(f"{response} = {new_tuple(code, SubscriptionResponseWrapper, parts)}")
+            with code.at(newest):
+                code.forward(names.with_key(primary_key)._replace(value=response))
+        return True
 
 
 class ForeignTableJoinProcessor(Operator):
@@ -259,7 +370,7 @@ class ResponseJoinProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        forward, dropped, name = node.forward, node.dropped, node.name
+        forward, dropped, refuse = node.forward, node.dropped, _refusal("SubscriptionResponseWrapper", node.name)
         joiner, left_join = self.joiner, self.left_join
         get = self.value_getter_supplier.compile(node).get
         hash_of = value_hash_function(node, self.value_serde, self.value_hash_topic)
@@ -267,10 +378,10 @@ class ResponseJoinProcessor(Operator):
         def response_join(key: Any, response: Any, timestamp: int, headers: Headers) -> None:
             asked_hash, foreign_value, _, version = response
             if version != _RESPONSE_VERSION:
-                raise StreamsError(f"{name}: SubscriptionResponseWrapper is of an incompatible version ({version})")
+                refuse(version)
             row = get(key)
             if asked_hash != (None if row is None else hash_of(row[0])):
-                dropped("foreign-key response for a value that has changed since")
+                dropped(_CHANGED_SINCE)
                 return
             if foreign_value is None and (not left_join or row is None):
                 joined = None
@@ -279,3 +390,35 @@ class ResponseJoinProcessor(Operator):
             forward(key, joined, timestamp, headers)
 
         return response_join
+
+    @override
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        node = code.context
+        asked, foreign, version, row, left, joined = (
+            code.fresh(name) for name in ["hash", "foreign_value", "version", "row", "left", "joined"]
+        )
+        code.emit(f"{asked}, {foreign}, _, {version} = {names.value}")
+        with code.block(f"if {version} != {_RESPONSE_VERSION}:"):
+            code.emit(f"{code.bind(_refusal('SubscriptionResponseWrapper', node.name), 'refuse')}({version})")
+        getter = self.value_getter_supplier.compile(node)
+        rows = getter.rows
+        hash_of = code.bind(value_hash_function(node, self.value_serde, self.value_hash_topic), "hash_of")
+        has_changed = f"{asked} != (None if {row} is None else {hash_of}({left}))"
+        if rows is not None and rows.table is not None:
+            row_key = code.key_bytes(names, rows.key_serde, rows.encode_key)
+            code.emit(f"{row} = {code.bind(rows.table.find, 'find')}({row_key})")
+            code.emit(f"{left} = None if {row} is None else {code.use(rows.decode_value, row)}")
+            # These bytes were hashed, nearly always.
+            has_changed = f"({row} is None or {asked} != {code.bind(hash128, 'hash128')}({row})) and {has_changed}"
+        else:
+            code.say_record()
+            code.emit(f"{row} = {code.bind(getter.get, 'get')}({names.key})")
+            code.emit(f"{left} = None if {row} is None else {row}[0]")
+        with code.block(f"if {has_changed}:"):
+            code.drop(_CHANGED_SINCE)
+        with code.block("else:"):
+            nothing = f"{foreign} is None and {row} is None" if self.left_join else f"{foreign} is None"
+            made = f"{code.bind(self.joiner, 'joiner')}({left}, {foreign})"
+            code.emit(f"{joined} = None if {nothing} else {made}")
+            code.forward(names._replace(value=joined))
+        return True

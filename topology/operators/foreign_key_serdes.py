@@ -6,13 +6,27 @@ The inner serdes get Kafka Streams' pseudo-topics as topics. Only serdes of a sc
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, cast
 
 from typing_extensions import override
 
+from penstock.kernel import codecs as compiled
+
 from ..errors import SerializationError
-from ..serdes.serdes import FromBytes, Serde, SerdeLike, ToBytes, as_serde, deserializer_for, serializer_for
+from ..serdes.serdes import (
+    FromBytes,
+    Serde,
+    SerdeLike,
+    ToBytes,
+    as_serde,
+    deserializer_for,
+    inline,
+    nullable,
+    serializer_for,
+)
 
 _LENGTH = struct.Struct(">i")
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -54,6 +68,12 @@ class SubscriptionWrapper(NamedTuple):
     version: int = 1
 
 
+class Serialized(NamedTuple):
+    """The bytes of a foreign value, in its place."""
+
+    data: bytes
+
+
 class SubscriptionResponseWrapper(NamedTuple):
     """The response. primary_partition is not serialized: the sink's partitioner uses it."""
 
@@ -83,6 +103,9 @@ class CombinedKeySchema:
         self._primary_to_bytes, self._primary_from_bytes = _functions(
             self.primary_key_serde, primary_key_topic, "primary key"
         )
+        if compiled is not None:
+            both = _direct(self._foreign_to_bytes), _direct(self._primary_to_bytes)
+            self.to_bytes = compiled.combined_key(both)  # type: ignore[method-assign]
 
     def __reduce__(self) -> Any:
         return CombinedKeySchema, (
@@ -127,6 +150,12 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.primary_key_topic = primary_key_topic
         self.primary_key_serde = as_serde(primary_key_serde)
         self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, primary_key_topic, "primary key")
+        encode, decode = self._encode, self._decode
+        if compiled is not None:
+            encode = compiled.subscription_encoder(encode, _direct(self._key_to_bytes))
+            from_bytes = _direct(self._key_from_bytes)
+            decode = compiled.subscription_decoder(decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
+        self.serializer, self.deserializer = nullable(encode), nullable(decode)
 
     def __reduce__(self) -> Any:
         return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde)
@@ -141,8 +170,14 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
 
     @override
     def serialize(self, topic: str, value: SubscriptionWrapper | None) -> bytes | None:
-        if value is None:
-            return None
+        return cast("ToBytes", self.serializer)(value)
+
+    @override
+    def deserialize(self, topic: str, data: bytes | None) -> SubscriptionWrapper | None:
+        found: SubscriptionWrapper | None = cast("FromBytes", self.deserializer)(data)
+        return found
+
+    def _encode(self, value: SubscriptionWrapper) -> bytes:
         value_hash, instruction, primary_key, partition, version = value
         key = self._key_to_bytes(primary_key) or b""
         head = bytes((_versioned(version, value_hash), instruction)) + (value_hash or b"")
@@ -152,10 +187,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
             raise SerializationError(f"A subscription of version {version} needs a primary partition")
         return head + key + _LENGTH.pack(partition)
 
-    @override
-    def deserialize(self, topic: str, data: bytes | None) -> SubscriptionWrapper | None:
-        if data is None:
-            return None
+    def _decode(self, data: bytes) -> SubscriptionWrapper:
         version, found_hash, rest = _unversioned(data, 2)
         partition = None
         if version > 0:
@@ -169,7 +201,14 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     """Format: version (bit 0x80: no hash), hash, foreign value."""
 
     def __init__(self, foreign_value_serde: SerdeLike | None) -> None:
-        self.foreign_value_serde = as_serde(foreign_value_serde)
+        self.foreign_value_serde = serde = as_serde(foreign_value_serde)
+        if serde is None or serde.serializer is None or serde.deserializer is None:
+            return
+        encode, decode = partial(self._encode, serde.serializer), partial(self._decode, serde.deserializer)
+        if compiled is not None:
+            encode = compiled.response_encoder(encode, _direct(serde.serializer), Serialized)
+            decode = compiled.response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
+        self.serializer, self.deserializer = nullable(encode), nullable(decode)
 
     @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionResponseWrapperSerde:
@@ -183,22 +222,28 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
         if value is None:
             return None
-        value_hash, foreign_value, _, version = value
-        data = None if foreign_value is None else self._value_serde().serialize(topic, foreign_value)
-        return bytes((_versioned(version, value_hash),)) + (value_hash or b"") + (data or b"")
+        return self._encode(_functions(self.foreign_value_serde, topic, "foreign value")[0], value)
 
     @override
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionResponseWrapper | None:
         if data is None:
             return None
-        version, found_hash, rest = _unversioned(data, 1)
-        foreign_value = self._value_serde().deserialize(topic, rest) if rest else None
-        return _new(SubscriptionResponseWrapper, (found_hash, foreign_value, None, version))
+        return self._decode(_functions(self.foreign_value_serde, topic, "foreign value")[1], data)
 
-    def _value_serde(self) -> Serde[Any]:
-        if self.foreign_value_serde is None:
-            raise _no_serde("foreign value")
-        return self.foreign_value_serde
+    @staticmethod
+    def _encode(value_to_bytes: ToBytes, value: SubscriptionResponseWrapper) -> bytes:
+        value_hash, foreign_value, _, version = value
+        if type(foreign_value) is Serialized:
+            data: bytes | None = foreign_value.data
+        else:
+            data = None if foreign_value is None else value_to_bytes(foreign_value)
+        return bytes((_versioned(version, value_hash),)) + (value_hash or b"") + (data or b"")
+
+    @staticmethod
+    def _decode(value_from_bytes: FromBytes, data: bytes) -> SubscriptionResponseWrapper:
+        version, found_hash, rest = _unversioned(data, 1)
+        foreign_value = value_from_bytes(rest) if rest else None
+        return _new(SubscriptionResponseWrapper, (found_hash, foreign_value, None, version))
 
 
 def _versioned(version: int, found_hash: bytes | None) -> int:
@@ -215,6 +260,11 @@ def _unversioned(data: bytes, head: int) -> tuple[int, bytes | None, bytes]:
 
 def _or_default(serde: Serde[Any] | None, default: Serde[Any] | None) -> Serde[Any] | None:
     return default if serde is None else serde.with_default(default)
+
+
+def _direct(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what a serializer or deserializer does with an object that is not None, without a call in between."""
+    return inline(function).compiled or function
 
 
 def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes, FromBytes]:

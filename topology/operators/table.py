@@ -86,7 +86,8 @@ class KTableSource(TableOperator):
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """Fuse if there is no store, if it is cached, or if the loop can write its rows itself."""
-        update = None if self.queryable_name is None else self.fused_update(code, names, self.queryable_name)
+        name = self.queryable_name
+        update = None if name is None else self.fused_update(code, names, name, replaces=True)
         if self.queryable_name is not None and (update is None or not update.replaces):
             return False
         with code.block(f"if {names.held_key} is None:"):

@@ -32,13 +32,18 @@ class TableOperator(Operator):
     def view(self) -> KTableValueGetterSupplier:
         """Return how the table is read."""
 
-    def fused_update(self, code: LoopCode, names: Names, store_name: str) -> FusedUpdate | None:
-        """Return a generator of the update of a key-value store; None if the loop must call the closure."""
+    def fused_update(self, code: LoopCode, names: Names, store_name: str, replaces: bool = False) -> FusedUpdate | None:
+        """Return a generator of the update of a key-value store; None if the loop must call the closure.
+
+        replaces: each update replaces the row, regardless of the old one.
+        """
         cached = cached_store(code.context, store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
         if cached is not None:
             return FusedCell(code, cached.cells(), names)
-        rows = None if self.send_old_values else code.context.store(store_name).timestamped_rows()
-        return None if rows is None else FusedRow(code, rows, store_name, names)
+        if self.send_old_values and not replaces:
+            return None
+        rows = code.context.store(store_name).timestamped_rows()
+        return None if rows is None else FusedRow(code, rows, store_name, names, self.send_old_values)
 
 
 class StoredTable(TableOperator):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from ..context.store_interfaces import Cells, StoreKind
+from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
 from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext
@@ -43,10 +43,11 @@ class KTableValueGetter:
     get_forwarded(key): the row that the table forwarded last, without unflushed updates in its cache. A join of tables
     reads this row. If it read a row that is put and deleted between two flushes, and thus never forwarded, the result
     of that join would never be deleted.
-    cells: the cache of the store if get returns its rows unchanged, otherwise None.
+    cells: the cache of the store if get returns its rows unchanged, otherwise None; rows: the same for a store without
+    a cache.
     """
 
-    __slots__ = ("cells", "get", "get_as_of", "get_forwarded")
+    __slots__ = ("cells", "get", "get_as_of", "get_forwarded", "rows")
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class KTableValueGetter:
         get_as_of: GetterAsOf | None = None,
         cells: Cells | None = None,
         get_forwarded: Getter | None = None,
+        rows: TimestampedRows | None = None,
     ) -> None:
+        self.rows = rows
         self.get = get
         self.get_forwarded = get_forwarded or get
         self.get_as_of = get_as_of
@@ -179,7 +182,10 @@ def materialized_view(store_name: str) -> KTableValueGetterSupplier:
         store = TableStore(node, store_name)
         if store.store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:  # has no cache
             return KTableValueGetter(store.get, store.get_as_of)
-        return KTableValueGetter(store.get, cells=store.store.cells(), get_forwarded=store.store.get_forwarded)
+        kept = store.store
+        return KTableValueGetter(
+            store.get, cells=kept.cells(), get_forwarded=kept.get_forwarded, rows=kept.timestamped_rows()
+        )
 
     return KTableValueGetterSupplier((store_name,), compile_getter)
 

@@ -76,11 +76,10 @@ def fuse_sink(
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
     windowed = _windowed(node)
-    if node.partitioner is not None and windowed is None:
-        return False
     where, full = f"sink {node.name}", repr(topic)
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
-    to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
+    value_serde = resolve_serde(node.value_serde, task.config, False, where)
+    to_value = inline(serializer_for(value_serde, topic))
     inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
     # The bytes that a loop has instead of a key are those to send, or those inside a windowed key.
     is_sent = names.key_serde is key_serde and not names.windowed
@@ -89,12 +88,24 @@ def fuse_sink(
     to_key = inline(to_bytes) if windowed is None or is_sent else inline_windowed(to_bytes, windowed.times)
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.shown}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
-    count = None if windowed is None else _write_partition_count(code, topic, task)
     compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
+    if node.partitioner is not None and windowed is None and compiled_send is None:
+        return False
+    count = None if node.partitioner is None else _write_partition_count(code, topic, task)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
-        more = "" if count is None else f", {count}"
-        code.emit(f"{error} = {send}({given_key}, {names.value}, timestamp, headers{more})")
+        sent = f"{error} = {send}({given_key}, {names.value}, timestamp, headers"
+        if node.partitioner is not None and windowed is None:
+            chosen, given = code.fresh("chosen"), f"{names.key}, {names.value}"
+            code.emit(f"{chosen} = {code.bind(node.partitioner, 'partitioner')}({full}, {given}, {count})")
+            with code.block(f"if {chosen} is None or type({chosen}) is int:"):
+                code.emit(f"{sent}, {chosen})")
+            with code.block("else:"):
+                code.say_record()
+                send_to = code.bind(_send_to(node.name, topic, key_serde, value_serde, task), "send_to")
+                code.emit(f"{error} = {send_to}({chosen}, {given}, timestamp, headers)")
+        else:
+            code.emit(f"{sent})" if count is None else f"{sent}, {count})")
         with code.block(f"if {error} is not None:"):
             code.say_record()
             code.emit(f"{unsent}{error})")
@@ -186,26 +197,40 @@ def _partitioned_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Process:
     """Return a sink whose partitioner returns a partition, several, an empty set, or None (producer's choice)."""
-    send, name, partition_count = task.send, node.name, task.partition_count
-    to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+    name, partition_count = node.name, task.partition_count
+    send_to = _send_to(name, topic, key_serde, value_serde, task)
     partitioner: Callable[..., Any] = node.partitioner or _producer_chooses
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         chosen = partitioner(topic, key, value, partition_count(topic))
+        error = send_to(chosen, key, value, timestamp, headers)
+        if error is not None:
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+
+    return sink
+
+
+def _send_to(
+    name: str, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext
+) -> Callable[..., Exception | None]:
+    """Return a function that serializes and sends to what a partitioner has chosen: a CompiledSend otherwise."""
+    send, to_key, to_value = task.send, serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+
+    def send_to(chosen: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> Exception | None:
         try:
             key_bytes, value_bytes = to_key(key), to_value(value)
         except Exception as error:  # noqa: BLE001 - the handler decides, and raises
-            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
-            return
+            return error
         if chosen is None or isinstance(chosen, int):
             send(topic, key_bytes, value_bytes, timestamp, headers, chosen)
-            return
+            return None
         for partition in chosen:
             send(topic, key_bytes, value_bytes, timestamp, headers, partition)
         if not chosen:
             task.record_dropped(name, "partitioner returned no partition")
+        return None
 
-    return sink
+    return send_to
 
 
 def _producer_chooses(topic: str, key: Any, value: Any, partition_count: int) -> None:

@@ -82,14 +82,16 @@ class CompiledSource:
         where = f"source {node.name} ({topic})"
         key_serde = resolve_serde(node.key_serde, task.config, True, where)
         to_key = deserializer_for(key_serde, topic)
-        to_value = deserializer_for(resolve_serde(node.value_serde, task.config, False, where), topic)
+        value_serde = resolve_serde(node.value_serde, task.config, False, where)
+        to_value = deserializer_for(value_serde, topic)
         self.stamp = _stamp(self, to_key, to_value, extractor, task, errors)
         self.process_stamped = _process_stamped(task, forward, errors)
         self.source_text = ""
         if self.extracts_timestamps:
             self.process_batch = self._process_batch_stamped
         elif fusion is not None:
-            self.process_batch, self.source_text = fusion.loop(node, topic, key_serde, to_key, to_value)
+            serdes = key_serde, value_serde
+            self.process_batch, self.source_text = fusion.loop(node, topic, serdes, to_key, to_value)
         else:
             self.process_batch = _process_batch(self.name, to_key, to_value, task, forward, errors)
 

@@ -55,7 +55,9 @@ class Names(NamedTuple):
     """The variables of the loop that hold a record's key and value; timestamp and headers have fixed names.
 
     held_key: the key; with key_serde its bytes, as that serde writes them, or if it is windowed a Windowed with the
-    bytes of the key inside. shown_key: an expression for the key itself, for rarely executed code.
+    bytes of the key inside. shown_key: an expression for the key itself, for rarely executed code. value_serde: the
+    serde that has read the value, which no other code has seen; None otherwise. data: the variable with the bytes that
+    this serde has written for it, if there is one.
     """
 
     held_key: str
@@ -63,6 +65,8 @@ class Names(NamedTuple):
     key_serde: Serde[Any] | None = None
     shown_key: str = ""
     windowed: bool = False
+    value_serde: Serde[Any] | None = None
+    data: str = ""
 
     @property
     def key(self) -> str:
@@ -114,7 +118,7 @@ class Fusion:
         for node in topology.nodes.values():
             for child in getattr(node, "children", ()):
                 parents[child] = parents.get(child, 0) + 1
-        #: Nodes with several parents are called; inlined twice they would also be compiled twice.
+        #: Operators with several parents are called; inlined twice they would also be compiled twice.
         self.shared = {name for name, number in parents.items() if number > 1}
 
     def full(self, topic: str) -> str:
@@ -122,16 +126,22 @@ class Fusion:
         return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
 
     def loop(
-        self, node: SourceNode, topic: str, key_serde: Serde[Any], to_key: FromBytes, to_value: FromBytes
+        self,
+        node: SourceNode,
+        topic: str,
+        serdes: tuple[Serde[Any], Serde[Any]],
+        to_key: FromBytes,
+        to_value: FromBytes,
     ) -> FusedLoop:
-        """Return the loop of a source node for one of its topics (full name)."""
+        """Return the loop of a source node for one of its topics (full name); serdes: of keys and values."""
+        value_serde = serdes[1] if len(node.children) == 1 else None
 
         def write(serde: Serde[Any] | None) -> SourceCode:
             code = SourceCode(self, node.name, to_key, serde)
-            code.write_source(node.children, inline(to_value))
+            code.write_source(node.children, inline(to_value), value_serde)
             return code
 
-        code = _without_keys(key_serde, write)
+        code = _without_keys(serdes[0], write)
         return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
 
     def fuse_flushes(self) -> None:
@@ -266,7 +276,9 @@ class LoopCode(ABC):
     def forward(self, names: Names) -> None:
         """Write the children of the current node, or calls of them."""
         assert self._node is not None
-        self._write_children(self._children(self._fusion.topology.nodes[self._node]), names)
+        self._write_children(
+            self._children(self._fusion.topology.nodes[self._node]), names._replace(value_serde=None, data="")
+        )
 
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
@@ -321,14 +333,14 @@ class LoopCode(ABC):
     def _written(self, node: Node, names: Names) -> bool:
         """Inline a node if possible, and return whether it was."""
         fusion = self._fusion
-        if node.name in fusion.shared or self._indent >= DEPTH_MAX:
+        if self._indent >= DEPTH_MAX:
             return False
         if isinstance(node, SinkNode):
             topic = node.topic
             return isinstance(topic, str) and fuse_sink(
                 self, node, fusion.full(topic), fusion.task, fusion.errors, names
             )
-        return isinstance(node, ProcessorNode) and node.operator.fuse(self, names)
+        return isinstance(node, ProcessorNode) and node.name not in fusion.shared and node.operator.fuse(self, names)
 
     def _call(self, name: str, names: Names) -> None:
         """Call a node's closure."""
@@ -380,7 +392,7 @@ class SourceCode(LoopCode):
         if table is not None and self._rewrite is not None:
             self._rewrite.known = table.entries
 
-    def write_source(self, children: tuple[str, ...], to_value: Inline) -> None:
+    def write_source(self, children: tuple[str, ...], to_value: Inline, value_serde: Serde[Any] | None) -> None:
         """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
         if self._key_serde is None:
             to_key, names = self._to_key, Names("key", "value")
@@ -402,6 +414,7 @@ class SourceCode(LoopCode):
             given = f"messages, {read}"
             self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}({given})")
             record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
+        names = names._replace(value_serde=value_serde)
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):

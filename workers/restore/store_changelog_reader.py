@@ -25,8 +25,10 @@ from .changelog import Changelog, ChangelogState
 from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
 
-#: Minimum number of changelogs of active tasks read at a time, so that one fetch keeps several brokers busy.
+#: Changelogs of active tasks are read at a time up to this number, so that one fetch keeps several brokers busy, and up
+#: to this number of records, so that small ones need not wait for a request each.
 RESTORED_AT_ONCE = 4
+RECORDS_AT_ONCE = 20_000
 
 #: Reads the group's committed offsets: GroupMembership.committed.
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
@@ -252,12 +254,14 @@ class StoreChangelogReader:
         by_task: dict[TaskId, list[Changelog]] = {}
         for changelog in waiting:
             by_task.setdefault(changelog.task_id, []).append(changelog)
-        being_read = sum(changelog.active for changelog in self._in_state(_S.RESTORING))
+        being_read = [changelog.remaining for changelog in self._in_state(_S.RESTORING) if changelog.active]
+        number, records = len(being_read), sum(being_read)
         for _, mine in sorted(by_task.items(), key=lambda item: (sum(c.remaining for c in item[1]), item[0])):
-            if being_read >= RESTORED_AT_ONCE:
+            if number >= RESTORED_AT_ONCE and records >= RECORDS_AT_ONCE:
                 return
             self._start(mine)
-            being_read += len(mine)
+            number += len(mine)
+            records += sum(changelog.remaining for changelog in mine)
 
     def _start(self, changelogs: Collection[Changelog]) -> None:
         self.consumer.assign({changelog.partition: changelog.position for changelog in changelogs})

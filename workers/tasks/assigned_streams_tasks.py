@@ -29,10 +29,11 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         """Retry later; raises TaskTimeoutError after task.timeout.ms."""
         self.timeouts.failed([task.task_id], "opening the stores", error)
 
-    def starting_partitions(self) -> set[TopicPartition]:
-        """Return the input partitions of tasks that are not running yet."""
-        starting = self.in_state(TaskState.CREATED, TaskState.RESTORING)
-        return {p for task in starting.values() for p in task.input_partitions}
+    def starting_partitions(self, restored: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return the input partitions of new tasks, and of those that are restored once these changelogs are read."""
+        known = self.restored_partitions.union(restored)
+        ready = (task for task in self.restoring.values() if task.changelog_partitions <= known)
+        return {p for task in (*self.created.values(), *ready) for p in task.input_partitions}
 
     def update_restored(self, restored: Collection[TopicPartition]) -> None:
         """Note changelogs that have been read to their end; tasks whose changelogs are all restored now run."""

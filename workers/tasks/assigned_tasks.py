@@ -86,8 +86,11 @@ class AssignedTasks(Generic[T]):
         """Return the input partitions of new tasks with state stores."""
         return {p for task in self.created.values() if task.has_state_stores for p in task.input_partitions}
 
-    def initialize_new_tasks(self) -> None:
-        """Open the stores of created tasks, which then run or restore. Locked tasks stay created and are retried."""
+    def initialize_new_tasks(self, in_time: Callable[[], bool] = lambda: True) -> bool:
+        """Open the stores of created tasks, which then run or restore. Locked tasks stay created and are retried.
+
+        Opening takes milliseconds per store. Returns False if it ended early because in_time() is False.
+        """
         created = self.created
         if created:
             self.log.debug("Initializing %ss %s", self.task_type_name, listed(created))
@@ -101,6 +104,9 @@ class AssignedTasks(Generic[T]):
                 self.log.trace("Could not create %s %s due to %s; will retry", self.task_type_name, task.task_id, error)
             except BrokerUnavailableError as error:
                 self.on_unavailable(task, error)
+            if not in_time():
+                return False
+        return True
 
     def on_unavailable(self, task: T, error: BrokerUnavailableError) -> None:
         """Handle brokers that did not answer a request needed to open a task. Returning means to retry."""

@@ -1,9 +1,6 @@
 """Start offsets of input partitions without a valid position, and positions that are not on the brokers.
 
 Kafka Streams: StreamThread.resetOffsets.
-
-One request to each broker serves all tasks that start together. A response may be delayed by a pending fetch, for up to
-fetch.wait.max.ms, and with one request per task these delays would add up.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from penstock.topology.graph.processor_topology import (
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..group.topic_names import TopicNames
+from .asked_together import AskedTogether
 from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
 from .task_timeouts import TaskTimeouts
@@ -62,8 +60,7 @@ class OffsetReset:
 
     def __post_init__(self, original_reset: str) -> None:
         self._original_reset = AutoOffsetReset.of(original_reset)
-        self._expected: frozenset[TopicPartition] = frozenset()
-        self._starts: dict[TopicPartition, int] = {}
+        self._starts: AskedTogether[int] = AskedTogether("start offsets", self._start_offsets, self.log)
         self._logged: set[str] = set()  # topics already logged by tasks that start together
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -112,32 +109,23 @@ class OffsetReset:
     @contextmanager
     def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
         """Within this context, the first ``start_offset`` requests the offsets of all these partitions."""
-        self._expected = frozenset(partitions)
         try:
-            yield
+            with self._starts.together(partitions):
+                yield
         finally:
-            self._expected, self._starts, self._logged = frozenset(), {}, set()
+            self._logged = set()
 
     def start_offset(self, partition: TopicPartition) -> int:
         """Return the start offset of a partition without a committed offset; raises as ``offsets`` does, but sooner."""
-        policies = self._permitted([partition])
-        self._log_policies(policies)
+        self._log_policies(self._permitted([partition]))
         self._logged.add(partition.topic)
-        if partition in self._expected:
-            self._ask_for_all()
-        found = self._starts.get(partition)
-        return self._find(policies, START_WAIT_SECONDS)[partition] if found is None else found
+        return self._starts.of([partition])[partition]
 
-    def _ask_for_all(self) -> None:
-        """Request the offsets of all expected partitions. Some may have committed offsets, so nothing is reset or
-        logged yet.
-        """
-        expected, self._expected = self._policies(self._expected, self._own_policies()), frozenset()
-        resettable: Policies = {p: policy for p, policy in expected.items() if policy is not AutoOffsetReset.NONE}
-        try:
-            self._starts = self._find(resettable, START_WAIT_SECONDS)
-        except BrokerUnavailableError as error:  # may concern one partition only: tasks of the others need not wait
-            self.log.warning("%s Requesting the offsets of each partition separately", error)
+    def _start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of each partition that may be reset. Some may have committed offsets and need none."""
+        policies = self._policies(partitions, self._own_policies())
+        resettable: Policies = {p: policy for p, policy in policies.items() if policy is not AutoOffsetReset.NONE}
+        return self._find(resettable, START_WAIT_SECONDS)
 
     def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}

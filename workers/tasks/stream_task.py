@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from penstock.clients.group.membership import GroupMembership
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.caching_store import CachingStore
 from penstock.topology.context.punctuation_queue import PunctuationQueue
@@ -30,6 +29,8 @@ from .topic_partition_metadata import SPARK_MARK, UNKNOWN, TopicPartitionMetadat
 
 #: Returns the start offset of a partition without a committed offset: a number, OFFSET_BEGINNING or OFFSET_END.
 StartOffset = Callable[[TopicPartition], int]
+#: Returns the group's committed offsets: GroupMembership.committed.
+Committed = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class TaskClients:
 
     consumer: PartitionConsumer
     producer: StreamsProducer
-    membership: GroupMembership
+    committed: Committed
     start_offset: StartOffset
 
 
@@ -93,13 +94,13 @@ class StreamTask(Task):
         be committed or aborted before the ends of the changelogs are requested.
         """
         if self._clients.producer.transactional:
-            self._clients.membership.committed(self.input_partitions)
+            self._clients.committed(self.input_partitions)
         self._open_stores(self.environment.cache)
         return not self.changelog_partitions
 
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""
-        committed = self._clients.membership.committed(self.input_partitions)
+        committed = self._clients.committed(self.input_partitions)
         self._read_from(committed)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)

@@ -6,17 +6,20 @@ implement the states, and TaskCommits decides when to commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from ..restore.store_changelog_reader import StoreChangelogReader
+from .asked_together import AskedTogether
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .offset_reset import OffsetReset
@@ -38,7 +41,10 @@ Purge = Callable[[Mapping[TopicPartition, int]], bool]
 
 @dataclass(eq=False)
 class TaskManager:
-    """The tasks of a stream thread. active, standby: the registries. commits: commits the active tasks."""
+    """The tasks of a stream thread. active, standby: the registries. commits: commits the active tasks.
+
+    committed: reads the group's committed offsets.
+    """
 
     active: AssignedStreamsTasks
     standby: AssignedTasks[StandbyTask]
@@ -50,6 +56,7 @@ class TaskManager:
     producer: StreamsProducer
     state_directory: StateDirectory
     offset_reset: OffsetReset
+    committed: AskedTogether[OffsetAndMetadata | None]
     purge: Purge
     log: PrefixedLogger
 
@@ -59,6 +66,8 @@ class TaskManager:
         self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
         self._timeouts = self.active.timeouts
         self._full: set[TopicPartition] = set()
+        #: Whether the last update_new_and_restoring_tasks has left tasks unopened because its time was over.
+        self.opening = False
 
     # -- assignment
 
@@ -78,7 +87,7 @@ class TaskManager:
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
         self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
         self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
-        with self.offset_reset.together(assignment):
+        with self._asked_together(assignment):
             self._add_stream_tasks(assignment)
         self._add_standby_tasks()
         self._adopt(self.active.created, promoted)
@@ -86,6 +95,12 @@ class TaskManager:
         new = self.active.uninitialized_partitions()
         self.log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
+
+    @contextmanager
+    def _asked_together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Within this context, one request each returns the committed offsets and the start offsets of these."""
+        with self.committed.together(partitions), self.offset_reset.together(partitions):
+            yield
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
         """Hand recycled stores to the new tasks with the same ids; close those without a new task."""
@@ -229,12 +244,13 @@ class TaskManager:
 
     # -- restoring
 
-    def update_new_and_restoring_tasks(self) -> bool:
-        """Open new tasks, and move restored ones to RUNNING. Returns True when all tasks run."""
-        with self.offset_reset.together(self.active.starting_partitions()):
-            self.active.initialize_new_tasks()
-            self.standby.initialize_new_tasks()
-            self.active.update_restored(self.changelog_reader.completed())
+    def update_new_and_restoring_tasks(self, in_time: Callable[[], bool] = lambda: True) -> bool:
+        """Open new tasks while in_time(), and move restored ones to RUNNING. Returns True when all tasks run."""
+        restored = self.changelog_reader.completed()
+        with self._asked_together(self.active.starting_partitions(restored)):
+            opened = self.active.initialize_new_tasks(in_time) and self.standby.initialize_new_tasks(in_time)
+            self.opening = not opened
+            self.active.update_restored(restored)
         if not self.active.all_tasks_running():
             return False
         assignment = self.consumer.assignment()
@@ -251,7 +267,7 @@ class TaskManager:
     def waits_for_locks(self) -> bool:
         """Return whether all tasks that are not running wait for locks held by another process here."""
         waiting = self.active.created or self.standby.created
-        return bool(waiting) and not self.changelog_reader.restoring_active()
+        return bool(waiting) and not self.opening and not self.changelog_reader.restoring_active()
 
     def needs_initialization_or_restoration(self) -> bool:
         """Return whether some task is not running yet."""

@@ -27,7 +27,7 @@ _S = StreamThreadState
 
 
 class RestoreBudget(NamedTuple):
-    """The time limit of one restore call, in ms, and its batch size in changelog records.
+    """The time limit in ms, of opening stores and of one restore call, and its batch size in changelog records.
 
     A larger batch makes a larger write, which costs less per row, and merges several records of a key into one row. But
     running tasks wait for it. A batch never exceeds the prefetched records.
@@ -281,6 +281,8 @@ class StreamThread:
         if self.state is _S.PARTITIONS_ASSIGNED:
             # Restoring should start or continue immediately, unless all tasks only wait for a lock.
             return min(LOCK_POLL_MS, self.poll_ms) if self.task_manager.waits_for_locks() else 0
+        if self.state is _S.RUNNING and self.task_manager.opening:
+            return 0
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
             due_ms = self.task_manager.batch_due_ms()
             return self.poll_ms if due_ms is None else min(max(due_ms - self.time.wall_clock_ms, 1), self.poll_ms)
@@ -308,22 +310,27 @@ class StreamThread:
         ):
             return 0
         self._log.debug("State is %s; initializing tasks if necessary", state.name)
-        if self.task_manager.update_new_and_restoring_tasks():
-            took_ms = self._parts.clock.monotonic_ms() - self.group.listener.last_partition_assigned_ms
+        clock = self._parts.clock
+        deadline_ms = clock.monotonic_ms() + self._restore_budget.ms
+        if self.task_manager.update_new_and_restoring_tasks(lambda: clock.monotonic_ms() < deadline_ms):
+            took_ms = clock.monotonic_ms() - self.group.listener.last_partition_assigned_ms
             active = listed(self.task_manager.active.all_assigned_task_ids())
             self._log.info("Restoration took %s ms for all active tasks %s", took_ms, active)
             self._states.transition_to(_S.RUNNING)
             return 0
-        if self.paused:
+        if self.paused or self.task_manager.opening:  # which changelog is read first depends on all of them
             return 0
         self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
-        if self.task_manager.active.running:
-            busy = self.task_manager.has_buffered_records()
-            restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET)
-        else:
-            restored = self._restore(self.poll_ms, RESTORE_ALONE_BUDGET)
+        wait_ms = RESTORE_IDLE_WAIT_MS if self.task_manager.active.running else self.poll_ms
+        if self.task_manager.has_buffered_records():
+            wait_ms = 0
+        restored = self._restore(wait_ms, self._restore_budget)
         self._log.debug("Idempotent restore call done. Thread state has not changed.")
         return restored
+
+    @property
+    def _restore_budget(self) -> RestoreBudget:
+        return RESTORE_BUDGET if self.task_manager.active.running else RESTORE_ALONE_BUDGET
 
     def _restore(self, wait_ms: int, budget: RestoreBudget) -> int:
         """Read the changelogs of active and standby tasks. Returns the number of applied records."""

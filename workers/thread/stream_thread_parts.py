@@ -16,6 +16,7 @@ from penstock.clients.group.group_member import StreamsGroupMember
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
@@ -53,6 +54,7 @@ from ..restore.store_changelog_reader import StoreChangelogReader
 from ..stalls.open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from ..stalls.stall_response import RestoreStallResponse, StallResponse
 from ..stalls.stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
+from ..tasks.asked_together import AskedTogether
 from ..tasks.assigned_streams_tasks import AssignedStreamsTasks
 from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
@@ -234,8 +236,12 @@ class StreamThreadParts:
         """Request the end offsets that readers can reach, without blocking."""
         return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
+    def _committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        return self.membership.committed(partitions)
+
     def _task_manager(self) -> TaskManager:
-        clients = TaskClients(self.consumer, self.producer, self.membership, self.offset_reset.start_offset)
+        committed = AskedTogether("committed offsets", self._committed, self.log)
+        clients = TaskClients(self.consumer, self.producer, committed.of, self.offset_reset.start_offset)
         environment = self._environment()
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
         ahead, log = self.consumer.read_ahead, self._log("committer")
@@ -253,6 +259,7 @@ class StreamThreadParts:
             self.producer,
             self.state_directory,
             self.offset_reset,
+            committed,
             RecordPurge(self.admin, self.log),
             log,
         )

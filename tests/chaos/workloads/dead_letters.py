@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.chaos import program
-from tests.chaos.checker import Sight, TopicReader, Verdict, read_table
+from tests.chaos.checker import Reader, Sight, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.hosts import ROOT
@@ -211,7 +211,7 @@ class DeadLetters(Workload):
             tally["sum"] += number
         return tallies
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload: with exactly-once a failure has one letter."""
         twice = [f"{count} letters about {place}" for place, count in self._letters.items() if count > 1]
         report = Report.of("dead letters", self._letters.total(), "letters", twice if self.setting.exact else [])

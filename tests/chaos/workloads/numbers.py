@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from tests.chaos import program
-from tests.chaos.checker import Ledger, Sight, TopicReader, Verdict, read_table
+from tests.chaos.checker import Ledger, Reader, Sight, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.atomicity import Places, audit
 from tests.chaos.checkers.queries import Client, Queries
@@ -122,7 +122,7 @@ class Numbers(Workload):
             read_table(bootstrap_servers, self.places.group_changelog),
         )
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload. With at-least-once there are no transactions."""
         exact = [audit(bootstrap_servers, self.places, reader.offsets)] if self.setting.exact else []
         return [self.stuck.report(), *exact]
@@ -231,7 +231,7 @@ class LargeRecords(Numbers):
             if not _is_whole(value, value["n"]):
                 self._spoiled.append(f"spoiled: the copy of number {value['n']} of {record.name} has another padding")
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload; the last record of each key has to be in the changelog of the store that keeps them, whole."""
         table = read_table(bootstrap_servers, f"{program.APPLICATION_ID}-{program.LAST_STORE}-changelog")
         spoiled = [
@@ -280,7 +280,7 @@ class Queried(Numbers):
         self._client.end()
         return super().verdict(bootstrap_servers)
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload."""
         return [*super().reports(bootstrap_servers, reader), self._queries.report(self.ledger.expected)]
 

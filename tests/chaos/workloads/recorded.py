@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from penstock import Record, Serdes
 from penstock.testing import TopologyTestDriver
-from tests.chaos.checker import Sight, TopicReader, Verdict, read_all
+from tests.chaos.checker import Reader, Sight, Verdict, read_all
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
 from tests.chaos.feeder import BATCH, Feeder, FeedRecord, TransactionWriter
@@ -269,7 +269,7 @@ class Recorded(Workload):
         state = tuple(found.wrong)
         return Verdict(self.setting.judged_as, found.lost, found.doubled, 0, found.alien, state, 0)
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload."""
         took = self._complete_at - self._finished_at
         late = (

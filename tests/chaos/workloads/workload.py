@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tests.chaos.checker import EXACTLY_ONCE, Sight, TopicReader, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Reader, Sight, TopicReader, Verdict
 from tests.chaos.checkers import Report
 
 #: Two sessions, a transaction that times out and the coordinator's look for it, a restart, a restore, on a machine that
@@ -82,6 +82,10 @@ class Workload(ABC):
             return {"any output": sum(moving.values())}
         return {f"{topic}-{number}": count for (topic, number), count in moving.items()}
 
+    def reader(self, bootstrap_servers: str) -> Reader:
+        """Return what ``see`` is given the records of."""
+        return TopicReader(bootstrap_servers, self.followed)
+
     @property
     def environment(self) -> Mapping[str, str]:
         """What hosts get beside the environment of the run."""
@@ -130,6 +134,6 @@ class Workload(ABC):
     def verdict(self, bootstrap_servers: str) -> Verdict:
         """Judge the records, when no host runs any more."""
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """Judge the rest. reader: what has given the records to ``see``, from their beginning to their end."""
         return []
