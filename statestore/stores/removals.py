@@ -1,4 +1,4 @@
-"""The changelog's tombstones of rows whose records a store has sent on."""
+"""Changelog tombstones of rows whose records a store has forwarded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ if TYPE_CHECKING:
 
 
 class Removals:
-    """Writes tombstones for rows that held records until these were sent on: suppress, and joins that wait.
+    """Writes tombstones for rows that held records until they were forwarded: suppress, and joins with a buffer.
 
-    With exactly-once at once. With at-least-once a tombstone could reach the brokers although the record that was sent
-    on did not, since producers keep an order within a partition only; after a crash in between the record would be
-    lost. So the commit writes the tombstones, when all other records are acknowledged. (Kafka Streams has this gap.)
+    With exactly-once it writes them at once. With at-least-once a tombstone could reach the brokers although the
+    forwarded record did not, because producers keep order only within a partition. After a crash in between, the record
+    would be lost. So the commit writes the tombstones after all other records are acknowledged. (Kafka Streams has this
+    gap.)
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -21,18 +22,18 @@ class Removals:
         self._held: dict[bytes, int | None] = {}
 
     def add(self, row_key: bytes, timestamp: int | None) -> None:
-        """Take note of a removed row. timestamp: of its tombstone, in ms; None: the producer's clock."""
+        """Add a removed row. timestamp: that of its tombstone, in ms; None: the producer's clock."""
         if self._store.task.holds_removals:
             self._held[row_key] = timestamp
         else:
             self._store.task.log_change(self._store.name, row_key, None, timestamp)
 
     def cancel(self, row_key: bytes) -> None:
-        """Take note that the row is there again."""
+        """Drop the tombstone of a row that was written again."""
         self._held.pop(row_key, None)
 
     def write(self) -> bool:
-        """Write the tombstones that are held. Returns whether there were any."""
+        """Write the held tombstones. Returns whether there were any."""
         held, self._held = self._held, {}
         for row_key, timestamp in held.items():
             self._store.task.log_change(self._store.name, row_key, None, timestamp)
