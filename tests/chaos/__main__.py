@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from penstock.dev.kafka_distribution import distributions
-from tests.chaos.checker import EXACTLY_ONCE, SHOWN
+from tests.chaos.checker import AT_LEAST_ONCE, EXACTLY_ONCE, SHOWN
 from tests.chaos.interruption import end_early_at_sigint
 from tests.chaos.means import PREVIOUS, why_not
 from tests.chaos.options import Options
@@ -64,7 +64,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[3])
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (1)")
     parser.add_argument("--kills", type=int, default=20, help="how many (20)")
-    parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, "at_least_once"], default=EXACTLY_ONCE)
+    parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, AT_LEAST_ONCE], default=EXACTLY_ONCE)
     parser.add_argument("--protocol", choices=["classic", "streams"], default="classic", help="group.protocol")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), default=Numbers.name, help="see tests/chaos/workloads")
     parser.add_argument("--minutes", type=float, default=0.0, help="as many kills as fit into them, instead of --kills")
@@ -86,7 +86,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
     if arguments.dry_run and arguments.minutes + arguments.hours:
         parser.error("--dry-run would not end: give it --kills instead")
     if arguments.unclean:
-        arguments.brokers, arguments.faults, arguments.guarantee = 3, (UNCLEAN,), "at_least_once"
+        arguments.brokers, arguments.faults, arguments.guarantee = 3, (UNCLEAN,), AT_LEAST_ONCE
     families = arguments.faults or (LOSSLESS if arguments.hours else (PROCESSES,))
     brokers = arguments.brokers or (3 if arguments.hours else 1)
     missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from)

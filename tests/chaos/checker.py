@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 EXACTLY_ONCE = "exactly_once_v2"
+AT_LEAST_ONCE = "at_least_once"
 METADATA_SECONDS = 30.0
 #: Maximum number of differing values in a verdict's text.
 SHOWN = 5

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import program
+from tests.chaos.checker import AT_LEAST_ONCE
 from tests.chaos.hosts import ROOT, Host
 from tests.chaos.interruption import end_early_at_sigint
 from tests.chaos.options import Options
 from tests.chaos.run import Chaos, Outcome, run
 from tests.chaos.schedule import FAMILIES, KILLS, PROCESSES, Action, Event, each_once, schedule
 
-AT_LEAST_ONCE = "at_least_once"
 #: For all attempts of a run; one takes about a minute, and two more of waiting if something is lost.
 pytestmark = pytest.mark.timeout(900)
 #: How often a run that the broker has spoiled is made again, see Outcome.judged.

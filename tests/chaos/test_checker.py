@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.checker import EXACTLY_ONCE, Ledger, Sequence, Verdict
+from tests.chaos.checker import AT_LEAST_ONCE, EXACTLY_ONCE, Ledger, Sequence, Verdict
 
-AT_LEAST_ONCE = "at_least_once"
 COUNTS = {"k0": 3, "k1": 2, "k2": 1}
 GROUPS = 2  # k0 and k2 are of g0, k1 is of g1
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.checker import AT_LEAST_ONCE
 from tests.chaos.means import why_not
 from tests.chaos.options import Options
 from tests.chaos.run import Outcome, run
-from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
+from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, UNCLEAN, VERSIONS, Action
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 #: How often a run that a broker has spoiled is made again, see Outcome.judged.
@@ -63,6 +64,15 @@ def test_bad_machines_and_other_versions(tmp_path: Path) -> None:
     versions = (Action.OTHER_VERSION, Action.OTHER_PROTOCOL)
     options = Options(SEED_OF_MACHINES, each=True, families=(MACHINES, VERSIONS), without=only(*machines, *versions))
     check(chaos(tmp_path, options), *machines, *versions)
+
+
+def test_records_that_an_unclean_election_cuts_off_are_named_and_all_others_come_out(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(1, kills=1, guarantee=AT_LEAST_ONCE, families=(UNCLEAN,), brokers=3))
+    assert outcome.failures == ()
+    (line,) = (line for line in outcome.table if line.startswith(f"{Action.UNCLEAN_ELECTION.value} "))
+    assert re.match(rf"{Action.UNCLEAN_ELECTION.value} +1 +[1-9]\d* unclean elections", line), line
+    assert re.search(r"^gone from the input: k\d+: \d", str(outcome.verdict), re.MULTILINE), outcome.verdict
+    assert str(outcome.verdict).endswith("; 0 of the last records lost")
 
 
 def test_an_older_kafka_is_upgraded_under_load(tmp_path: Path) -> None:

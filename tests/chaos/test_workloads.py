@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import program
-from tests.chaos.checker import EXACTLY_ONCE, Sight
+from tests.chaos.checker import AT_LEAST_ONCE, EXACTLY_ONCE, Sight
 from tests.chaos.feeder import FeedRecord
 from tests.chaos.options import Options
 from tests.chaos.program import Fault
-from tests.chaos.test_chaos import AT_LEAST_ONCE, chaos
+from tests.chaos.test_chaos import chaos
 from tests.chaos.workloads import WORKLOADS, Setting
 from tests.chaos.workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
 from tests.chaos.workloads.numbers import HotKeys, LargeRecords, Numbers
