@@ -38,7 +38,7 @@ class Action(Enum):
     ROLL_CLUSTER = "roll-cluster"  # cleanly, controllers and brokers one after the other
     STOP_BROKER = "stop-broker"  # SIGSTOP, and SIGCONT before or after the end of its session with the controller
     MOVE_LEADERS = "move-leaders"  # other preferred leaders, and their election
-    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see run.Options.upgrade_from
+    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see Options.upgrade_from
     UNCLEAN_ELECTION = "unclean-election"  # a replica that lacks acknowledged records becomes leader; see unclean.py
     REASSIGN = "reassign"  # a replica of some partitions is taken away, and put back after a while
     # Of the network between a host and the brokers:
