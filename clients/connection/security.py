@@ -59,8 +59,8 @@ _KNOWN = frozenset(
 _REFUSED: Mapping[str, str] = {
     "ssl.keystore.": "use PEM files: ssl.certificate.location and ssl.key.location (openssl pkcs12 converts them)",
     "ssl.truststore.": "use a PEM file: ssl.ca.location",
-    "ssl.engine.": "OpenSSL engines are not supported for group membership; use PEM files",
-    "ssl.providers": "OpenSSL providers are not supported for group membership",
+    "ssl.engine.": "OpenSSL engines are not supported; use PEM files",
+    "ssl.providers": "OpenSSL providers are not supported",
     "ssl.curves.list": "use ssl.cipher.suites, or the default curves",
     "ssl.sigalgs.list": "use the default signature algorithms",
     "ssl.ca.certificate.stores": "use a PEM file: ssl.ca.location",
