@@ -89,7 +89,7 @@ class MachineFaults(Faults):
             group.free()
             self._end_trouble(host)
 
-        self._heal_later(event, heal, self._owner(event))
+        self._heal_later(event, heal, self._owner(event), lambda: group.hits() > hits)
         return f"{self._name(event)}, {limit >> 20} MiB for all of its processes"
 
     def _change(self, event: Event, field: Field, value: int, proof: Field, unit: str) -> None:
