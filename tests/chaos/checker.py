@@ -244,6 +244,9 @@ class Reader(Protocol):
     def read_to_end(self) -> list[Sight]:
         """Return everything up to the end of all partitions; raises TimeoutError."""
 
+    def renew(self) -> None:
+        """Continue with a new client."""
+
     def close(self) -> None:
         """Close the connections."""
 
@@ -254,9 +257,25 @@ class TopicReader:
     def __init__(
         self, bootstrap_servers: str, topics: Iterable[str], start: Mapping[tuple[str, int], int] | None = None
     ) -> None:
-        self._consumer = Consumer(
+        self._bootstrap_servers = bootstrap_servers
+        self._consumer = self._new_consumer()
+        self._partitions = {
+            (topic, number)
+            for topic in topics
+            for number in self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic].partitions
+        }
+        self._start = start or {}
+        #: How many records each partition has given.
+        self.seen = dict.fromkeys(self._partitions, 0)
+        #: Their offsets.
+        self.offsets = {partition: array("q") for partition in self._partitions}
+        self._at_end: set[tuple[str, int]] = set()
+        self._assign()
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                "bootstrap.servers": self._bootstrap_servers,
                 "group.id": "chaos-checker",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -266,18 +285,19 @@ class TopicReader:
                 "log_level": 2,  # brokers go away here all the time
             }
         )
-        self._partitions = {
-            (topic, number)
-            for topic in topics
-            for number in self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic].partitions
-        }
-        start = start or {}
-        self._consumer.assign([TopicPartition(*p, start.get(p, OFFSET_BEGINNING)) for p in self._partitions])
-        #: How many records each partition has given.
-        self.seen = dict.fromkeys(self._partitions, 0)
-        #: Their offsets.
-        self.offsets = {partition: array("q") for partition in self._partitions}
-        self._at_end: set[tuple[str, int]] = set()
+
+    def _assign(self) -> None:
+        """Read from behind the last record of each partition."""
+        next_offsets = {p: offsets[-1] + 1 for p, offsets in self.offsets.items() if offsets}
+        start = {**dict.fromkeys(self._partitions, OFFSET_BEGINNING), **self._start, **next_offsets}
+        self._consumer.assign([TopicPartition(*p, start[p]) for p in self._partitions])
+
+    def renew(self) -> None:
+        """Continue with a new consumer: librdkafka may not read a partition after its leader was away (issue 5430)."""
+        self._consumer.close()
+        self._consumer = self._new_consumer()
+        self._at_end.clear()
+        self._assign()
 
     def poll(self, seconds: float) -> list[Sight]:
         """Return the records since the last call; waits for some up to this number of seconds."""

@@ -325,7 +325,7 @@ class Chaos:
 
     def _await_outputs(self) -> None:
         """Wait until all has come out. complete() may take long, so it is asked when nothing comes any more."""
-        patience = self._options.patience_seconds
+        patience, is_renewed = self._options.patience_seconds, False
         deadline = time.monotonic() + patience
         while True:
             if self._turn():
@@ -333,8 +333,13 @@ class Chaos:
             elif self._workload.complete():
                 return
             elif time.monotonic() > deadline:
-                self._fail(f"nothing has come out for {patience:.0f} s")
-                return
+                missing = self._workload.missing()
+                if is_renewed:
+                    self._fail(f"nothing has come out for {patience:.0f} s{missing}")
+                    return
+                self._say(f"{'':11} nothing has come out for {patience:.0f} s{missing}; reading with a new consumer")
+                self._reader.renew()
+                is_renewed, deadline = True, time.monotonic() + patience
 
 
 def run(options: Options, directory: Path, out: TextIO = sys.stdout, progress: TextIO | None = None) -> Outcome:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.chaos.checker import TopicReader
 from tests.chaos.checkers.log_reader import LogReader
 from tests.chaos.checkers.record_batches import varint
 from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, committed_offset
@@ -105,3 +106,22 @@ def test_an_open_transaction_is_found(
 )
 def test_numbers_of_variable_length(data: bytes, number: int) -> None:
     assert varint(data, 0) == (number, len(data))
+
+
+def test_a_reader_continues_with_a_new_consumer_where_the_last_one_was(
+    bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic("in")
+    plain = Producer({"bootstrap.servers": bootstrap_servers})
+    reader = TopicReader(bootstrap_servers, [topic])
+    try:
+        found = []
+        for number in range(4):
+            plain.produce(topic, b"%d" % number, None, partition=0)
+            plain.flush(SECONDS)
+            found += [sight.value for sight in reader.read_to_end()]
+            reader.renew()
+        assert found == [b"0", b"1", b"2", b"3"]
+        assert list(reader.offsets[topic, 0]) == [0, 1, 2, 3]
+    finally:
+        reader.close()

@@ -98,6 +98,10 @@ class Ends:
         time.sleep(seconds)  # the pace of a reader that finds nothing
         return []
 
+    def renew(self) -> None:
+        """See Reader."""
+        self._client = self._new_client()
+
     def read_to_end(self) -> list[Sight]:
         """See TopicReader; the workload reads for itself."""
         return []

@@ -115,6 +115,11 @@ class Numbers(Workload):
         """See Workload."""
         return self.ledger.sent() == self._feeder.sent() and self.ledger.complete()
 
+    def missing(self) -> str:
+        """See Workload."""
+        ledger = self.ledger
+        return f": {self._feeder.sent()} written, {ledger.sent()} read, {ledger.lost()} without a copy"
+
     def verdict(self, bootstrap_servers: str) -> Verdict:
         """See Workload."""
         return self.ledger.verdict(

@@ -134,6 +134,10 @@ class Workload(ABC):
     def verdict(self, bootstrap_servers: str) -> Verdict:
         """Judge the records, when no host runs any more."""
 
+    def missing(self) -> str:
+        """Return what is not complete yet, for a line of the run; it begins with a colon if it is not empty."""
+        return ""
+
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """Judge the rest. reader: what has given the records to ``see``, from their beginning to their end."""
         return []
