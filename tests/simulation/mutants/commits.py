@@ -197,14 +197,14 @@ def no_timeout(_: Any) -> Any:
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
-    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 565, ("list offsets",)),
+    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 490, ("list offsets",)),
     Mutant("tombstone before what was sent on", Removals, "add", tombstone_before_what_was_sent_on, 35647, plain=False),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
-    Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 1534),
+    Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 535),
     Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
-    Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
+    Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 71),
     Mutant(
         "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119
     ),

@@ -45,5 +45,5 @@ PRODUCER_MUTANTS = (
         plain=False,
     ),
     Mutant("deadline while not served", ServedClock, "monotonic_ms", all_time_counts, 66, plain=False),
-    Mutant("deadline while asleep in a wait", sender, "WAIT_MAX_MS", long_waits, 242, plain=False),
+    Mutant("deadline while asleep in a wait", sender, "WAIT_MAX_MS", long_waits, 450, plain=False),
 )
