@@ -198,7 +198,9 @@ TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
     Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 490, ("list offsets",)),
-    Mutant("tombstone before what was sent on", Removals, "add", tombstone_before_what_was_sent_on, 35647, plain=False),
+    Mutant(
+        "tombstone before what was sent on", Removals, "add", tombstone_before_what_was_sent_on, 487594, plain=False
+    ),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),

@@ -221,7 +221,7 @@ OWNERSHIP_MUTANTS = (
     Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 38),
     Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),
     Mutant(
-        "state of new tasks is not told of", TaskManager, "task_offset_sums", tasks_that_are_not_open_yet_untold, 20419
+        "state of new tasks is not told of", TaskManager, "task_offset_sums", tasks_that_are_not_open_yet_untold, 62239
     ),
     Mutant(
         "writes before it hears that it is out",
