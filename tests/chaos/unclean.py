@@ -59,7 +59,7 @@ class UncleanFaults(Faults):
         before = self._elections()
         alone.kill()
         self._cluster.start(others)
-        self._until(self._others_lead, "the others lead")
+        self._until(lambda: self._others_lead(alone.node_id), "the others lead")
         count = self._elections() - before
         self._see(event, count, "unclean elections")
         self._cluster.start([alone])
@@ -71,9 +71,9 @@ class UncleanFaults(Faults):
             node.log_file.read_text(errors="replace").count(ELECTED) for node in self._cluster.controllers.values()
         )
 
-    def _others_lead(self) -> bool:
+    def _others_lead(self, alone: int) -> bool:
         leaders = self._cluster.leaders().items()
-        return all(leader >= 0 for (topic, _), leader in leaders if topic != TRANSACTION_TOPIC)
+        return all(leader not in (-1, alone) for (topic, _), leader in leaders if topic != TRANSACTION_TOPIC)
 
     def _await_records(self, what: str) -> None:
         """Wait until every partition has got another record."""
