@@ -29,7 +29,6 @@ cdef class RowBuffer:
 
     def get(self, bytes key not None):
         """Return a row, None if there is none."""
-
         return self.row(key)
 
     cdef object row(self, bytes key):
@@ -613,8 +612,8 @@ cdef class StoredEntries:
             return None
         if self.latest.knows(time):
             return self.latest.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
-        if self.latest.complete_from == NEVER:  # reads repeat: keep rows later than those seen
-            self.latest.start(<int64_t>self.segments.observed_ms + 1)
+        if self.latest.complete_from == NEVER:
+            self.segments.keep_latest()
         return self.buffer.row(self.latest.row_key(self.log_key(<tuple>key, time), time))
 
     cdef int64_t second(self, tuple key) except? -1:

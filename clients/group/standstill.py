@@ -86,4 +86,5 @@ class Standstill:
 
     def _silence_ms(self, now_ms: int) -> int:
         """Return for how many ms an expected response of the coordinator has been missing."""
-        return 0 if self._confirmed_ms is None else now_ms - self._confirmed_ms
+        confirmed_ms = self._confirmed_ms  # read once: the IO thread may clear it meanwhile
+        return 0 if confirmed_ms is None else now_ms - confirmed_ms

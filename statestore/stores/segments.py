@@ -137,11 +137,11 @@ class Segments:
             found: bytes | None = latest.get(key)
             if found is not latest.NOT_KNOWN:
                 return found
-            self._keep_latest()
+            self.keep_latest()
         return self.rows.get(_pack(time_ms // self.interval_ms) + key)
 
-    def _keep_latest(self) -> None:
-        """Keep rows later than those seen, because reads repeat."""
+    def keep_latest(self) -> None:
+        """Keep rows later than those seen, because reads repeat. The kernel calls it, too."""
         if self.latest.resting:
             self.latest.start(self.observed_ms + 1)
 
@@ -171,7 +171,7 @@ class Segments:
             return None
         found: list[TimedRow] | None = self.latest.fetch(key, time_from, time_to)
         if found is None:
-            self._keep_latest()
+            self.keep_latest()
         return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:

@@ -103,9 +103,10 @@ class BrokerFaults(Faults):
     def await_settled(self) -> None:
         """Let the run continue until all nodes run and are in sync; raises TimeoutError."""
         agenda, cluster = self._stage.agenda, self._cluster
-        self._await(lambda: not agenda.expects(OWNER) and cluster.settled(), "the cluster is not whole again")
+        self.wait_until(lambda: not agenda.expects(OWNER) and cluster.settled(), "the cluster is not whole again")
 
-    def _await(self, reached: Callable[[], bool], otherwise: str) -> None:
+    def wait_until(self, reached: Callable[[], bool], otherwise: str) -> None:
+        """Let the run continue until it is so; raises TimeoutError. otherwise: the beginning of its message."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while not reached():
             if time.monotonic() > deadline:
@@ -125,7 +126,7 @@ class BrokerFaults(Faults):
         self._cluster.reassign(replicas)
         self._cluster.elect_preferred(replicas)
         wanted = {partition: nodes[0] for partition, nodes in replicas.items()}
-        self._await(lambda: wanted.items() <= self._cluster.leaders().items(), "preferred leaders do not lead")
+        self.wait_until(lambda: wanted.items() <= self._cluster.leaders().items(), "preferred leaders do not lead")
 
     def _move_leaders(self, event: Event) -> str:
         self.await_settled()
@@ -143,7 +144,7 @@ class BrokerFaults(Faults):
         some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
         self._cluster.reassign(some)
         # Brokers learn of the controller's changes a moment later.
-        self._await(lambda: some.items() <= self._cluster.replicas().items(), "brokers do not know new replicas")
+        self.wait_until(lambda: some.items() <= self._cluster.replicas().items(), "brokers do not know new replicas")
         self._see(event, len(some), "replicas taken away")
 
         def give_back() -> None:

@@ -122,7 +122,7 @@ class Means:
         """Return the object that carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
         group = program.APPLICATION_ID
         brokers = BrokerFaults(stage, cluster, turn)
-        unclean = UncleanFaults(stage, cluster, brokers, reader, turn)
+        unclean = UncleanFaults(stage, cluster, brokers, reader)
         families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
         if self._network is not None:
             families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))

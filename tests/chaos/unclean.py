@@ -6,12 +6,11 @@ Kafka then holds the partition's readers until an operator ends the transaction 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
 from tests.chaos.broker_faults import BrokerFaults
 from tests.chaos.checker import Reader
-from tests.chaos.cluster import SETTLE_SECONDS, Cluster
+from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.schedule import Action, Event
 
@@ -29,16 +28,13 @@ TRANSACTION_TOPIC = "__transaction_state"
 
 
 class UncleanFaults(Faults):
-    """reader: says where partitions end; turn: see BrokerFaults."""
+    """reader: says where partitions end."""
 
-    def __init__(
-        self, stage: Stage, cluster: Cluster, brokers: BrokerFaults, reader: Reader, turn: Callable[[], object]
-    ) -> None:
+    def __init__(self, stage: Stage, cluster: Cluster, brokers: BrokerFaults, reader: Reader) -> None:
         super().__init__(stage)
         self._cluster = cluster
         self._brokers = brokers
         self._reader = reader
-        self._turn = turn
 
     @property
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
@@ -48,18 +44,21 @@ class UncleanFaults(Faults):
     def _elect(self, event: Event) -> str:
         """Let one broker alone take records, kill it, and let the others, which lack them, go on without it."""
         self._brokers.await_settled()
-        self._await_records("all partitions have records")
+        self._await_records()
         brokers = list(self._cluster.brokers.values())
         alone = brokers[int(event.victim * len(brokers))]
         others = [node for node in brokers if node is not alone]
         for node in others:
             node.kill()
-        self._until(lambda: set(self._cluster.leaders().values()) == {alone.node_id}, "one broker leads all")
-        self._await_records("it takes records of all partitions")
+        leads_all = {alone.node_id}
+        self._brokers.wait_until(
+            lambda: set(self._cluster.leaders().values()) == leads_all, f"{alone.name} does not lead all partitions"
+        )
+        self._await_records()
         before = self._elections()
         alone.kill()
         self._cluster.start(others)
-        self._until(lambda: self._others_lead(alone.node_id), "the others lead")
+        self._brokers.wait_until(lambda: self._others_lead(alone.node_id), f"none but {alone.name} leads")
         count = self._elections() - before
         self._see(event, count, "unclean elections")
         self._cluster.start([alone])
@@ -75,14 +74,10 @@ class UncleanFaults(Faults):
         leaders = self._cluster.leaders().items()
         return all(leader not in (-1, alone) for (topic, _), leader in leaders if topic != TRANSACTION_TOPIC)
 
-    def _await_records(self, what: str) -> None:
+    def _await_records(self) -> None:
         """Wait until every partition has got another record."""
         begin = dict(self._reader.seen)
-        self._until(lambda: all(end > begin[partition] for partition, end in self._reader.seen.items()), what)
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{what}: not so within {SETTLE_SECONDS:.0f} s")
-            self._turn()
+        self._brokers.wait_until(
+            lambda: all(end > begin[partition] for partition, end in self._reader.seen.items()),
+            "not all partitions have got another record",
+        )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.group import standstill as standstill_module
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
 from penstock.clients.group.requests import GroupMemberConfig
@@ -101,6 +105,34 @@ def test_a_member_that_waits_for_the_others_to_join_is_not_in_doubt(clock: Manua
     standstill.join_failed()
     clock.advance(1)
     assert standstill.in_doubt
+
+
+def test_the_stream_thread_may_look_while_a_join_begins_on_the_io_thread(
+    standstill: Standstill,
+) -> None:
+    """The moment of the last answer is cleared then, between any two steps of the other thread."""
+
+    def join_at_every_step(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename == standstill_module.__file__:
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                steps.append(frame.f_lineno)
+                if len(steps) == at:
+                    sys.settrace(None)
+                    standstill.joins()
+                    return None
+        return join_at_every_step
+
+    at, steps = 0, [0]
+    while len(steps) >= at:
+        at, steps = at + 1, []
+        standstill.answered(standstill.beat())
+        sys.settrace(join_at_every_step)
+        try:
+            assert not standstill.in_doubt
+        finally:
+            sys.settrace(None)
+    assert at > 10
 
 
 # -- the stream thread
