@@ -19,7 +19,7 @@ GAPS: dict[str, tuple[str, ...]] = {
     "input topics lose no records": ("global_state.GlobalState._poll: except InvalidOffsetError",),
     "no topic is missing, and all processes have the same version": (
         "rebalance_listener.RebalanceListener.on_partitions_assigned: ",
-        "streams_group.StreamsGroup._handle: raise event.error",
+        "rebalancer.Rebalancer._handle: raise event.error",
         "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
         "record_collector.RecordCollector.check_changelogs: ",
     ),

@@ -20,7 +20,7 @@ from typing import Any
 
 #: The stream thread and its group; tasks; restore; commits; the producer.
 MODULES = (
-    "thread.stream_thread", "group.streams_group", "group.rebalance_listener", "restore.store_changelog_reader",
+    "thread.stream_thread", "group.rebalancer", "group.rebalance_listener", "restore.store_changelog_reader",
     "tasks.task_manager", "tasks.task_commits", "tasks.assigned_tasks", "tasks.assigned_streams_tasks", "tasks.task",
     "tasks.stream_task", "tasks.standby_task", "tasks.global_state", "tasks.task_timeouts", "tasks.committer",
     "tasks.changelog_bounds", "tasks.processor_state_manager", "tasks.streams_producer", "tasks.record_collector",

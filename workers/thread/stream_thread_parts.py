@@ -38,8 +38,8 @@ from ..group.assignment.streams_settings import tell_broker_settings
 from ..group.assignment.streams_topology import streams_topology
 from ..group.internal_topic_manager import InternalTopicManager
 from ..group.rebalance_listener import RebalanceListener
+from ..group.rebalancer import Rebalancer
 from ..group.source_topics import BuiltTopologies, SourceTopics
-from ..group.streams_group import StreamsGroup
 from ..group.streams_metadata import HostReporter
 from ..group.task_offset_reporter import TaskOffsetReporter
 from ..group.topic_names import TopicNames
@@ -402,7 +402,7 @@ class StreamThreadParts:
             log,
         )
 
-    def _group(self) -> StreamsGroup:
+    def _group(self) -> Rebalancer:
         reporter = None
         if isinstance(self.membership, StreamsGroupMember):
             report = self.membership.report_task_offsets
@@ -414,7 +414,7 @@ class StreamThreadParts:
             lambda: self.control.report(ApplicationShutdownRequested()),
             self.log,
         )
-        return StreamsGroup(
+        return Rebalancer(
             self.membership,
             self.assignor,
             self._source_topics(),

@@ -33,7 +33,7 @@ MAKING_READY = "making topics ready for a rebalance"
 
 
 @dataclass(eq=False)
-class StreamsGroup:
+class Rebalancer:
     """One member of the group, as seen by the stream thread.
 
     offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: reports the tasks' hosts to the
