@@ -13,6 +13,7 @@ from typing import ClassVar
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from rich.console import Console
+from typing_extensions import override
 
 from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
@@ -54,8 +55,8 @@ class Feeder(SteadyWriter):
         super().__init__(bootstrap_servers, topic)
         self.written: Counter[bytes] = Counter()
 
+    @override
     def write(self, producer: Producer, seconds: float) -> None:
-        """See SteadyWriter.write."""
         for partition in range(PARTITIONS):
             key = b"task-%d" % partition
             producer.produce(self.topic, b"x", key, partition)
@@ -107,8 +108,8 @@ class Failover(RecoveryScenario, ABC):
     unit, more_is_better = "s", False
     config: ClassVar[Mapping[str, str]] = {}
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run."""
         run.config = self.config
         recreate_topic(run.bootstrap_servers, run.input)
         run.write_counts(workload)
@@ -157,23 +158,24 @@ class ProcessFailover(Failover):
     name, title = "failover", "SIGKILL of one of two processes"
     config: ClassVar[Mapping[str, str]] = CLASSIC
 
+    @override
     def start(self, run: Run) -> None:
-        """See Failover.start."""
         if run.system.threads_are_processes:
             run.start(threads=THREADS)
         else:
             run.start(threads=1)
             run.start(threads=1)
 
+    @override
     def kill(self, run: Run) -> None:
-        """See Failover.kill."""
         if run.system.threads_are_processes:
             run.instances[0].workers()[0].kill()  # the last one is the spare process
         else:
             run.instances.pop().kill()
 
+    @override
     def is_ready(self, run: Run, workload: Workload) -> bool:
-        """See Failover.is_ready: a supervisor has its spare process some seconds after the stream threads run."""
+        """A supervisor has its spare process some seconds after the stream threads run."""
         return not run.system.threads_are_processes or len(run.instances[0].workers()) > THREADS
 
 
@@ -183,19 +185,21 @@ class HostFailover(Failover):
     name, title = "failover-standby", f"loss of one of two hosts, standbys, session {SESSION_TIMEOUT_MS // 1000} s"
     config: ClassVar[Mapping[str, str]] = {**CLASSIC, "num.standby.replicas": "1"}
 
+    @override
     def start(self, run: Run) -> None:
-        """See Failover.start."""
         run.start(threads=1)
         run.start(threads=1)
 
+    @override
     def kill(self, run: Run) -> None:
-        """See Failover.kill. Of the two it is the one that has more to do: the other may have only standby tasks."""
+        """Of the two it is the one that has more to do: the other may have only standby tasks."""
         busier = min(run.instances, key=lambda instance: len(LogLines([instance.log_file]).standby_offsets()))
         run.instances.remove(busier)
         busier.kill()
 
+    @override
     def is_ready(self, run: Run, workload: Workload) -> bool:
-        """See Failover.is_ready. Each partition has a quarter of the records, give or take a little."""
+        """Each partition has a quarter of the records, give or take a little."""
         offsets = run.log_lines().standby_offsets()
         return len(offsets) == PARTITIONS and min(offsets.values()) > workload.records / PARTITIONS * 0.98
 
@@ -209,8 +213,8 @@ class StreamsGroupHostFailover(HostFailover):
     name, title = "failover-streams", f"the same, group.protocol=streams, session {SESSION_TIMEOUT_MS // 1000} s"
     config: ClassVar[Mapping[str, str]] = {**NO_CACHE, "group.protocol": "streams"}
 
+    @override
     def start(self, run: Run) -> None:
-        """See Failover.start."""
         entries = [
             ConfigEntry(*setting, incremental_operation=AlterConfigOpType.SET) for setting in STREAMS_GROUP.items()
         ]

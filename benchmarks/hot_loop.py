@@ -29,7 +29,7 @@ from benchmarks import topologies
 from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
-from penstock.kernel import buffers as compiled
+from penstock.kernel import buffers as kernel_buffers
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
@@ -65,12 +65,12 @@ class Watch:
         self._commands: list[Command] = []
 
     def poll_commands(self) -> list[Command]:
-        """See ThreadControl."""
+        """Return what the stream thread has to do now: once all records are processed, to shut down."""
         commands, self._commands = self._commands, []
         return commands
 
     def report(self, report: Report) -> None:
-        """See ThreadControl."""
+        """Take a report of the stream thread: print failures, and keep the time of each status."""
         if isinstance(report, Failed):
             click.echo(report.traceback, err=True)
         if isinstance(report, Status):
@@ -163,8 +163,8 @@ def profile(
     effective = StreamsConfig({**COMMON_CONFIG, **config, **given})
     spec = ThreadSpec(1, "hot-loop", PROCESS_ID, 1, effective)  # it reads all partitions, so the cache is all there is
     watch, samples = Watch(scenario.processed(workload)), Samples()
-    if compiled is not None:
-        compiled.keep_buffers()  # as in a process of the supervisor's
+    if kernel_buffers is not None:
+        kernel_buffers.keep_buffers()  # as in a process of the supervisor's
     thread = StreamThread.create(getattr(topologies, scenario.topology)(), spec, watch)
     with samples.taken():
         thread.run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from typing_extensions import override
+
 from benchmarks.checks import CountsCheck, check_topic
 from benchmarks.data import Workload, load_topic
 from benchmarks.measure import BenchmarkError
@@ -28,14 +30,15 @@ class Idle(RecoveryScenario):
         self.title = f"tasks without input: {tasks:,}"
         self._workload = Workload(RECORDS)
 
+    @override
     def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare."""
         topic = f"benchmark-{self.name}"
         load_topic(bootstrap_servers, topic, self._workload.purchases(), RECORDS, self.tasks)
         return topic
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run. The first answer is that of the last task."""
+        """The first answer is that of the last task."""
         run.partitions = self.tasks
         with running(run), run.committed() as committed:
             begin = time.monotonic()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer
+from typing_extensions import override
 
 from benchmarks.data import Workload, recreate_topic
 from benchmarks.measure import BenchmarkError
@@ -29,8 +30,8 @@ class Clockwork(SteadyWriter):
         self._rate = rate
         self.written = 0
 
+    @override
     def write(self, producer: Producer, seconds: float) -> None:
-        """See SteadyWriter.write."""
         due = int(seconds * self._rate)
         now = time.time_ns() // 1_000_000
         for number in range(self.written, due):
@@ -125,8 +126,8 @@ class Latency(RecoveryScenario):
         self.name = f"{guarantee.name}-p{percentile:g}"
         self.title = f"{RATE:,} records/s to their answers{guarantee.title}, p{percentile:g}"
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run."""
         steady = self.guarantee.steady(run, self.percentile)
         value = steady.ages[int(len(steady.ages) * self.percentile / 100)]
         return Recovered(value, steady.first_answer_seconds, steady.rss_bytes, steady.cpu_seconds)

@@ -9,6 +9,7 @@ from hashlib import shake_128
 from itertools import islice
 
 from confluent_kafka.admin import AdminClient
+from typing_extensions import override
 
 from benchmarks.checks import CountsCheck, LatestCheck, check_topic
 from benchmarks.data import (
@@ -46,8 +47,8 @@ class LargeStore(RecoveryScenario):
 
     name, title, unit, more_is_better = "restore-large", "restore one store of values of 1 KB", "MB/s", True
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run."""
         keys = int(workload.records * LARGE_SHARE)
         run.partitions, run.topology, run.store = 1, "keep_first", "first"
         run.config = {"session.timeout.ms": str(SESSION_TIMEOUT_MS)}
@@ -85,8 +86,9 @@ class LargeState(LargeStore):
 
     name, title, unit = "large-state", "random keys of a store of values of 1 KB; started again", "k/s"
 
+    @override
     def go_on(self, run: Run, program: Instance, found: Recovered, asked: list[int], reads: int) -> Recovered:
-        """See LargeStore.go_on. The first answer is that of the second start."""
+        """The first answer is that of the second start."""
         draw, keys = random.Random(SEED).randrange, asked[0] + 1
         asked += [draw(keys) for _ in range(reads)]
         begin = time.monotonic()
@@ -106,8 +108,9 @@ class CatchUp(RecoveryScenario):
 
     name, title, unit, more_is_better = "catch-up", "10 s windows after a standstill", "k/s", True
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run. The rate counts from the start of the program to the last record's commit."""
+        """The rate counts from the start of the program to the last record's commit."""
         run.topology, half = "windowed_count", workload.records // 2
         run.config = {"statestore.cache.max.bytes": CACHE_BYTES, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
         rows = workload.purchases()
@@ -160,8 +163,9 @@ class AddHost(RecoveryScenario):
 
     name, title, unit, more_is_better = "add-host", "a second host joins: tasks spread, answers in time", "s", False
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run. The first answer is the latest one: how long its record has waited."""
+        """The first answer is the latest one: how long its record has waited."""
         run.config = {
             "producer.linger.ms": "0",
             "commit.interval.ms": "100",

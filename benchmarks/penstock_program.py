@@ -6,24 +6,27 @@ import sys
 import time
 from pathlib import Path
 
+from typing_extensions import override
+
 from penstock import KafkaStreams, StandbyUpdateListener, StateRestoreListener, TaskId, TopicPartition
 
 
 class RestoreLines(StateRestoreListener):
     """Says when restores begin and end, for benchmarks/recovery.py."""
 
+    @override
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
-        """See StateRestoreListener."""
         print("RESTORE start", time.time_ns() // 1_000_000, flush=True)
 
+    @override
     def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """See StateRestoreListener."""
         print("RESTORE end", time.time_ns() // 1_000_000, flush=True)
 
 
 class StandbyLines(StandbyUpdateListener):
     """Prints the progress of standby tasks."""
 
+    @override
     def on_batch_loaded(
         self,
         partition: TopicPartition,
@@ -33,7 +36,6 @@ class StandbyLines(StandbyUpdateListener):
         batch_size: int,
         end_offset: int | None,
     ) -> None:
-        """See StandbyUpdateListener."""
         print("STANDBY", partition.partition, batch_end_offset, flush=True)
 
 

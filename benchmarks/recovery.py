@@ -23,6 +23,7 @@ import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
+from typing_extensions import override
 
 from benchmarks.checks import CountsCheck, check_topic
 from benchmarks.data import (
@@ -283,15 +284,15 @@ class Restore(RecoveryScenario):
     ) -> None:
         self.name, self.title, self._partitions = name, title, partitions
 
+    @override
     def prepare(self, bootstrap_servers: str) -> str:
-        """See RecoveryScenario.prepare."""
         tail, partitions = Workload(TAIL_RECORDS), self._partitions
         topic = f"{tail.topic}-in-{partitions}"
         load_topic(bootstrap_servers, topic, tail.purchases(), TAIL_RECORDS, partitions)
         return topic
 
+    @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """See RecoveryScenario.run."""
         run.partitions = self._partitions
         restored = run.write_counts(workload)
         tail = Workload(TAIL_RECORDS)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from typing_extensions import override
 
 OUTPUT = "key binary, value binary"
 _long = struct.Struct(">q")
@@ -17,8 +18,8 @@ _long = struct.Struct(">q")
 class CountProcessor(StatefulProcessor):
     """Keeps one count for each key."""
 
+    @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See StatefulProcessor."""
         self._count: Any = handle.getValueState("count", "count bigint")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -28,8 +29,9 @@ class CountProcessor(StatefulProcessor):
         self._count.update((count,))
         yield Row(key=key[0], value=_long.pack(count))
 
+    @override
     def close(self) -> None:
-        """See StatefulProcessor."""
+        pass
 
 
 class PandasCountProcessor(CountProcessor):

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from typing_extensions import override
+
 import penstock
 from benchmarks.data import CODEC
 from benchmarks.measure import BenchmarkError
@@ -127,13 +129,13 @@ class Penstock(System):
         compile_python(Path(penstock.__file__).parent)
         compile_python(HERE)
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         return [sys.executable, "-m", "benchmarks.penstock_program", f"{self.module}:{topology}", str(properties)]
 
     @property
+    @override
     def version(self) -> str:
-        """See System.version."""
         return f"Penstock on Python {sys.version.split()[0]}{' (a plain build)' if is_plain_build() else ''}"
 
 
@@ -143,13 +145,13 @@ class PenstockDicts(Penstock):
     name = "Penstock with dicts"
     scenarios = ("map-filter", "table-join")
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         return super().command(f"{topology}_dicts", properties)
 
     @property
+    @override
     def version(self) -> str:
-        """See System.version."""
         return self.name
 
 
@@ -167,8 +169,8 @@ class KafkaStreams(System):
         compile_java(self._java, HERE / "kafka_streams" / "KafkaStreamsBenchmark.java", classes, class_path)
         self._class_path = f"{classes}{os.pathsep}{class_path}"
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         program = ["-cp", self._class_path, "KafkaStreamsBenchmark", topology, str(properties)]
         return [str(self._java), *JVM_OPTIONS, log, *program]
@@ -179,8 +181,8 @@ class KafkaStreams(System):
         return {"consumer.max.poll.records": "10000"}
 
     @property
+    @override
     def version(self) -> str:
-        """See System.version."""
         return f"Kafka Streams {self._version}"
 
 
@@ -200,14 +202,14 @@ class Peer(System):
         assert found is not None
         self._version = f"{self.name} {found[1]}"
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         launcher = HERE / "peers" / "two_processes.py"
         return [str(self._python), str(launcher), str(HERE / "peers" / self.program), topology, str(properties)]
 
     @property
+    @override
     def version(self) -> str:
-        """See System.version."""
         return self._version
 
 
@@ -235,8 +237,8 @@ class QuixColumns(QuixStreams):
     name = "Quix Streams in columns"
     scenarios = ("map-filter",)
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         return super().command(f"{topology}_columns", properties)
 
 

@@ -21,6 +21,7 @@ import orjson
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from typing_extensions import override
 
 from benchmarks.__main__ import Bench
 from benchmarks.checks import Check
@@ -64,12 +65,12 @@ class AnswersCheck(Check):
         self._expected = expected
         self._found: dict[bytes, int] = {}
 
+    @override
     def read(self, key: bytes, value: bytes) -> None:
-        """See Check.read."""
         _add(self._found, key, value)
 
+    @override
     def problem(self) -> str | None:
-        """See Check.problem."""
         keys = self._expected.keys() | self._found.keys()
         wrong = [key for key in keys if self._expected.get(key) != self._found.get(key)]
         return f"the rows of {len(wrong)} of {len(keys)} keys are others, e.g. of {min(wrong)!r}" if wrong else None
@@ -85,8 +86,8 @@ class Waiting(Penstock):
     def __init__(self, _work_directory: Path) -> None:
         super().__init__()
 
+    @override
     def command(self, topology: str, properties: Path) -> list[str]:
-        """See System.command."""
         return super().command(self.topology, properties)
 
 

@@ -300,7 +300,7 @@ cdef class CellTable:
         return 0 <= observed < <int64_t>(<tuple?>key)[1]
 
     def take_dirty(self, most):
-        """See NamedCache.take_dirty."""
+        """Return the changed entries and mark them as clean, as NamedCache.take_dirty does."""
         cdef Py_ssize_t size = len(self.dirty)
         self.sort_dirty(size if most is None else min(size, <Py_ssize_t>most))
         cdef list dirty = self.dirty
@@ -320,7 +320,7 @@ cdef class CellTable:
         return changes
 
     def evict_clean(self, Py_ssize_t wanted):
-        """See NamedCache.evict_clean."""
+        """Drop up to wanted clean entries, and return how many are left to drop, as NamedCache.evict_clean does."""
         cdef list victims, passed
         cdef PyObject *key
         cdef PyObject *found

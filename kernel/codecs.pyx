@@ -141,7 +141,7 @@ cdef enum:  # kinds of bytes that a serializer may have written
 
 @cython.final
 cdef class Written:
-    """See Serde.is_written. size: of SIZED bytes, -1 for any; in WINDOWED bytes, that of the times after the key."""
+    """What a serde writes. size: of SIZED bytes, -1 for any; in WINDOWED bytes, that of the times after the key."""
 
     def __init__(self, int kind, Py_ssize_t size=-1, Written inside=None):
         self.kind = kind

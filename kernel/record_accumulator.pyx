@@ -317,7 +317,7 @@ cdef class RecordAccumulator(RecordTaker):
         return 0 if known is None else known.count
 
     def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers):
-        """See RecordTaker.take."""
+        """Take a record, from Python; returns whether it was taken."""
         return self.take(topic, partition, key, value, timestamp, headers)
 
     cdef TopicRecords topic(self, str name):
@@ -327,7 +327,7 @@ cdef class RecordAccumulator(RecordTaker):
         return self.last_topic
 
     cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
-        """See RecordTaker. Does not take records of an unknown topic or partition, or records that are too large."""
+        """Take a record, unless its topic or partition is unknown or it is too large; returns whether it was taken."""
         cdef record added
         cdef bytes encoded
         cdef bint is_sticky = False

@@ -93,7 +93,7 @@ cdef class RowBuffer:
 
 
 def getter(RowBuffer buffer not None, encode_key, decode):
-    """See KeyValueStore.get."""
+    """Return the get() of a store with these rows."""
     def get(key):
         return decode(buffer.row(encode_key(key)))
 
@@ -101,7 +101,7 @@ def getter(RowBuffer buffer not None, encode_key, decode):
 
 
 def putter(RowBuffer buffer not None, encode_key, log_value):
-    """See KeyValueStore.put."""
+    """Return the put() of a store with these rows."""
     def put(key, value):
         cdef bytes row_key = encode_key(key)
         buffer.set(row_key, log_value(row_key, value))
@@ -660,7 +660,7 @@ cdef class StoredEntries:
         return <bytes?>(held if self.to_bytes is None else self.to_bytes(held))
 
     def with_old(self, changes, bint send_old):
-        """See CachingStore._with_old."""
+        """Return the changes, without deletions of rows that do not exist, and the stored values (send_old False: None each)."""
         cdef list kept = [], olds = []
         for change in changes:
             old = None

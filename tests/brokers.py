@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import psutil
+from typing_extensions import override
 
 from penstock.dev.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
@@ -20,8 +21,9 @@ class SmallBroker(DevBroker):
 
     memory_options = ("-Xmx512m", SMALL_COMPILER)
 
+    @override
     def start(self, timeout: float = START_SECONDS, *, detached: bool = True) -> str:
-        """See DevBroker; waits longer, because the machine may be busy."""
+        """Waits longer, because the machine may be busy."""
         return super().start(timeout, detached=detached)
 
 

@@ -12,5 +12,7 @@ from penstock.topology.run import fusion
 
 def leave_out_kernel(patch: pytest.MonkeyPatch) -> None:
     """Make objects that are created from now on use the Python code that the kernel must be equivalent to."""
-    for user in (thread_cache, rocksdb_store, fusion, foreign_key_serdes):
-        patch.setattr(user, "compiled", None)
+    patch.setattr(thread_cache, "kernel_cells", None)
+    patch.setattr(rocksdb_store, "kernel_rows", None)
+    patch.setattr(fusion, "kernel_messages", None)
+    patch.setattr(foreign_key_serdes, "kernel_codecs", None)

@@ -76,7 +76,7 @@ class Admin(Protocol):
 
 
 class KafkaAdmin(Admin):
-    """See Admin. Any thread may use it."""
+    """Asks and changes topics over Penstock's own connections; any thread may use it."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._cluster = Cluster(settings)

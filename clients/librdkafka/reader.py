@@ -46,11 +46,13 @@ class LibrdkafkaReader(Reader):
         ask_for_leaders(self._consumer, set(topics) - self._topics)
         self._topics.update(topics)
 
+    @override
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """See Reader; ignored, since librdkafka does not take epochs."""
+        """Ignored, since librdkafka does not take epochs."""
 
+    @override
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """See Reader; unknown, since librdkafka's records have no leader epoch."""
+        """Unknown, since librdkafka's records have no leader epoch."""
         return -1
 
     @override
@@ -93,13 +95,15 @@ class LibrdkafkaReader(Reader):
         self._woken.clear()
         return messages
 
+    @override
     def wake(self) -> None:
-        """See Reader. The first call may take effect late."""
+        """The first call may take effect late."""
         self._poll_seconds = WAKE_CHECK_SECONDS
         self._woken.set()
 
+    @override
     def read_ahead(self, until: Future[Any]) -> None:
-        """See Reader; librdkafka's own threads read."""
+        """The threads of librdkafka read."""
 
     @override
     def high_watermark(self, partition: TopicPartition) -> int | None:

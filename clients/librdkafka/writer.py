@@ -63,8 +63,9 @@ class LibrdkafkaWriter(TransactionalWriter):
         if error is not None and error.code() not in PURGED:
             self._lost.append(Lost(client_error(error), message))
 
+    @override
     def send_due(self) -> None:
-        """See Writer; librdkafka's thread sends."""
+        """The thread of librdkafka sends."""
 
     @override
     def wait_ms(self) -> float:
@@ -91,8 +92,9 @@ class LibrdkafkaWriter(TransactionalWriter):
         lost, self._lost = self._lost, []
         return lost
 
+    @override
     def drop(self) -> None:
-        """See Writer; does nothing, since librdkafka does not expose which records are in flight."""
+        """Does nothing, since librdkafka does not expose which records are in flight."""
 
     @override
     def close(self) -> None:

@@ -53,10 +53,11 @@ class KafkaProducer(Writer):
     def _new_identity(self, on_done: Callable[[], None]) -> Identity:
         return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done)
 
+    @override
     def produce(
         self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
-        """See Writer; for records that ``records`` did not accept."""
+        """For records that ``records`` did not accept."""
         key, value = _as_bytes(key), _as_bytes(value)
         timestamp = self._clock.wall_clock_ms() if timestamp is None else timestamp
         if self.records.offer(topic, partition, key, value, timestamp, headers):

@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.live import Live
+from typing_extensions import override
 
 from examples.flights import loader, topics
 from examples.flights.display import answer_tables, live_view, status_line
@@ -205,8 +206,8 @@ class Demo:
 class _Transitions(logging.Handler):
     """Shows the state transitions of the application and its stream threads among all that is logged."""
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
         message = record.getMessage()
         if "State transition from" in message and message.startswith(("stream-client", "stream-thread")):
             console.print(PROCESS_ID.sub("", message), style="dim", markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import rows as compiled
+from penstock.kernel import rows as kernel_rows
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,
@@ -94,7 +94,7 @@ class CachingStore(StateStore):
         if segments is not None and (latest is None or segments.indexed):
             return
         native = NATIVE.get(self.serdes.exact_value)
-        self._stored = compiled.StoredEntries(
+        self._stored = kernel_rows.StoredEntries(
             buffer,
             latest,
             segments,

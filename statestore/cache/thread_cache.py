@@ -17,7 +17,7 @@ from itertools import count, islice
 from operator import itemgetter
 from typing import Any
 
-from penstock.kernel import cells as compiled
+from penstock.kernel import cells as kernel_cells
 from penstock.topology.context.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 from penstock.topology.records import Headers, Message
 
@@ -71,8 +71,8 @@ class NamedCache:
         self.name = name
         self.entries: dict[Any, Cell] = {}
         self.dirty: list[Cell] = []
-        self.table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
-        self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
+        self.table = None if kernel_cells is None else kernel_cells.CellTable(self.entries, self.dirty)
+        self.new_cell: Callable[..., Cell] = _list_of if kernel_cells is None else kernel_cells.Cell
         self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
         self._check_at = 1
         self.evictions = 0  # number of evictions

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from penstock.kernel import rows as compiled
+from penstock.kernel import rows as kernel_rows
 
 #: Rows read from a store; and rows written to it, where None deletes.
 Row = tuple[bytes, bytes]
@@ -133,4 +133,4 @@ def plain_merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool 
 
 
 #: penstock.kernel has a compiled version.
-merge: Callable[..., Iterator[Row]] = plain_merge if compiled is None else compiled.MergedRows
+merge: Callable[..., Iterator[Row]] = plain_merge if kernel_rows is None else kernel_rows.MergedRows

@@ -29,7 +29,7 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel import rows as compiled
+from penstock.kernel import rows as kernel_rows
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
@@ -97,10 +97,10 @@ class RocksDBStore(BytesStore):
         self._contexts: Rdict | None = self._db.get_column_family(CONTEXTS) if self._has_contexts else None
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
-        new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
+        new_buffer = RowBuffer if kernel_rows is None else kernel_rows.RowBuffer
         self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
-        self._read_rows = read_rows if compiled is None else compiled.read_rows
+        self._read_rows = read_rows if kernel_rows is None else kernel_rows.read_rows
         self._latest: Any = None
         self._kept_bytes = 0
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
@@ -108,7 +108,7 @@ class RocksDBStore(BytesStore):
         # The buffer's methods replace the ones below, which saves one call per record.
         self.get = self._buffer.get  # type: ignore[method-assign]
         self.put = self._buffer.put  # type: ignore[method-assign]
-        self.compiled_rows = None if compiled is None else self._buffer
+        self.compiled_rows = None if kernel_rows is None else self._buffer
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._cursor: RdictIter | None = None  # sees the last commit
         self._scans: WeakSet[Generator[list[Row], None, None]] = WeakSet()
@@ -231,8 +231,8 @@ class RocksDBStore(BytesStore):
     @override
     def latest_rows(self, second_size: int, interval_ms: int) -> Any:
         """Return them; they replace the recently committed rows."""
-        if compiled is not None:
-            self._latest = compiled.LatestRows(self._buffer, second_size, interval_ms, self._room)
+        if kernel_rows is not None:
+            self._latest = kernel_rows.LatestRows(self._buffer, second_size, interval_ms, self._room)
         return self._latest
 
     @override

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from penstock.kernel import rows as compiled
+from penstock.kernel import rows as kernel_rows
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
@@ -130,8 +130,8 @@ class KeyValueStore(StateStore):
         self._decode = self.values.decode
         self._log_value = self.values.log_value
         if rows.compiled_rows is not None:
-            get = compiled.getter(rows.compiled_rows, self._encode_key, self._decode)
-            put = compiled.putter(rows.compiled_rows, self._encode_key, self._log_value)
+            get = kernel_rows.getter(rows.compiled_rows, self._encode_key, self._decode)
+            put = kernel_rows.putter(rows.compiled_rows, self._encode_key, self._log_value)
             vars(self).update(get=get, put=put)
         if self.contexts is not None:
             vars(self)["get"] = self.contexts.noting(self.get, self._context)
@@ -233,8 +233,8 @@ class KeyValueStore(StateStore):
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decode_key, decode = self.serdes.decode_key, self._decode
-        if compiled is not None:
-            decoded: Iterator[tuple[Any, Any]] = compiled.DecodedRows(rows, decode_key, decode)
+        if kernel_rows is not None:
+            decoded: Iterator[tuple[Any, Any]] = kernel_rows.DecodedRows(rows, decode_key, decode)
             return decoded
         return ((decode_key(key), decode(data)) for key, data in rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
@@ -163,8 +163,8 @@ class StoreSerdes:
 
 def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:
     """Return to_bytes, but raise refusal() if it returns None."""
-    if compiled is not None:
-        made: Callable[[Any], bytes] = compiled.required(to_bytes, refusal)
+    if kernel_codecs is not None:
+        made: Callable[[Any], bytes] = kernel_codecs.required(to_bytes, refusal)
         return made
 
     def encode(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
@@ -121,8 +121,8 @@ class Values:
 
 def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for None, and otherwise the result of this one."""
-    if compiled is not None:
-        made: Callable[[Any], Any] = compiled.nullable(function)
+    if kernel_codecs is not None:
+        made: Callable[[Any], Any] = kernel_codecs.nullable(function)
         return made
     return lambda value: None if value is None else function(value)
 
@@ -140,8 +140,8 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
     """Return the decoder to ValueAndTimestamp."""
-    if compiled is not None and not plain_values:
-        made: Decode = compiled.timestamped_decoder(decode_value, ValueAndTimestamp)
+    if kernel_codecs is not None and not plain_values:
+        made: Decode = kernel_codecs.timestamped_decoder(decode_value, ValueAndTimestamp)
         return made
     unpack = LONG.unpack_from
 

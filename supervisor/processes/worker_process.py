@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from setproctitle import setproctitle
 
-from penstock.kernel import buffers as compiled
+from penstock.kernel import buffers as kernel_buffers
 from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
@@ -189,8 +189,8 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     _write_to(ends)
     faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)
-    if compiled is not None:
-        compiled.keep_buffers()  # before there are other threads
+    if kernel_buffers is not None:
+        kernel_buffers.keep_buffers()  # before there are other threads
     channel = Channel(ends.control, blocking=True)
     channel.send(ProcessStarted())
     control = PipeControl(channel)

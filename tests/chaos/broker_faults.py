@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from typing_extensions import override
+
 from penstock.dev.kafka_distribution import newest
 from tests.chaos.cluster import SETTLE_SECONDS, Cluster, Node, Partition
 from tests.chaos.faults import Faults, Stage
@@ -28,8 +30,8 @@ class BrokerFaults(Faults):
         self._turn = turn
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         absences = (Action.KILL_BROKER, Action.KILL_TWO_BROKERS, Action.KILL_ALL_BROKERS, Action.KILL_CONTROLLER)
         restarts = (Action.RESTART_BROKER, Action.RESTART_TWO_BROKERS, Action.RESTART_ALL_BROKERS)
         return {

@@ -7,6 +7,8 @@ import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+from typing_extensions import override
+
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import Host
 from tests.chaos.machine import Control, Field, MemoryGroup
@@ -36,8 +38,8 @@ class MachineFaults(Faults):
         self._groups = groups
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         memory = {Action.SHORT_OF_MEMORY: self._short_of_memory} if self._groups else {}
         return {
             Action.CLOCK_APART: self._clock_apart,

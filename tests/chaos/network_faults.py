@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from tests.chaos.broker_faults import BrokerFaults
 from tests.chaos.cluster import Cluster, Node
 from tests.chaos.faults import Faults, Stage
@@ -38,8 +40,8 @@ class NetworkFaults(Faults):
         self._group = group
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         return {
             Action.CUT_COORDINATOR: self._cut_some,
             Action.CUT_LEADERS: self._cut_some,

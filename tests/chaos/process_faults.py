@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import psutil
+from typing_extensions import override
 
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import THREADS_MAX, Host
@@ -22,8 +23,8 @@ class ProcessFaults(Faults):
         self._hosts = hosts
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         hosts = (Action.KILL_HOST, Action.KILL_SUPERVISOR, Action.DELETE_STATE, Action.CORRUPT_STATE)
         return {
             **dict.fromkeys((*hosts, Action.RESTART_HOST), self._absence),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from typing_extensions import override
+
 from tests.chaos.broker_faults import BrokerFaults
 from tests.chaos.checker import Reader
 from tests.chaos.cluster import Cluster
@@ -37,8 +39,8 @@ class UncleanFaults(Faults):
         self._reader = reader
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         return {Action.UNCLEAN_ELECTION: self._elect}
 
     def _elect(self, event: Event) -> str:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import ROOT, Host
@@ -41,8 +43,8 @@ class VersionFaults(Faults):
         self._turn = turn
 
     @property
+    @override
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """See Faults."""
         return {Action.OTHER_VERSION: self._other_version, Action.OTHER_PROTOCOL: self._other_protocol}
 
     def _other_version(self, event: Event) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.clients.cluster.admin import NewTopic
 from penstock.clients.cluster.offsets import EARLIEST
 from penstock.clients.cluster.topics import ClusterDescription
@@ -322,15 +324,15 @@ class SimulatedAdmin(MemoryAdmin):
         super().__init__(broker)  # type: ignore[arg-type]
         self.io = io
 
+    @override
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
-        """See Admin."""
         if timeout_ms == COUNT_MS:
             self.io.on_count_asked()
         self._ask_for_topics(timeout_ms)
         return super().describe(topics, timeout_ms)
 
+    @override
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> dict[str, BrokerError | None]:
-        """See Admin."""
         self._ask_for_topics(timeout_ms)
         return super().create_topics(topics, timeout_ms)
 
@@ -340,10 +342,11 @@ class SimulatedAdmin(MemoryAdmin):
             if not self.io.wait(lambda: not self.io.world.brokers_away, timeout_ms):
                 raise UnreachableError("the brokers are away")
 
+    @override
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> dict[TopicPartition, Future[int]]:
-        """See Admin; the futures are complete at once."""
+        """The futures are complete at once."""
 
         def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
             log = self.cluster.logs.get(partition)

@@ -82,7 +82,7 @@ class Group:
         }
 
     def handle(self, client: str, request: Any, reply: Reply) -> None:
-        """See Coordinator in connection.py."""
+        """Answer a request of a member, at once or later."""
         self._handlers[request.api.name](client, SimpleNamespace(**request.body), reply)
 
     def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:

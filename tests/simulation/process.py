@@ -268,7 +268,7 @@ class Process:
         self.points.call("wait", lambda: self.world.advance(min(ms, IDLE_MAX_MS)))
 
     def later(self, ms: int, happen: Callable[[], None]) -> None:
-        """See connection.Io."""
+        """Let something happen after so many milliseconds; if the process is stopped then, when it continues."""
 
         def run() -> None:
             if self.stopped:
@@ -279,7 +279,7 @@ class Process:
         self.world.after(ms, run)
 
     def loses(self) -> str | None:
-        """See connection.Io."""
+        """Return what the network loses of the next exchange: "request", "answer" or None."""
         if self.world.brokers_away:
             self.world.happened("a request meets brokers that are away")
             return "request"

@@ -193,7 +193,7 @@ class Wire:
     # The selector of its connections
 
     def register(self, *_: Any) -> None:
-        """See selectors.BaseSelector; does nothing, because there are no sockets."""
+        """Do nothing, because there are no sockets."""
 
     modify = unregister = register
 

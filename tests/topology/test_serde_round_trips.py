@@ -21,7 +21,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import Serde, Serdes, SerializationError, StreamsBuilder, Windowed
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 from penstock.testing import TopologyTestDriver
 from penstock.topology.serdes import codecs
 from penstock.topology.serdes.json_codec import json_decoder, json_encoder
@@ -111,8 +111,8 @@ def test_a_serde_reads_what_it_wrote_or_refuses(serde: Serde[Any], value: Any) -
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return json_encoder, with and without the kernel."""
     if request.param == "python":
-        monkeypatch.setattr(codecs, "compiled", None)
-    elif compiled is None:
+        monkeypatch.setattr(codecs, "kernel_codecs", None)
+    elif kernel_codecs is None:
         pytest.skip("there is no kernel")
     return json_encoder
 

@@ -288,7 +288,7 @@ def test_varints_are_read_as_written(number: int, rest: bytes) -> None:
 def test_what_json_writes_takes_no_more_memory_than_it_needs(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record cache may hold millions of values, and orjson leaves each of its texts in a block of 4 KB."""
     if kernel:
-        monkeypatch.setattr(codecs, "compiled", None)
+        monkeypatch.setattr(codecs, "kernel_codecs", None)
     write = json_encoder()
     values = [{"n": number, "sum": number * 3} for number in range(2_000)]
     tracemalloc.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 
 _SEED = 104729
 _C1 = 0x87C37B91114253D5
@@ -53,4 +53,4 @@ def _finish(h: int) -> int:
     return h ^ h >> 33
 
 
-hash128: Callable[[bytes], bytes] = hash128_in_python if compiled is None else compiled.hash128
+hash128: Callable[[bytes], bytes] = hash128_in_python if kernel_codecs is None else kernel_codecs.hash128

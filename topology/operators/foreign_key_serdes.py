@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 
 from ..errors import SerializationError
 from ..serdes.serdes import (
@@ -103,9 +103,9 @@ class CombinedKeySchema:
         self._primary_to_bytes, self._primary_from_bytes = _functions(
             self.primary_key_serde, primary_key_topic, "primary key"
         )
-        if compiled is not None:
+        if kernel_codecs is not None:
             both = _direct(self._foreign_to_bytes), _direct(self._primary_to_bytes)
-            self.to_bytes = compiled.combined_key(both)  # type: ignore[method-assign]
+            self.to_bytes = kernel_codecs.combined_key(both)  # type: ignore[method-assign]
 
     def __reduce__(self) -> Any:
         return CombinedKeySchema, (
@@ -151,10 +151,10 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         self.primary_key_serde = as_serde(primary_key_serde)
         self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, primary_key_topic, "primary key")
         encode, decode = self._encode, self._decode
-        if compiled is not None:
-            encode = compiled.subscription_encoder(encode, _direct(self._key_to_bytes))
+        if kernel_codecs is not None:
+            encode = kernel_codecs.subscription_encoder(encode, _direct(self._key_to_bytes))
             from_bytes = _direct(self._key_from_bytes)
-            decode = compiled.subscription_decoder(decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
+            decode = kernel_codecs.subscription_decoder(decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
         self.serializer, self.deserializer = nullable(encode), nullable(decode)
 
     def __reduce__(self) -> Any:
@@ -205,9 +205,9 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         if serde is None or serde.serializer is None or serde.deserializer is None:
             return
         encode, decode = partial(self._encode, serde.serializer), partial(self._decode, serde.deserializer)
-        if compiled is not None:
-            encode = compiled.response_encoder(encode, _direct(serde.serializer), Serialized)
-            decode = compiled.response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
+        if kernel_codecs is not None:
+            encode = kernel_codecs.response_encoder(encode, _direct(serde.serializer), Serialized)
+            decode = kernel_codecs.response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
         self.serializer, self.deserializer = nullable(encode), nullable(decode)
 
     @override

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.kernel import messages as compiled
+from penstock.kernel import messages as kernel_messages
 
 from ..context.task_context import Process, TaskContext
 from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
@@ -26,8 +26,8 @@ def _context_fields(message: Message, timestamp: int, headers: Headers) -> tuple
     return (timestamp, *place, headers, message.key(), message.value())
 
 
-if compiled is not None:
-    _context_fields = compiled.context_fields
+if kernel_messages is not None:
+    _context_fields = kernel_messages.context_fields
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:

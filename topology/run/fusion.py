@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from typing_extensions import override
 
-from penstock.kernel import messages as compiled
+from penstock.kernel import messages as kernel_messages
 
 from ..context.error_handling import ErrorHandling
 from ..context.store_interfaces import Cells
@@ -374,8 +374,9 @@ class SourceCode(LoopCode):
         super().__init__(fusion)
         self._to_key = inline(to_key)
         self._key_serde = key_serde
-        rewrite = None if key_serde is None else key_serde.rewrite
-        self._rewrite: Any = rewrite if compiled is None or rewrite is None else rewrite.copy()  # type: ignore[attr-defined]
+        self._rewrite: Any = None if key_serde is None else key_serde.rewrite
+        if self._rewrite is not None and kernel_messages is not None:
+            self._rewrite = self._rewrite.copy()
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors, to_key, key_serde)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
@@ -402,7 +403,7 @@ class SourceCode(LoopCode):
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")
-        if compiled is None:
+        if kernel_messages is None:
             self.emit("remaining = iter(messages)")
             record = "message"
         else:
@@ -412,13 +413,13 @@ class SourceCode(LoopCode):
             self.emit("message = timestamp = headers = None")
             read = f"{self.bind(read_key, 'read_key')}, stream_time, {self.bind(read_value, 'read_value')}"
             given = f"messages, {read}"
-            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}({given})")
+            self.emit(f"remaining = {self.bind(kernel_messages.Unpacked, 'unpacked')}({given})")
             record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
         names = names._replace(value_serde=value_serde)
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):
-                    if compiled is None:
+                    if kernel_messages is None:
                         self._write_message(to_key, to_value, names.shown)
                     else:
                         self._write_unpacked(to_key, to_value, names.shown)
@@ -426,7 +427,7 @@ class SourceCode(LoopCode):
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
             with self.block("except BaseException as error:"):
-                if compiled is not None:
+                if kernel_messages is not None:
                     with self.block("if message is not remaining.message:"):  # its key or value cannot be deserialized
                         self.emit("message = remaining.message")
                         self.emit("timestamp = None")

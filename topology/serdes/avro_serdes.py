@@ -45,7 +45,7 @@ def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
 
 
 class AvroSerde(RegistrySerde):
-    """See avro_serde."""
+    """What ``avro_serde`` returns."""
 
     def __init__(self, schema: Any, registry: Any, kind: Any, is_key: bool, options: dict[str, Any]) -> None:
         self._client = registry_client(registry)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 
 from ..errors import SerializationError
 
@@ -50,8 +50,8 @@ def rewriter(
     encode: Callable[[Any], bytes | None], decode: Callable[[bytes], Any], is_written: Callable[[bytes], bool] | None
 ) -> Rewrite:
     """Return Serde.rewrite."""
-    if compiled is not None:
-        made: Rewrite = compiled.Rewriter(encode, decode, is_written)
+    if kernel_codecs is not None:
+        made: Rewrite = kernel_codecs.Rewriter(encode, decode, is_written)
         return made
 
     def rewrite(data: bytes) -> bytes | None:
@@ -77,9 +77,9 @@ def windowed_written(inside: Callable[[bytes], bool], times_size: int) -> Callab
 ascii_written: Callable[[bytes], bool] = bytes.isascii
 uuid_written: Callable[[bytes], bool] | None = None
 
-if compiled is not None:
-    ascii_written, uuid_written = compiled.ascii_written(), compiled.uuid_written()
-    sized_written, windowed_written = compiled.sized_written, compiled.windowed_written
+if kernel_codecs is not None:
+    ascii_written, uuid_written = kernel_codecs.ascii_written(), kernel_codecs.uuid_written()
+    sized_written, windowed_written = kernel_codecs.sized_written, kernel_codecs.windowed_written
 
 
 def check_bytes(value: Any) -> bytes:
@@ -95,7 +95,7 @@ def check_bytes(value: Any) -> bytes:
 
 #: (encode, decode) -> (hold, read, bytes_of), see Serde.private. A dict that JSON reads back unchanged is held as a
 #: copy. The kernel copies faster than JSON is read; Python would not.
-private_dicts: Private | None = None if compiled is None else compiled.private_dicts
+private_dicts: Private | None = None if kernel_codecs is None else kernel_codecs.private_dicts
 
 
 def encode_uuid(value: Any) -> bytes:
@@ -110,9 +110,9 @@ def decode_uuid(data: bytes) -> UUID:
     return UUID(data.decode())
 
 
-if compiled is not None:
-    encode_uuid = compiled.uuid_encoder(encode_uuid)
-    decode_uuid = compiled.uuid_decoder(decode_uuid)
+if kernel_codecs is not None:
+    encode_uuid = kernel_codecs.uuid_encoder(encode_uuid)
+    decode_uuid = kernel_codecs.uuid_decoder(decode_uuid)
 
 
 def encode_boolean(value: Any) -> bytes:
@@ -163,8 +163,8 @@ def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], by
 
 def typed(kind: type, serialize: Callable[[Any], bytes], convert: Callable[[Any], Any]) -> Callable[[Any], bytes]:
     """Return serialize for values of exactly this type; convert is applied to others first."""
-    if compiled is not None:
-        made: Callable[[Any], bytes] = compiled.typed(kind, serialize, convert)
+    if kernel_codecs is not None:
+        made: Callable[[Any], bytes] = kernel_codecs.typed(kind, serialize, convert)
         return made
 
     def serialize_typed(value: Any) -> bytes:
@@ -182,8 +182,8 @@ def checked_json(
     or raises; data is what dumps wrote, or None with the error that it raised. orjson's bytes occupy a block of 4 KB
     even if they are few; the returned bytes occupy only what they need.
     """
-    if compiled is not None:
-        made: Callable[[Any], bytes] = compiled.checked_json(dumps, look_again)
+    if kernel_codecs is not None:
+        made: Callable[[Any], bytes] = kernel_codecs.checked_json(dumps, look_again)
         return made
 
     def serialize(value: Any) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import orjson
+from typing_extensions import override
 
 from ..errors import SerializationError
 from .json_codec import json_decoder
@@ -43,13 +44,13 @@ class DebeziumSerde(Serde[Any]):
         self._write = typed_json_serde(Any if kind is None else kind).serialize
         self._event = msgspec.json.Decoder(_Event).decode
 
+    @override
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """See Serde.serialize."""
         row = self._write(topic, value)
         return None if row is None else orjson.dumps({"op": "r", "after": orjson.Fragment(row)})
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> Any:
-        """See Serde.deserialize."""
         if data is None:
             return None
         if self._read_avro is not None and data.startswith(_MAGIC):  # otherwise serialize wrote the row

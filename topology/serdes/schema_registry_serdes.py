@@ -38,12 +38,12 @@ class RegistrySerde:
         self._unreachable = httpx.TransportError
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """See Serde.serialize; registers the schema if the serializer is configured to."""
+        """Return a value as bytes; registers the schema if the serializer is configured to."""
         data: bytes | None = None if value is None else self._ask(self._serializer, topic, value)
         return data
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
-        """See Serde.deserialize."""
+        """Return the value that the bytes stand for, by their schema in the registry."""
         return None if data is None else self._ask(self._deserializer, topic, data)
 
     def _ask(self, function: Callable[[Any, Any], Any], topic: str, argument: Any) -> Any:

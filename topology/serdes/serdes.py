@@ -16,8 +16,8 @@ from uuid import UUID
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as compiled_codecs
-from penstock.kernel import messages as compiled
+from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel import messages as kernel_messages
 
 from ..errors import ConfigError
 from . import codecs
@@ -267,7 +267,7 @@ def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def plain(value: Any) -> Any:
         return None if value is None else function(value)
 
-    call: Callable[[Any], Any] = plain if compiled_codecs is None else compiled_codecs.nullable(function)
+    call: Callable[[Any], Any] = plain if kernel_codecs is None else kernel_codecs.nullable(function)
     _INLINE[call] = Inline("{call}({})", {"call": function})
     return call
 
@@ -313,13 +313,13 @@ def _integer(name: str, layout: str) -> PlainSerde[int]:
 _STRING: PlainSerde[str] = PlainSerde(
     "string",
     str.encode,
-    codecs.decode_string if compiled is None else compiled.decode_text,
+    codecs.decode_string if kernel_messages is None else kernel_messages.decode_text,
     exact_type=str,
     fits=str.isascii,  # other texts may contain half of a surrogate pair
     is_written=codecs.ascii_written,
 )
-if compiled is not None:  # the kernel recognizes decode_text and reads keys as text itself
-    set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
+if kernel_messages is not None:  # the kernel recognizes decode_text and reads keys as text itself
+    set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": kernel_messages.decode_text}))
 _BYTES: PlainSerde[bytes] = PlainSerde(
     "bytes",
     codecs.typed(bytes, bytes, codecs.check_bytes),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as compiled
+from penstock.kernel import codecs as kernel_codecs
 
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
@@ -71,10 +71,10 @@ class WindowedSerde(Serde[Windowed]):
             start = times[1]
             return Windowed(inner(data[:-size]), start, times.get(2, min(start + self.window_size_ms, _TIME_MAX)))
 
-        if compiled is None:
+        if kernel_codecs is None:
             return nullable(decode)
         read_inner = inline(inner).compiled or inner
-        return nullable(compiled.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
+        return nullable(kernel_codecs.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
 
     @override
     def serialize(self, topic: str, value: Windowed | None) -> bytes | None:
@@ -147,10 +147,10 @@ def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any],
         checked = _windowed(windowed)
         return (to_key(checked[0]) or b"") + pack(*(checked[field] for field in times))
 
-    if compiled is None:
+    if kernel_codecs is None:
         return encode
     as_it_is = to_key is same
-    made: Callable[[Any], bytes] = compiled.windowed_encoder(
+    made: Callable[[Any], bytes] = kernel_codecs.windowed_encoder(
         encode, None if as_it_is else inline(to_key).compiled or to_key, times
     )
     return made
@@ -171,7 +171,7 @@ def _refuse_no_key() -> bytes:
 
 def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
     """Return an expression that is equivalent to windowed_encoder's function."""
-    if compiled is not None:
+    if kernel_codecs is not None:
         return Inline("{call}({})", {"call": windowed_encoder(to_key, times)})
     key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
     fields = ", ".join(f"{{0}}[{field}]" for field in times)

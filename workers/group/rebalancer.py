@@ -34,7 +34,7 @@ MAKING_READY = "making topics ready for a rebalance"
 
 @dataclass(eq=False)
 class Rebalancer:
-    """One member of the group, as seen by the stream thread.
+    """Takes the stream thread through the rebalances of its group.
 
     offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: reports the tasks' hosts to the
     supervisor. gate: called before the first join; raises if this member does not fit the group.

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from penstock.clients.log_context import PrefixedLogger
-from penstock.kernel import messages as compiled
+from penstock.kernel import messages as kernel_messages
 from penstock.topology.records import Message, TopicPartition
 
 from .topic_partition_metadata import UNKNOWN
@@ -32,7 +32,9 @@ def _timestamps(messages: Iterable[Message]) -> list[int]:
     return [message.timestamp()[1] for message in messages]
 
 
-_timestamps_of: Callable[[Iterable[Message]], list[int]] = _timestamps if compiled is None else compiled.timestamps
+_timestamps_of: Callable[[Iterable[Message]], list[int]] = (
+    _timestamps if kernel_messages is None else kernel_messages.timestamps
+)
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from penstock.clients.errors import ClientError
 from penstock.clients.writing.writer import BY_KEY
-from penstock.kernel import sinks as compiled
+from penstock.kernel import sinks as kernel_sinks
 from penstock.topology.records import Headers, RawRecord, TaskId, TopicPartition
 
 from .streams_producer import StreamsProducer
@@ -40,7 +40,7 @@ def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
     plain = _in_transaction(producer, send)
     if producer.records is None:
         return plain
-    writer = compiled.RecordWriter(producer.records, plain, producer.collector.errors, producer)
+    writer = kernel_sinks.RecordWriter(producer.records, plain, producer.collector.errors, producer)
     return cast("Send", writer.send)
 
 
@@ -59,7 +59,7 @@ def make_log_change(
     plain = _in_transaction(producer, log_change)
     if producer.records is None:
         return plain
-    writer = compiled.RecordWriter(producer.records, plain, producer.collector.errors, producer, changelogs)
+    writer = kernel_sinks.RecordWriter(producer.records, plain, producer.collector.errors, producer, changelogs)
     return cast("LogChange", writer.log_change)
 
 

@@ -1,10 +1,10 @@
 """Records that fail until the code is fixed, and are put back while everything is killed, the replay too.
 
-Every sixth record is refused as long as a file lacks, which comes and goes, and becomes a dead letter. All the time
-``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a letter
-again, several times; in the end each has to come out, and with exactly-once once. Its order among others of its key is
-lost with the first letter, so nothing is said of it. A tally of each key, which does not mind the order, shows that a
-record that was refused is counted once as well, and gives faults of state something to hit.
+Every sixth record is refused as long as a file is missing, which comes and goes, and becomes a dead letter. All the
+time ``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a
+letter again, several times; in the end each has to come out, and with exactly-once once. Its order among others of its
+key is lost with the first letter, so nothing is said of it. A tally of each key, which does not mind the order, shows
+that a record that was refused is counted once as well, and gives faults of state something to hit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+
+from typing_extensions import override
 
 from tests.chaos import program
 from tests.chaos.checker import Reader, Sight, Verdict, read_table
@@ -88,7 +90,7 @@ class Replayer(threading.Thread):
 
 
 class DeadLetters(Workload):
-    """See the module."""
+    """Every sixth record is refused at times, and ``penstock dlq replay`` repeats what was refused."""
 
     name: ClassVar[str] = "dead-letters"
     topology: ClassVar[str] = "tests.chaos.program:dead_letters"
@@ -103,34 +105,34 @@ class DeadLetters(Workload):
         self._next_replay = 0.0
 
     @property
+    @override
     def topics(self) -> Mapping[str, Mapping[str, str]]:
-        """See Workload."""
         return {topic: {} for topic in self.followed}
 
     @property
+    @override
     def followed(self) -> tuple[str, ...]:
-        """See Workload."""
         return (program.NUMBERS, program.COPIES, LETTERS)
 
     @property
+    @override
     def moving(self) -> tuple[str, ...]:
-        """See Workload."""
         return (program.COPIES,)
 
     @property
+    @override
     def environment(self) -> Mapping[str, str]:
-        """See Workload."""
         return {program.MENDED_VARIABLE: str(self._fixed)}
 
+    @override
     def settings(self, host: int) -> Mapping[str, object]:
-        """See Workload."""
         return {
             "processing.exception.handler": "log_and_continue",
             "errors.dead.letter.queue.topic.name": LETTERS,
         }
 
+    @override
     def start(self, bootstrap_servers: str) -> None:
-        """See Workload."""
         config = self.directory / "replay.toml"
         settings = {
             "application.id": program.APPLICATION_ID,
@@ -144,8 +146,8 @@ class DeadLetters(Workload):
         self._replayer = Replayer(config, self._fixed, self.setting.seed)
         self._replayer.start()
 
+    @override
     def see(self, record: Sight) -> None:
-        """See Workload."""
         value = record.content
         if record.topic == LETTERS:
             self._letters[tuple(dict(record.headers)[name] for name in PLACE_HEADERS)] += 1
@@ -156,22 +158,22 @@ class DeadLetters(Workload):
         else:
             self._copies[record.name, value["n"]] += 1
 
+    @override
     def finish(self) -> None:
-        """See Workload."""
         self._feeder.finish()
         self._replayer.end()
 
     @property
+    @override
     def aborted(self) -> int:
-        """See Workload."""
         return self._feeder.aborted
 
+    @override
     def sent(self) -> int:
-        """See Workload."""
         return len(self._written)
 
+    @override
     def copied(self) -> int:
-        """See Workload."""
         return len(self._copies)
 
     def complete(self) -> bool:
@@ -183,8 +185,8 @@ class DeadLetters(Workload):
             self._next_replay = time.monotonic() + LAST_PAUSE_SECONDS
         return False
 
+    @override
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """See Workload."""
         return self.judge(read_table(bootstrap_servers, CHANGELOG))
 
     def judge(self, tallies: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -211,8 +213,9 @@ class DeadLetters(Workload):
             tally["sum"] += number
         return tallies
 
+    @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """See Workload: with exactly-once a failure has one letter."""
+        """With exactly-once a failure has one letter."""
         twice = [f"{count} letters about {place}" for place, count in self._letters.items() if count > 1]
         report = Report.of("dead letters", self._letters.total(), "letters", twice if self.setting.exact else [])
         replays = f", {self._replayer.replays} replays of which {self._replayer.kills} were killed"

@@ -47,8 +47,9 @@ class LossyNumbers(Numbers):
         self._feeder = PlainFeeder(bootstrap_servers, program.NUMBERS, self.numbering, self.setting.seed)
         self._feeder.start()
 
+    @override
     def reader(self, bootstrap_servers: str) -> Reader:
-        """See Workload; positions that a consumer remembers may be gone."""
+        """Positions that a consumer remembers may be gone."""
         self._address = bootstrap_servers
         return Ends(bootstrap_servers, dict.fromkeys(self.followed, self.partitions))
 
@@ -99,15 +100,15 @@ class Ends:
         return []
 
     def renew(self) -> None:
-        """See Reader."""
+        """Go on with a new client."""
         self._client = self._new_client()
 
     def read_to_end(self) -> list[Sight]:
-        """See TopicReader; the workload reads for itself."""
+        """Return nothing: the workload reads for itself."""
         return []
 
     def close(self) -> None:
-        """See TopicReader."""
+        """Do nothing: the client needs no close."""
 
 
 @dataclass(frozen=True)

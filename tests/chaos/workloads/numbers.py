@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from tests.chaos import program
 from tests.chaos.checker import Ledger, Reader, Sight, Verdict, read_table
 from tests.chaos.checkers import Report
@@ -52,31 +54,31 @@ class Numbers(Workload):
         self.stuck = Stuck(setting.budget_seconds, time.monotonic)
 
     @property
+    @override
     def topics(self) -> Mapping[str, Mapping[str, str]]:
-        """See Workload."""
         return dict.fromkeys(self.followed, self.topic_config)
 
     @property
+    @override
     def followed(self) -> tuple[str, ...]:
-        """See Workload."""
         return (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
 
     @property
+    @override
     def moving(self) -> tuple[str, ...]:
-        """See Workload."""
         return (program.COPIES, program.GROUP_TALLIES)
 
+    @override
     def settings(self, host: int) -> Mapping[str, object]:
-        """See Workload."""
         return {"isolation.level": "read_uncommitted"} if program.Fault.UNCOMMITTED in self.setting.fault else {}
 
+    @override
     def start(self, bootstrap_servers: str) -> None:
-        """See Workload."""
         self._feeder = NumberFeeder(bootstrap_servers, program.NUMBERS, self.numbering, self.setting.seed)
         self._feeder.start()
 
+    @override
     def see(self, record: Sight) -> None:
-        """See Workload."""
         key, value = record.name, record.content
         match record.topic:
             case program.NUMBERS:
@@ -90,45 +92,46 @@ class Numbers(Workload):
             case program.GROUP_TALLIES:
                 self.ledger.see_group_tally(key, value)
 
+    @override
     def healed(self) -> None:
-        """See Workload."""
         self.stuck.healed()
 
+    @override
     def finish(self) -> None:
-        """See Workload."""
         self._feeder.finish()
 
     @property
+    @override
     def aborted(self) -> int:
-        """See Workload."""
         return self._feeder.aborted
 
+    @override
     def sent(self) -> int:
-        """See Workload."""
         return self.ledger.sent()
 
+    @override
     def copied(self) -> int:
-        """See Workload."""
         return self.ledger.copied()
 
+    @override
     def complete(self) -> bool:
-        """See Workload."""
         return self.ledger.sent() == self._feeder.sent() and self.ledger.complete()
 
+    @override
     def missing(self) -> str:
-        """See Workload."""
         ledger = self.ledger
         return f": {self._feeder.sent()} written, {ledger.sent()} read, {ledger.lost()} without a copy"
 
+    @override
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """See Workload."""
         return self.ledger.verdict(
             read_table(bootstrap_servers, self.places.tally_changelog),
             read_table(bootstrap_servers, self.places.group_changelog),
         )
 
+    @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """See Workload. With at-least-once there are no transactions."""
+        """With at-least-once there are no transactions."""
         exact = [audit(bootstrap_servers, self.places, reader.offsets)] if self.setting.exact else []
         return [self.stuck.report(), *exact]
 
@@ -150,8 +153,8 @@ class ManyKeys(Numbers):
     restore_seconds: ClassVar[float] = 60.0
 
     @property
+    @override
     def environment(self) -> Mapping[str, str]:
-        """See Workload."""
         return {program.GROUPS_VARIABLE: str(self.places.groups)}
 
 
@@ -217,8 +220,8 @@ class LargeRecords(Numbers):
         self._spoiled: list[str] = []
         self._copied = 0
 
+    @override
     def settings(self, host: int) -> Mapping[str, object]:
-        """See Workload."""
         size = int(LARGE_BYTES)
         return {
             "topic.max.message.bytes": size,
@@ -227,8 +230,9 @@ class LargeRecords(Numbers):
             "restore.consumer.max.partition.fetch.bytes": size,
         }
 
+    @override
     def see(self, record: Sight) -> None:
-        """See Workload; a copy has to have the padding that its record had."""
+        """A copy has to have the padding that its record had."""
         super().see(record)
         if record.topic == program.COPIES:
             self._copied += 1
@@ -236,8 +240,9 @@ class LargeRecords(Numbers):
             if not _is_whole(value, value["n"]):
                 self._spoiled.append(f"spoiled: the copy of number {value['n']} of {record.name} has another padding")
 
+    @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """See Workload; the last record of each key has to be in the changelog of the store that keeps them, whole."""
+        """The last record of each key has to be in the changelog of the store that keeps them, whole."""
         table = read_table(bootstrap_servers, f"{program.APPLICATION_ID}-{program.LAST_STORE}-changelog")
         spoiled = [
             f"spoiled: the store has {str(table.get(key))[:60]} as the last record of {key}, number {number}"
@@ -270,23 +275,24 @@ class Queried(Numbers):
             setting.seed,
         )
 
+    @override
     def settings(self, host: int) -> Mapping[str, object]:
-        """See Workload."""
         port = self._ports[host]
         return {"penstock.http.port": port, "application.server": f"127.0.0.1:{port}"}
 
+    @override
     def start(self, bootstrap_servers: str) -> None:
-        """See Workload."""
         super().start(bootstrap_servers)
         self._client.start()
 
+    @override
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """See Workload; until now answers were awaited, as outputs were."""
+        """Until now answers were awaited, as outputs were."""
         self._client.end()
         return super().verdict(bootstrap_servers)
 
+    @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """See Workload."""
         return [*super().reports(bootstrap_servers, reader), self._queries.report(self.ledger.expected)]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from penstock import Record, Serdes
 from penstock.testing import TopologyTestDriver
 from tests.chaos.checker import Reader, Sight, Verdict, read_all
@@ -171,8 +173,8 @@ class Recorded(Workload):
         self._finished_at = self._complete_at = 0.0
 
     @property
+    @override
     def topics(self) -> Mapping[str, Mapping[str, str]]:
-        """See Workload."""
         inputs = [op["topic"] for case in CASES for op in case.sources().values()]
         return {topic: {} for topic in (*inputs, *self.followed)}
 
@@ -182,13 +184,14 @@ class Recorded(Workload):
         return 2
 
     @property
+    @override
     def followed(self) -> tuple[str, ...]:
-        """See Workload."""
         return tuple(self._found)
 
     @property
+    @override
     def moving(self) -> tuple[str, ...]:
-        """See Workload; a case's turn comes now and then."""
+        """A case's turn comes now and then."""
         return self.followed
 
     def prepare(self, bootstrap_servers: str) -> None:
@@ -204,14 +207,14 @@ class Recorded(Workload):
         while not writer.write(records, abort=False):
             pass
 
+    @override
     def start(self, bootstrap_servers: str) -> None:
-        """See Workload."""
         self._address = bootstrap_servers
         self._feeder = CaseFeeder(bootstrap_servers, self.setting.seed, self.partitions)
         self._feeder.start()
 
+    @override
     def see(self, record: Sight) -> None:
-        """See Workload."""
         row = _row(self._case_of[record.topic], record.key, record.value, record.headers)
         self._found[record.topic].append(row)
         self._seen += 1
@@ -228,20 +231,20 @@ class Recorded(Workload):
             self._expected |= {case.topic(output): rows for output, rows in outputs_of(case, records).items()}
 
     @property
+    @override
     def aborted(self) -> int:
-        """See Workload."""
         return self._feeder.aborted
 
+    @override
     def sent(self) -> int:
-        """See Workload."""
         return self._sent
 
     def copied(self) -> int:
         """How many outputs have come, which is not how many records: some operators give more, some fewer."""
         return self._seen
 
+    @override
     def complete(self) -> bool:
-        """See Workload."""
         if self._seen != self._judged_at and time.monotonic() > self._complete_at + JUDGE_SECONDS:
             self._judge()
         return self._differences.none
@@ -262,15 +265,15 @@ class Recorded(Workload):
                 total += found
         return total
 
+    @override
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """See Workload."""
         self._judge()
         found = self._differences
         state = tuple(found.wrong)
         return Verdict(self.setting.judged_as, found.lost, found.doubled, 0, found.alien, state, 0)
 
+    @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """See Workload."""
         took = self._complete_at - self._finished_at
         late = (
             [f"stuck: the last output came {took:.1f} s after the last record"]
