@@ -374,9 +374,8 @@ class SourceCode(LoopCode):
         super().__init__(fusion)
         self._to_key = inline(to_key)
         self._key_serde = key_serde
-        self._rewrite: Any = None if key_serde is None else key_serde.rewrite
-        if self._rewrite is not None and kernel_messages is not None:
-            self._rewrite = self._rewrite.copy()
+        rewrite: Any = None if key_serde is None else key_serde.rewrite  # the kernel's, if there is one
+        self._rewrite = rewrite if kernel_messages is None or rewrite is None else rewrite.copy()
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors, to_key, key_serde)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
