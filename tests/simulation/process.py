@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.clients.served_clock import STEP_MS
 from penstock.clients.writing.sender import WAIT_MAX_MS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report, ThreadSpec
@@ -125,7 +126,10 @@ class Process:
 
     @property
     def served_ms(self) -> int:
-        """The ms since the start of the world in which it was neither stopped, slow nor asleep."""
+        """The ms since the start of the world in which it was neither stopped, slow nor asleep.
+
+        Of each of these, as much counts as a client cannot tell from a long wait.
+        """
         return self.world.now_ms - self._paused_ms
 
     # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
@@ -239,7 +243,7 @@ class Process:
         self.stopped, self.paused = stopped, True
         before_ms = self.world.now_ms
         self._park(before_ms + ms)
-        self._paused_ms += self.world.now_ms - before_ms
+        self._paused_ms += max(self.world.now_ms - before_ms - STEP_MS, 0)
         self.stopped = self.paused = False
         waiting, self._waiting = self._waiting, []
         for happen in waiting:
@@ -251,7 +255,7 @@ class Process:
 
     def sleep_with_machine(self, ms: int) -> None:
         """Account for a suspend of its machine, perhaps in the middle of a wait of its producer."""
-        self._paused_ms += max(ms - WAIT_MAX_MS, 0)
+        self._paused_ms += max(ms - WAIT_MAX_MS - STEP_MS, 0)
 
     def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
         """Called inside the process: continue when the condition holds; False if it does not within timeout_ms."""

@@ -101,6 +101,7 @@ def test_the_time_of_a_service_is_that_of_its_answers() -> None:
         *(7122, 10322, 11770, 11026, 19690),  # answers overtook each other; batches queued up; records were given up
         *(7918, 9382, 18086),  # a service needed longer for its answers than all was given
         19167,  # all was shut down while a tick's work was being done again
+        340239,  # a suspend in the middle of a wait, of which the client counted 1,100 ms and the checker 1,000
         35647,  # the tombstone of a suppressed result was written, and the result itself was not
     ],
 )
