@@ -223,7 +223,7 @@ def _value(number: int) -> bytes:
 
 #: What ``--only moving`` runs.
 MOVING_SCENARIOS: tuple[RecoveryScenario, ...] = (
-    Restore("restore-256", "restore 256 stores of a count", partitions=256),
+    Restore("restore-256", "restore 256 stores of a count, start included", partitions=256, start_included=True),
     LargeStore(),
     AddHost(),
     CatchUp(),

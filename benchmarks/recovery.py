@@ -71,8 +71,8 @@ class LogLines:
             for match in re.finditer(pattern, file.read_text("utf-8", errors="replace"), re.MULTILINE):
                 yield match.groups()
 
-    def restore_seconds(self, stores: int) -> float:
-        """Return the time from the first store's beginning to the last one's end.
+    def restore_seconds(self, stores: int, begin_ms: int | None = None) -> float:
+        """Return the time from the first store's beginning, or from begin_ms, to the last one's end.
 
         Some begin or end twice: a task that the first thread had alone moves to the second one when that has joined.
         """
@@ -80,7 +80,7 @@ class LogLines:
         starts, ends = ([at for what, at in times if what == wanted] for wanted in ("start", "end"))
         if len(starts) < stores or len(ends) < stores:
             raise BenchmarkError(f"{len(starts)} restores have begun and {len(ends)} ended instead of {stores}")
-        return (max(ends) - min(starts)) / 1000
+        return (max(ends) - (min(starts) if begin_ms is None else begin_ms)) / 1000
 
     def standby_offsets(self) -> dict[int, int]:
         """Return the offset of the standby task of each partition that has one."""
@@ -275,14 +275,21 @@ class RecoveryScenario(ABC):
 
 
 class Restore(RecoveryScenario):
-    """From an empty group and an empty disk to the first answers: no session of an earlier member is waited for."""
+    """From an empty group and an empty disk to the first answers: no session of an earlier member is waited for.
+
+    start_included: many stores are opened one after the other, some before the first restore and some after it.
+    """
 
     unit, more_is_better = "k/s", True
 
     def __init__(
-        self, name: str = "restore", title: str = "restore a count, empty disk", partitions: int = PARTITIONS
+        self,
+        name: str = "restore",
+        title: str = "restore a count, empty disk",
+        partitions: int = PARTITIONS,
+        start_included: bool = False,
     ) -> None:
-        self.name, self.title, self._partitions = name, title, partitions
+        self.name, self.title, self._partitions, self._start_included = name, title, partitions, start_included
 
     @override
     def prepare(self, bootstrap_servers: str) -> str:
@@ -297,13 +304,13 @@ class Restore(RecoveryScenario):
         restored = run.write_counts(workload)
         tail = Workload(TAIL_RECORDS)
         with running(run), run.committed() as committed:
-            begin = time.monotonic()
+            begin, begin_ms = time.monotonic(), int(time.time() * 1000)
             program = run.start(threads=int(COMMON_CONFIG["num.stream.threads"]))
             run.wait_until(lambda: any(committed().values()), "the first answers")
             first_answer = time.monotonic() - begin
             run.wait_until(lambda: sum(committed().values()) == TAIL_RECORDS, "all answers")
             program.look()
-            seconds = run.log_lines().restore_seconds(run.partitions)
+            seconds = run.log_lines().restore_seconds(run.partitions, begin_ms if self._start_included else None)
         expected = {key: restored[key] + count for key, count in tail.counts().items()}
         problem = check_topic(run.bootstrap_servers, run.output, CountsCheck(expected))
         if problem:
