@@ -93,7 +93,8 @@ class Log:
 
 
 class Broker:
-    """Topics, transactions, the group. on_commit: see Group; stale_writes: from processes the group had given up."""
+    """Topics, transactions, the group. on_commit: see Group; stale_writes: from processes the group had given up;
+    late_records: those of them that were also produced after that."""
 
     def __init__(self, world: World, on_commit: Any) -> None:
         self.world = world
@@ -101,7 +102,7 @@ class Broker:
         self.offsets = Offsets()
         self.group = Group(world, self.offsets, on_commit)
         self.writers: dict[str, Writer] = {}
-        self.stale_writes = 0
+        self.stale_writes = self.late_records = 0
         self._on_commit = on_commit
         self.cleanup_policies: dict[str, str] = {}
 
@@ -195,7 +196,9 @@ class Broker:
         """Append a producer's record. term: the group term of the process when it produced the record."""
         partition = TopicPartition(record.topic(), record.partition())
         if transaction is None:
-            self.stale_writes += term != self.group.term(client) or not self.group.is_current(client)
+            is_late = term == self.group.term(client) and not self.group.is_current(client)
+            self.stale_writes += is_late or term != self.group.term(client)
+            self.late_records += is_late
         else:
             transaction.partitions[partition] = None
             log = self.logs[partition]

@@ -490,9 +490,12 @@ class Simulation:
                 return f"{process.client} is not running"
             if self.plan.application.global_table and not self._has_global_table(process):
                 return f"{process.client} has not read the global table to its end"
-        running = [task for task in self._tasks() if task.state is TaskState.RUNNING]
+        running = [task.task_id for task in self._tasks() if task.state is TaskState.RUNNING]
         wanted = self.plan.partitions * (2 if self.plan.application.repartitioned else 1)
-        return "" if len(running) == wanted else f"{len(running)} of {wanted} tasks run"
+        twice = len(running) - len(set(running))  # a process that was stopped does not know yet that a task has moved
+        if len(running) == wanted and not twice:
+            return ""
+        return f"{len(running)} of {wanted} tasks run, {twice} of them twice"
 
     def _has_global_table(self, process: Process) -> bool:
         assert process.thread is not None
