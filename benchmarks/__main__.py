@@ -7,8 +7,6 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,8 +88,8 @@ def main(
 ) -> None:
     """Measure Penstock against Kafka Streams: k records/s, memory and CPU, with the ratio between the two.
 
-    $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
-    with exit code 1 and without a table; a peer's, only the reports of this peer in this scenario.
+    $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. A system that fails or answers
+    wrong is left out of this scenario's report. The exit code is 1 then, unless it is a peer.
     """
     scenarios, recoveries, on_spark = _chosen(only or (QUICK_SCENARIOS if quick else None))
     if quick:
@@ -99,7 +97,8 @@ def main(
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS), codec)
     try:
         settings = FOR_PEERS if with_peers else {}
-        with _work_directory() as directory, broker("benchmark", directory, settings) as address:
+        directory = Path(tempfile.mkdtemp(prefix="penstock-benchmark-"))
+        with broker("benchmark", directory, settings) as address:
             measured = _systems(systems, directory) if scenarios or recoveries else []
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
@@ -123,6 +122,9 @@ def main(
         print_spark_table(spark, environment)
     if json_file:
         write_json(dict[Any, Any](results) | dict[Any, Any](recovered) | dict[Any, Any](spark), json_file)
+    if bench.failed:
+        raise click.ClickException(f"Not all runs were right; their logs are in {directory}")
+    shutil.rmtree(directory)
 
 
 def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario], list[SparkScenario]]:
@@ -149,14 +151,6 @@ def _systems(choice: str, directory: Path) -> list[System]:
     return systems
 
 
-@contextmanager
-def _work_directory() -> Iterator[Path]:
-    """Give a directory that is deleted afterwards, unless something failed: the logs are in it."""
-    directory = Path(tempfile.mkdtemp(prefix="penstock-benchmark-"))
-    yield directory
-    shutil.rmtree(directory)
-
-
 class Bench:
     """Runs scenarios in rounds, the systems in turn. apart: see Progress."""
 
@@ -170,9 +164,11 @@ class Bench:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
         #: What is wrong with a system's run of a scenario: none of its runs is reported then.
         self.refused: dict[tuple[Scenario, str], str] = {}
+        #: Whether one of them is not dispensable.
+        self.failed = False
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
-        """Run everything; raises BenchmarkError at the first run that failed or answered wrong, if it is no peer's."""
+        """Run everything; a system that fails or answers wrong is left out of this scenario."""
         runs = list(in_turn(self._systems, scenarios, rounds))
         for workload in {self._workload_of(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
@@ -185,15 +181,14 @@ class Bench:
             try:
                 result = self._run_one(scenario, system, number)
             except BenchmarkError as error:
-                if not system.dispensable:
-                    raise
+                self.failed |= not system.dispensable
                 self.refused[scenario, system.name] = str(error)
                 results[scenario].pop(system.name, None)
                 console.print(f"round {number + 1}: REFUSED, and left out from here on: {error}")
                 continue
             results[scenario].setdefault(system.name, []).append(result)
             console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate:,.0f} records/s")
-        return results
+        return {scenario: by_system for scenario, by_system in results.items() if by_system}
 
     def _workload_of(self, scenario: Scenario, system: System) -> Workload:
         records = int(self._workload.records * scenario.times * system.share(scenario))

@@ -81,7 +81,7 @@ class System(ABC):
     #: shares: where a scenario's is another.
     share_of_records = 1.0
     shares: Mapping[str, float] = {}
-    #: Whether the others are measured without it where it fails or answers wrong.
+    #: Whether a benchmark in which it fails or answers wrong counts as a success.
     dispensable = False
 
     def share(self, scenario: Named) -> float:
