@@ -149,10 +149,15 @@ class SpareProcess:
         if worker is None:
             return
         for reader in worker.output.readers:
-            yield reader, partial(worker.output.read, reader)
+            yield reader, partial(self._act, worker, partial(worker.output.read, reader))
         if not worker.hung_up:
-            yield worker.control, partial(self._read_reports, worker)
-        yield worker.sentinel, partial(self._on_end, worker)
+            yield worker.control, partial(self._act, worker, partial(self._read_reports, worker))
+        yield worker.sentinel, partial(self._act, worker, partial(self._on_end, worker))
+
+    def _act(self, worker: Worker, callback: Callable[[], object]) -> None:
+        """Call back, unless the process was ended, and its pipes closed, since sources() was read."""
+        if worker is self._worker:
+            callback()
 
     def _read_reports(self, worker: Worker) -> bool:
         reports = worker.receive(self._now())
@@ -161,7 +166,7 @@ class SpareProcess:
         return bool(reports)
 
     def _on_end(self, worker: Worker) -> None:
-        if worker is not self._worker or not worker.has_ended():
+        if not worker.has_ended():
             return
         while self._read_reports(worker):
             pass

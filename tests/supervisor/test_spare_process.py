@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import signal
 import socket
@@ -9,17 +10,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import connection
 from pathlib import Path
 
 import psutil
 import pytest
 from spare_targets import DOOR, prepare_quietly, prepare_with_leave, refuse_to_prepare
 from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, ManualClock, WorkerOnStage, until
+from worker_targets import puppet
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.processes.spare_process import BEHIND_MS, KILLED_MS, QUIET_MS
+from penstock.supervisor.processes.spare_process import BEHIND_MS, KILLED_MS, NO_SLOT, QUIET_MS, SpareProcess
+from penstock.supervisor.processes.worker import Worker
+from penstock.supervisor.processes.worker_process import WorkerSpec, WorkerTarget
 from penstock.supervisor.source.topology_source import TopologyLoadError, TopologySource
+from penstock.topology.config.streams_config import StreamsConfig
 
 READY = "is ready to replace a stream thread"
 
@@ -70,6 +77,28 @@ def test_the_spare_process_becomes_the_stream_thread_that_died(
     turn(app, clock, QUIET_MS)  # the next one
     until(lambda: len(spare_pids(log)) == 2)
     assert spare_pids(log)[1] not in (first.pid, second.pid, spare)
+
+
+def test_a_spare_process_that_was_ended_is_asked_nothing_more() -> None:
+    """SIGTERM and the spare process's report may arrive in one turn of the supervisor: its pipes are closed first."""
+    clock = ManualClock()
+    spec = WorkerSpec(NO_SLOT, "app-id", "process-id", 1, StreamsConfig({}), TopologySource(reference="no:topology"))
+
+    def spawn(spec: WorkerSpec, target: WorkerTarget, now: int) -> Worker:
+        return Worker.spawn(multiprocessing.get_context("spawn"), spec, target, now)
+
+    log = PrefixedLogger("penstock.test", "")
+    spare = SpareProcess(prepare_quietly, puppet, spawn, clock.monotonic_ms, log)
+    for _ in range(2):
+        spare.look(running=True, behind=False, spec=spec)
+        clock.now_ms += QUIET_MS
+    sources = dict(spare.sources())
+    assert len(sources) > 2, "its output, its control and its end"
+    assert connection.wait(list(sources), PATIENCE)
+    spare.end()
+    for act in sources.values():
+        act()
+    assert not dict(spare.sources())
 
 
 def test_a_stream_thread_that_dies_while_the_spare_process_prepares_gets_it_all_the_same(
