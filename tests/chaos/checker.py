@@ -259,11 +259,7 @@ class TopicReader:
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._consumer = self._new_consumer()
-        self._partitions = {
-            (topic, number)
-            for topic in topics
-            for number in self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic].partitions
-        }
+        self._partitions = {(topic, number) for topic in topics for number in self._numbers(topic)}
         self._start = start or {}
         #: How many records each partition has given.
         self.seen = dict.fromkeys(self._partitions, 0)
@@ -285,6 +281,17 @@ class TopicReader:
                 "log_level": 2,  # brokers go away here all the time
             }
         )
+
+    def _numbers(self, topic: str) -> Iterable[int]:
+        """Return the numbers of a topic's partitions; on a busy machine a broker learns late that it was created."""
+        deadline = time.monotonic() + METADATA_SECONDS
+        while True:
+            known = self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic]
+            if known.partitions:
+                return list(known.partitions)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} has no partitions: {known.error}")
+            self._consumer.poll(0.1)  # nothing is assigned yet, so this waits
 
     def _assign(self) -> None:
         """Read from behind the last record of each partition."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.checker import TopicReader
 from tests.chaos.checkers.log_reader import LogReader
@@ -125,3 +127,23 @@ def test_a_reader_continues_with_a_new_consumer_where_the_last_one_was(
         assert list(reader.offsets[topic, 0]) == [0, 1, 2, 3]
     finally:
         reader.close()
+
+
+def test_a_reader_waits_until_its_broker_knows_the_topic(bootstrap_servers: str) -> None:
+    """Else it reads nothing for good, and "nothing has come out" is told of an application that is right."""
+    topic = f"created-late-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    with ThreadPoolExecutor(1) as others:
+        made = others.submit(TopicReader, bootstrap_servers, [topic])
+        with pytest.raises(TimeoutError):
+            made.result(1)
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(SECONDS)
+        reader = made.result(SECONDS)
+    try:
+        producer = Producer({"bootstrap.servers": bootstrap_servers})
+        producer.produce(topic, b"value", partition=1)
+        producer.flush(SECONDS)
+        assert [sight.value for sight in reader.read_to_end()] == [b"value"]
+    finally:
+        reader.close()
+        admin.delete_topics([topic])[topic].result(SECONDS)
