@@ -27,16 +27,16 @@ STYLE = """
 
 def write_plot(results: Results, environment: str, file: Path) -> None:
     """Write the throughput of each scenario and system, in k records/s, with what it depends on below."""
-    systems = list(next(iter(results.values())))
+    systems = list(dict.fromkeys(system for by_system in results.values() for system in by_system))
     highest = max(run.rate for by_system in results.values() for runs in by_system.values() for run in runs)
-    rows = len(results) * (len(systems) * BAR + GAP)
+    rows = sum(len(by_system) * BAR + GAP for by_system in results.values())
     height = HEAD + rows + FOOT
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<title>{escape(' and '.join(systems))}: thousand records per second</title>",
         f"<style>{STYLE}</style>",
         *_legend(systems),
-        *_rows(results, highest),
+        *_rows(results, systems, highest),
         *_footer(environment, HEAD + rows + 16),
         "</svg>",
     ]
@@ -51,22 +51,23 @@ def _legend(systems: list[str]) -> Iterator[str]:
     yield f'<text class="small" x="{WIDTH - 8}" y="19" text-anchor="end">thousand records/s</text>'
 
 
-def _rows(results: Results, highest: float) -> Iterator[str]:
+def _rows(results: Results, systems: list[str], highest: float) -> Iterator[str]:
     y = HEAD
     scale = (WIDTH - LEFT - RIGHT) / highest
     for scenario, by_system in results.items():
         middle = y + len(by_system) * BAR / 2 + 4
         yield f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{escape(scenario.title)}</text>'
-        medians = [statistics.median(run.rate for run in runs) for runs in by_system.values()]
-        for number, runs in enumerate(by_system.values()):
-            rates = [run.rate for run in runs]
-            end, low, high = (LEFT + rate * scale for rate in (medians[number], min(rates), max(rates)))
+        medians = {system: statistics.median(run.rate for run in runs) for system, runs in by_system.items()}
+        for system, median in medians.items():
+            rates, number = [run.rate for run in by_system[system]], systems.index(system)
+            end, low, high = (LEFT + rate * scale for rate in (median, min(rates), max(rates)))
             yield f'<rect class="bar{number}" x="{LEFT}" y="{y}" width="{end - LEFT:.1f}" height="{BAR - 3}"/>'
             yield f'<path class="range" d="M{low:.1f} {y + BAR / 2 - 1.5}H{high:.1f}"/>'
-            yield f'<text x="{max(end, high) + 6:.1f}" y="{y + 12}">{medians[number] / 1000:,.0f}</text>'
+            yield f'<text x="{max(end, high) + 6:.1f}" y="{y + 12}">{median / 1000:,.0f}</text>'
             y += BAR
         if len(medians) == 2:
-            ratio = f"{medians[1] / medians[0]:.2f} times"
+            theirs, ours = medians.values()
+            ratio = f"{ours / theirs:.2f} times"
             yield f'<text class="ratio" x="{WIDTH - 8}" y="{middle}" text-anchor="end">{ratio}</text>'
         y += GAP
 

@@ -26,6 +26,7 @@ from benchmarks.hot_loop import Watch as HotLoopWatch
 from benchmarks.latency import Ages, Clockwork
 from benchmarks.measure import BenchmarkError, Measurement, Watch
 from benchmarks.moving import ADDING_RATE, LATE_MS, MOVING_SCENARIOS, PUNCTUAL_SECONDS, Punctuality
+from benchmarks.plot import write_plot
 from benchmarks.progress import Curve, Progress
 from benchmarks.recovery import Recovered, Run
 from benchmarks.report import print_table, write_markdown
@@ -407,6 +408,19 @@ def test_the_tables_are_written_as_markdown(tmp_path: Path) -> None:
     heads = [number for number, line in enumerate(lines) if set(line) == set("|-")]
     assert [lines[number - 1].split(" | ")[0] for number in heads] == ["| scenario"] * 2
     assert all(not lines[number - 2] for number in heads), "an empty line before a table"
+
+
+def test_a_system_has_its_color_in_scenarios_without_the_others_too(tmp_path: Path) -> None:
+    file = tmp_path / "speed.svg"
+    theirs, ours = Measurement(5e5, 9.0, 2.0, 900_000_000, 3.0), Measurement(2e6, 5.0, 1.0, 300_000_000, 0.5)
+    results = {SCENARIOS[0]: {"Penstock": [ours]}, SCENARIOS[1]: {"Penstock": [ours], "Kafka Streams": [theirs]}}
+    write_plot(results, "2026-11-26; a machine; versions", file)
+    drawn = file.read_text("utf-8")
+    assert re.findall(r'class="bar(\d)" x="\d+" y="\d+" width="\d+\.', drawn) == ["0", "0", "1"]
+    assert drawn.index(">Penstock</text>") < drawn.index(">Kafka Streams</text>")
+    results = {SCENARIOS[0]: {"Kafka Streams": [theirs], "Penstock": [ours]}, SCENARIOS[1]: {"Penstock": [ours]}}
+    write_plot(results, "2026-11-26; a machine; versions", file)
+    assert re.findall(r'class="bar(\d)" x="\d+" y="\d+" width="\d+\.', file.read_text("utf-8")) == ["0", "1", "1"]
 
 
 def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> None:

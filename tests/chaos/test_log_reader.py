@@ -130,7 +130,7 @@ def test_a_reader_continues_with_a_new_consumer_where_the_last_one_was(
 
 
 def test_a_reader_waits_until_its_broker_knows_the_topic(bootstrap_servers: str) -> None:
-    """Else it reads nothing for good, and "nothing has come out" is told of an application that is right."""
+    """Otherwise it never reads anything, and the run blames the application: "nothing has come out"."""
     topic = f"created-late-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     with ThreadPoolExecutor(1) as others:
