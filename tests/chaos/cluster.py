@@ -9,19 +9,21 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
+from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from penstock.dev.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
 from penstock.dev.kafka_distribution import newest
@@ -45,6 +47,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 KEPT_FEATURES = ("kraft.version",)
 
 Partition = tuple[str, int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -225,14 +228,12 @@ class Cluster:
         return self._listed(group, "group_state")
 
     def _listed(self, group: str, field: str) -> str:
-        with self.admin() as admin:
-            found = {listed["group_id"]: listed.get(field, "") for listed in admin.list_groups()}
-        return str(found.get(group, "")).lower()
+        groups = self.ask(lambda admin: admin.list_groups())
+        return str(next((listed.get(field, "") for listed in groups if listed["group_id"] == group), "")).lower()
 
     def active_controller(self) -> Node:
         """Return the controller that leads the others, as a broker sees it in the quorum."""
-        with self.admin() as admin:
-            (topic,) = admin.describe_metadata_quorum()["topics"]
+        (topic,) = self.ask(lambda admin: admin.describe_metadata_quorum()["topics"])
         return self.controllers[topic["partitions"][0]["leader_id"]]
 
     def memory(self) -> int:
@@ -248,51 +249,57 @@ class Cluster:
 
     # -- what can be changed
 
-    @contextmanager
-    def admin(self) -> Iterator[Any]:
-        """Return a client for what confluent-kafka's cannot do: reassignments and features."""
-        client = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
-        try:
-            yield client
-        finally:
-            client.close()
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """Return what question(client) returns: a client for what confluent-kafka's cannot do.
+
+        It is asked again while nodes are not ready to answer, such as coordinators that load their groups; raises
+        KafkaError after SETTLE_SECONDS, and at once for errors that will not pass.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            try:
+                with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))) as client:
+                    return question(client)
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
 
     def reassign(self, replicas: Mapping[Partition, list[int]]) -> None:
         """Give partitions other replicas, or the same in another order, the preferred leader first.
 
         Returns when it is done; raises RuntimeError if the controller refuses it, and TimeoutError.
         """
-        with self.admin() as admin:
-            answer = admin.alter_partition_reassignments({TopicPartition(*p): r for p, r in replicas.items()})
-            refused = {partition: error for partition, error in answer.items() if error is not None}
-            if refused:
-                raise RuntimeError(f"reassignments are refused: {refused}")
-            deadline = time.monotonic() + SETTLE_SECONDS
-            while admin.list_partition_reassignments():
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"reassignments are not done within {SETTLE_SECONDS:.0f} s")
-                time.sleep(POLL_SECONDS)
+        wanted = {TopicPartition(*p): r for p, r in replicas.items()}
+        answer = self.ask(lambda admin: admin.alter_partition_reassignments(wanted))
+        refused = {partition: error for partition, error in answer.items() if error is not None}
+        if refused:
+            raise RuntimeError(f"reassignments are refused: {refused}")
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self.ask(lambda admin: admin.list_partition_reassignments()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"reassignments are not done within {SETTLE_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
 
     def elect_preferred(self, partitions: Iterable[Partition]) -> None:
         """Make the preferred replicas leaders, except those that are not in sync."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions:
             topics.setdefault(topic, []).append(number)
-        with self.admin() as admin:
-            admin.elect_leaders(0, topics, raise_errors=False)
+        self.ask(lambda admin: admin.elect_leaders(0, topics, raise_errors=False))
 
     def finalize(self) -> dict[str, tuple[int, int]]:
         """Raise all features to the levels that all nodes support, as after an upgrade; returns old and new levels."""
         raised = {}
-        with self.admin() as admin:
-            for name, feature in sorted(admin.describe_features().items(), key=lambda item: item[0] != METADATA):
-                level, highest = feature.get("finalized", (0, 0))[1], feature.get("supported", (0, 0))[1]
-                if name in KEPT_FEATURES or level >= highest:
-                    continue
-                answer = admin.update_features({name: highest})[name]
-                if answer != "OK":
-                    raise RuntimeError(f"{name} cannot be raised from {level} to {highest}: {answer}")
-                raised[name] = (level, highest)
+        features = self.ask(lambda admin: admin.describe_features())
+        for name, feature in sorted(features.items(), key=lambda item: item[0] != METADATA):
+            level, highest = feature.get("finalized", (0, 0))[1], feature.get("supported", (0, 0))[1]
+            if name in KEPT_FEATURES or level >= highest:
+                continue
+            answer = self.ask(methodcaller("update_features", {name: highest}))[name]
+            if answer != "OK":
+                raise RuntimeError(f"{name} cannot be raised from {level} to {highest}: {answer}")
+            raised[name] = (level, highest)
         return raised
 
 

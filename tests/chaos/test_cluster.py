@@ -1,0 +1,44 @@
+"""What the chaos program asks of a cluster that is not ready to answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
+
+from tests.chaos.cluster import Cluster
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def cluster(bootstrap_servers: str) -> Cluster:
+    """The test run's broker, as a Cluster that has not started it."""
+    found = Cluster.__new__(Cluster)
+    found.bootstrap_servers = bootstrap_servers
+    return found
+
+
+def test_a_cluster_is_asked_again_while_a_coordinator_loads_its_groups(cluster: Cluster) -> None:
+    errors = [CoordinatorLoadInProgressError("not yet"), CoordinatorLoadInProgressError("still not")]
+
+    def question(client: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return client.list_groups()
+
+    assert isinstance(cluster.ask(question), list)
+    assert not errors
+
+
+def test_an_error_that_will_not_pass_is_raised_at_once(cluster: Cluster) -> None:
+    asked = []
+
+    def question(client: Any) -> None:
+        asked.append(client)
+        raise GroupAuthorizationFailedError("no")
+
+    with pytest.raises(GroupAuthorizationFailedError):
+        cluster.ask(question)
+    assert len(asked) == 1
