@@ -14,7 +14,17 @@ if cythonize is None or os.environ.get("PENSTOCK_KERNEL") == "off":
     extensions = []
 else:
     # The same are kernel.MODULES.
-    MODULES = ("codecs", "buffers", "cells", "rows", "messages", "record_batches", "sinks", "record_accumulator")
+    MODULES = (
+        "codecs",
+        "buffers",
+        "cells",
+        "rows",
+        "messages",
+        "processors",
+        "record_batches",
+        "sinks",
+        "record_accumulator",
+    )
     # What $CFLAGS says of it counts: a compiler heeds the last option.
     OPTIMIZATION = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
     extensions = cythonize(

@@ -1,8 +1,9 @@
 """The compiled kernel: the work per record, in C. Optional; docs/kernel.md says when it is used.
 
 codecs: serializers that check what they write. cells: cells of record caches. rows: rows of stores between two commits.
-messages: iteration over a batch. record_batches: responses to Fetch requests. sinks: from objects to a producer's
-records. record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record.
+messages: iteration over a batch. processors: the records of user-written processors. record_batches: responses to
+Fetch requests. sinks: from objects to a producer's records. record_accumulator: batches for Produce requests. buffers:
+memory that is reused for the next record.
 
 Each module is None if it is not built, or with ``PENSTOCK_KERNEL=off``. Only speed depends on them: their users have
 the same code in Python, or use librdkafka instead.
@@ -19,7 +20,17 @@ if __name__ != "penstock.kernel":
 
 #: ``off``: do not use the compiled code.
 VARIABLE = "PENSTOCK_KERNEL"
-MODULES = ("codecs", "buffers", "cells", "rows", "messages", "record_batches", "sinks", "record_accumulator")
+MODULES = (
+    "codecs",
+    "buffers",
+    "cells",
+    "rows",
+    "messages",
+    "processors",
+    "record_batches",
+    "sinks",
+    "record_accumulator",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,9 @@ cdef inline void write_time(char *to, int64_t time) noexcept:
         to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
 
 
+cdef bytes timed(int64_t time, bytes value)
+
+
 cdef enum:
     SMALL = 16  # bytes of a row that is no object, such as a timestamp and a number
 

@@ -1,10 +1,18 @@
-"""From a sink's objects to a producer's records; in Python: topology/run/ and workers/tasks/record_sends.py."""
+"""From the objects of sinks and stores to a producer's records.
+
+In Python: topology/run/compiled_sink.py, statestore/stores/values.py and workers/tasks/record_sends.py.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from penstock.kernel.murmur2 cimport partition_of
+from penstock.kernel.rows cimport timed
+
+cdef extern from "Python.h":
+    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
+
 
 cdef class RecordTaker:
     """Takes the records of sinks; see RecordAccumulator."""
@@ -124,6 +132,66 @@ cdef class WindowedSink:
         if not self.writer.write(self.topic, partition, key, value, timestamp, headers):
             self.writer.plain(self.topic, key, value, timestamp, headers, partition)
         return None
+
+
+@cython.final
+cdef class Changelog:
+    """Writes the changes of a store, without headers, by a task's log_change."""
+
+    cdef object log_change
+    cdef RecordWriter writer
+    cdef str store
+    cdef object topic
+    cdef int32_t partition
+
+    def __init__(self, log_change, str store not None):
+        self.log_change = log_change
+        self.store = store
+        owner = getattr(log_change, "__self__", None)
+        if type(owner) is RecordWriter and store in (<RecordWriter>owner).changelogs:
+            self.writer = <RecordWriter>owner
+            self.topic, self.partition = self.writer.changelogs[store]
+
+    cdef int write(self, key, value, timestamp) except -1:
+        if self.writer is None or not self.writer.write(self.topic, self.partition, key, value, timestamp, None):
+            self.log_change(self.store, key, value, timestamp)
+        return 0
+
+
+def plain_logger(log_change, str store, task, encode):
+    """See _log_plain in statestore/stores/values.py."""
+    cdef Changelog changelog = Changelog(log_change, store)
+
+    def log_value(key, value):
+        data = None if value is None else encode(value)
+        changelog.write(key, data, task.timestamp)
+        return data
+
+    return log_value
+
+
+def timestamped_logger(log_change, str store, task, encode, log_any):
+    """See _log_timestamped in statestore/stores/values.py. log_any: the same in Python, for unusual timestamps."""
+    cdef Changelog changelog = Changelog(log_change, store)
+
+    def log_value(key, value):
+        cdef int overflow = 0
+        cdef int64_t time
+        if value is None:
+            changelog.write(key, None, task.timestamp)
+            return None
+        if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
+            return log_any(key, value)
+        timestamp = (<tuple>value)[1]
+        time = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
+        data = None if overflow else encode((<tuple>value)[0])
+        if type(data) is not bytes:
+            return log_any(key, value)
+        row = timed(time, <bytes>data)
+        changelog.write(key, data, timestamp)
+        return row
+
+    return log_value
 
 
 def sink_for(send, str topic, to_key, to_value, Py_ssize_t times_size=0):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from penstock.kernel import processors as kernel_processors
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -111,6 +114,11 @@ class Record(_RecordFields[K, V]):
     def with_headers(self, headers: HeadersLike) -> Record[K, V]:
         """Return a copy with other headers."""
         return _new(Record, (self[0], self[1], self[2], as_headers(headers)))
+
+
+if kernel_processors is not None:
+    for place, method in enumerate((Record.with_key, Record.with_value, Record.with_timestamp)):
+        setattr(Record, method.__name__, update_wrapper(kernel_processors.with_field(Record, place), method))
 
 
 class RecordMetadata(NamedTuple):

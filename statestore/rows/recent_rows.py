@@ -13,7 +13,7 @@ BUFFERED_ROW_OVERHEAD_BYTES = 180
 USEFUL, COMMITS_WITHOUT = 16, 4
 #: Whether rows are worth it is decided when there is no more room, and each time that so many were added: the first
 #: reads of many keys find little.
-DECIDED_AFTER = 10_000
+DECIDED_AFTER = 100_000
 #: How many rows that are read are kept while the size of a row is not known.
 FIRST_READS = 1_000
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel import sinks as kernel_sinks
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
@@ -218,7 +219,12 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, 
         log_change(name, key, data, task.timestamp, task.headers if data is None or values_with_headers else None)
         return data
 
-    return log_value_with_headers if tombstones_with_headers else log_value
+    if tombstones_with_headers:
+        return log_value_with_headers
+    if kernel_sinks is not None:
+        made: LogValue = kernel_sinks.plain_logger(log_change, name, task, encode)
+        return made
+    return log_value
 
 
 def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: bool, encode: Encode) -> LogValue:
@@ -242,4 +248,7 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
         log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
         return None
 
+    if kernel_sinks is not None and not (plain_values or keeps_contexts or tombstones_with_headers):
+        made: LogValue = kernel_sinks.timestamped_logger(log_change, name, task, encode, log_value)
+        return made
     return log_value

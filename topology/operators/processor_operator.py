@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
+
+from penstock.kernel import processors as kernel_processors
 
 from ..common.durations import Duration, to_millis
 from ..context.task_context import Cancellable, Process, TaskContext
@@ -17,6 +19,9 @@ from ..records import Headers, Record, RecordMetadata, TaskId
 from ..serdes.serdes import Serde, resolve_serde
 from .operator import NodeContext, Operator
 from .record_context import record_metadata
+
+if TYPE_CHECKING:
+    from ..run.fusion import LoopCode, Names
 
 
 class ProcessorOperator(Operator):
@@ -41,6 +46,7 @@ class ProcessorOperator(Operator):
         if close is not None:
             node.on_close(close)
         process_record, new_record = processor.process, tuple.__new__
+        node.share((self, node.name), lambda: process_record)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             # Rows that the processor puts into its stores take the timestamp and headers of its input record.
@@ -57,6 +63,17 @@ class ProcessorOperator(Operator):
 
         return process_fixed_key if self.fixed_key else process
 
+    @override
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        if self.fixed_key:
+            return False
+        code.say_record()
+        code.emit("task.timestamp = timestamp")  # which a table before this node may have changed
+        process_record = code.bind(code.context.shared[self, code.context.name], "process_record")
+        new_record, record = code.bind(tuple.__new__, "new_tuple"), code.bind(Record, "record")
+        code.emit(f"{process_record}({new_record}({record}, ({names.key}, {names.value}, timestamp, headers)))")
+        return True
+
 
 #: There is no current record whose key forward() could check.
 _NO_KEY = object()
@@ -70,6 +87,8 @@ class _Context:
         self._task: TaskContext = node.task
         self._forward = node.forward
         self.key: Any = _NO_KEY
+        if kernel_processors is not None and type(self) is _Context:
+            vars(self)["forward"] = kernel_processors.forwarder(node.task, node.forward, Record, self.forward)
 
     @property
     def application_id(self) -> str:
