@@ -32,9 +32,10 @@ from benchmarks.report import (
     write_json,
     write_markdown,
 )
+from benchmarks.rounds import Rounds
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
-from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, in_turn, peers
+from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import TopicPartition
 
@@ -102,16 +103,15 @@ def main(
             measured = _systems(systems, directory) if scenarios or recoveries else []
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
-            rounds = 1 if quick else rounds
-            bench = Bench(address, workload, directory, measured)
-            results = bench.run(scenarios, rounds) if scenarios else {}
-            recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
+            in_turn = Rounds(1 if quick else rounds)
+            results = Bench(address, workload, directory, measured).run(scenarios, in_turn)
+            recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, in_turn)
             spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
     environment = environment_line(workload, versions, scenarios)
     if results:
-        print_table(results, environment, bench.refused)
+        print_table(results, environment)
         if plot_file:
             write_plot(results, environment, plot_file)
     if recovered:
@@ -122,7 +122,9 @@ def main(
         print_spark_table(spark, environment)
     if json_file:
         write_json(dict[Any, Any](results) | dict[Any, Any](recovered) | dict[Any, Any](spark), json_file)
-    if bench.failed:
+    for problem in in_turn.problems:
+        click.echo(f"Not reported: {problem}")
+    if in_turn.failed:
         raise click.ClickException(f"Not all runs were right; their logs are in {directory}")
     shutil.rmtree(directory)
 
@@ -152,7 +154,7 @@ def _systems(choice: str, directory: Path) -> list[System]:
 
 
 class Bench:
-    """Runs scenarios in rounds, the systems in turn. apart: see Progress."""
+    """Runs scenarios of throughput. apart: see Progress."""
 
     apart = True
 
@@ -162,41 +164,23 @@ class Bench:
         self._workload = workload
         self._directory = directory
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-        #: What is wrong with a system's run of a scenario: none of its runs is reported then.
-        self.refused: dict[tuple[Scenario, str], str] = {}
-        #: Whether one of them is not dispensable.
-        self.failed = False
 
-    def run(self, scenarios: list[Scenario], rounds: int) -> Results:
-        """Run everything; a system that fails or answers wrong is left out of this scenario."""
-        runs = list(in_turn(self._systems, scenarios, rounds))
+    def run(self, scenarios: list[Scenario], rounds: Rounds) -> Results:
+        """Run everything."""
+        runs = list(rounds.runs(self._systems, scenarios))
         for workload in {self._workload_of(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
         for workload in {self._workload_of(scenario, system) for _, scenario, system in runs if scenario.with_payments}:
             workload.load_payments(self._bootstrap_servers)
-        results: Results = {scenario: {} for scenario in scenarios}
-        for number, scenario, system in runs:
-            if (scenario, system.name) in self.refused:
-                continue
-            try:
-                result = self._run_one(scenario, system, number)
-            except BenchmarkError as error:
-                self.failed |= not system.dispensable
-                self.refused[scenario, system.name] = str(error)
-                results[scenario].pop(system.name, None)
-                console.print(f"round {number + 1}: REFUSED, and left out from here on: {error}")
-                continue
-            results[scenario].setdefault(system.name, []).append(result)
-            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate:,.0f} records/s")
-        return {scenario: by_system for scenario, by_system in results.items() if by_system}
+        return rounds.run(self._systems, scenarios, self._run_one, lambda _, found: f"{found.rate:,.0f} records/s")
 
     def _workload_of(self, scenario: Scenario, system: System) -> Workload:
         records = int(self._workload.records * scenario.times * system.share(scenario))
         return replace(self._workload, records=records)
 
-    def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
+    def _run_one(self, scenario: Scenario, system: System) -> Measurement:
         # A token, so that no earlier run's committed offsets are taken up.
-        name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}-{number}"
+        name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}"
         output = f"{name}-output"
         workload, home = self._workload_of(scenario, system), self._directory / name
         home.mkdir()
@@ -211,17 +195,14 @@ class Bench:
         }
         work = partial(scenario.rows, workload)
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log", work)
-        try:
-            progress = scenario.progress(workload, name)
-            partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]
-            records = sum(progress.values())
-            warm_up = int(records * WARM_UP_SHARE)
-            result = measure(program, self._bootstrap_servers, partitions, records, warm_up, self.apart)
-        except BenchmarkError as error:
-            raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
+        progress = scenario.progress(workload, name)
+        partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]
+        records = sum(progress.values())
+        warm_up = int(records * WARM_UP_SHARE)
+        result = measure(program, self._bootstrap_servers, partitions, records, warm_up, self.apart)
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))
         if problem:
-            raise BenchmarkError(f"{scenario.name}, {system.name}: wrong output: {problem}")
+            raise BenchmarkError(f"wrong output: {problem}")
         delete_topics(self._admin, name)
         shutil.rmtree(home / "state", ignore_errors=True)
         return result

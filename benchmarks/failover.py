@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
-from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import (
     SESSION_TIMEOUT_MS,
     LogLines,
@@ -28,8 +27,9 @@ from benchmarks.recovery import (
     Run,
     running,
 )
+from benchmarks.rounds import Rounds
 from benchmarks.steady import SteadyWriter, following
-from benchmarks.systems import THREADS, System, in_turn
+from benchmarks.systems import THREADS, System
 
 #: Records of each task that must be answered before the SIGKILL, twice: to begin with, and at the feeder's pace. And
 #: after it, on top of those that were written until then: more than those of a commit interval, which count twice.
@@ -235,7 +235,7 @@ RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (
 
 
 class RecoveryBench:
-    """Runs recovery scenarios in rounds, the systems in turn; see __main__.Bench."""
+    """Runs recovery scenarios."""
 
     def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -244,14 +244,9 @@ class RecoveryBench:
         self._systems = systems
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
 
-    def run(self, scenarios: list[RecoveryScenario], rounds: int) -> RecoveryResults:
-        """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        results: RecoveryResults = {scenario: {} for scenario in scenarios}
-        for number, scenario, system in in_turn(self._systems, scenarios, rounds):
-            found = self._run_one(scenario, system)
-            results[scenario].setdefault(system.name, []).append(found)
-            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {found.value:,.2f} {scenario.unit}")
-        return results
+    def run(self, scenarios: list[RecoveryScenario], rounds: Rounds) -> RecoveryResults:
+        """Run everything."""
+        return rounds.run(self._systems, scenarios, self._run_one, lambda s, found: f"{found.value:,.2f} {s.unit}")
 
     def _run_one(self, scenario: RecoveryScenario, system: System) -> Recovered:
         # A token, so that no earlier run's committed offsets are taken up.
@@ -260,9 +255,6 @@ class RecoveryBench:
         home.mkdir()
         source = scenario.prepare(self._bootstrap_servers) or f"{name}-input"
         run = Run(self._bootstrap_servers, system, name, home, source)
-        try:
-            found = scenario.run(run, self._workload)
-        except BenchmarkError as error:
-            raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
+        found = scenario.run(run, self._workload)
         delete_topics(self._admin, name)
         return found

@@ -68,10 +68,9 @@ def _processor() -> str:
     return ""
 
 
-def print_table(results: Results, environment: str, refused: Mapping[tuple[Scenario, str], str]) -> None:
-    """Print a table to standard output. refused: what is wrong with runs that are not in it."""
-    problems = (f"Not reported: {problem}" for problem in refused.values())
-    _console().print(environment, _table(results, box.SIMPLE_HEAD), CAPTION, *problems, sep="\n")
+def print_table(results: Results, environment: str) -> None:
+    """Print a table to standard output."""
+    _console().print(environment, _table(results, box.SIMPLE_HEAD), CAPTION, sep="\n")
 
 
 def print_recovery_table(results: RecoveryResults, environment: str) -> None:

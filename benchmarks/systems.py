@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -101,20 +101,6 @@ class System(ABC):
     @abstractmethod
     def version(self) -> str:
         """Name and version."""
-
-
-S = TypeVar("S", bound=Named)
-
-
-def in_turn(systems: list[System], scenarios: list[S], rounds: int) -> Iterator[tuple[int, S, System]]:
-    """Yield number of the round, scenario and system of each run, without what a system cannot do."""
-    for number in range(rounds):
-        # Who is first changes from round to round: what the broker still does for the one before is shared out.
-        order = systems if number % 2 == 0 else systems[::-1]
-        for scenario in scenarios:
-            for system in order:
-                if system.scenarios is None or scenario.name in system.scenarios:
-                    yield number, scenario, system
 
 
 class Penstock(System):

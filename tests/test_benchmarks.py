@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click import ClickException
@@ -28,10 +29,11 @@ from benchmarks.measure import BenchmarkError, Measurement, Watch
 from benchmarks.moving import ADDING_RATE, LATE_MS, MOVING_SCENARIOS, PUNCTUAL_SECONDS, Punctuality
 from benchmarks.plot import write_plot
 from benchmarks.progress import Curve, Progress
-from benchmarks.recovery import Recovered, Run
-from benchmarks.report import print_table, write_markdown
+from benchmarks.recovery import Recovered, Restore, Run
+from benchmarks.report import write_markdown
+from benchmarks.rounds import Rounds
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
-from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
+from benchmarks.systems import Penstock, PenstockDicts, System
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
@@ -164,7 +166,7 @@ def test_the_percentiles_of_a_round_are_of_one_run(monkeypatch: pytest.MonkeyPat
     scenarios = [latency.Latency(guarantee, percentile) for percentile in (50, 99.9)]
     found = [
         (number, scenario.name, system.name, scenario.run(Run("", system, "", tmp_path, ""), SPARSE).value)
-        for number, scenario, system in in_turn(systems, scenarios, 2)
+        for number, scenario, system in Rounds(2).runs(systems, scenarios)
     ]
     assert found == [
         (0, "latency-p50", "one", 0.1),
@@ -365,30 +367,46 @@ class Able(System):
         self.name, self.scenarios = name, scenarios
 
 
-class FailingBench(Bench):
-    """Runs nothing: what is called "wrong" answers wrong in the second round."""
-
-    def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
-        if system.name == "wrong" and number == 1:
-            raise BenchmarkError(f"{scenario.name}, wrong: wrong output")
-        return Measurement(1.0, 1.0, 1.0, 1, 1.0)
-
-
-def test_a_system_that_answers_wrong_is_left_out_and_the_others_go_on(
-    bootstrap_servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_system_that_answers_wrong_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     count = [scenario for scenario in SCENARIOS if scenario.name == "count"]
     good, wrong = Able("good", None), Able("wrong", None)
-    bench = FailingBench(bootstrap_servers, Workload(300), tmp_path, [good, wrong])
-    results = bench.run(count, 3)
-    assert bench.failed
-    assert {system: len(runs) for system, runs in results[count[0]].items()} == {"good": 3}
-    print_table(results, "", bench.refused)
-    assert "Not reported: count, wrong: wrong output" in capsys.readouterr().out
+    runs: Counter[str] = Counter()
+
+    def run_one(scenario: Scenario, system: System) -> int:
+        runs[system.name] += 1
+        if system is wrong and runs[system.name] % 2 == 0:
+            raise BenchmarkError("wrong output: one key too many")
+        return runs[system.name]
+
+    rounds = Rounds(3)
+    results = rounds.run([good, wrong], count, run_one, lambda _, number: f"run {number}")
+    assert results == {count[0]: {"good": [1, 2, 3]}}
+    assert runs == {"good": 3, "wrong": 2}
+    assert (rounds.failed, rounds.problems) == (True, ["count, wrong: wrong output: one key too many"])
+    assert "round 3: count, good: run 3" in capsys.readouterr().err
     wrong.dispensable = True
-    with_peer = FailingBench(bootstrap_servers, Workload(300), tmp_path, [wrong])
-    assert with_peer.run(count, 3) == {}
+    with_peer = Rounds(2)
+    assert with_peer.run([wrong], count, run_one, lambda _, number: "") == {}
+    assert with_peer.problems
     assert not with_peer.failed, "it is a peer"
+
+
+@pytest.mark.parametrize("name", ["count", "restore"])
+def test_all_kinds_of_scenarios_are_left_out_and_reported(
+    monkeypatch: pytest.MonkeyPatch, bootstrap_servers: str, name: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise BenchmarkError("no answer")
+
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", bootstrap_servers)
+    monkeypatch.setattr(Bench, "_run_one", fail)
+    monkeypatch.setattr(Restore, "prepare", lambda *_: None)
+    monkeypatch.setattr(Restore, "run", fail)
+    arguments = ["--only", name, "--system", "penstock", "--records", "10000", "--rounds", "2"]
+    found = CliRunner().invoke(main, arguments)
+    assert f"Not reported: {name}, Penstock: no answer" in found.output
+    assert found.output.count("left out from here on") == 1
+    assert found.exit_code == 1
 
 
 def test_the_tables_are_written_as_markdown(tmp_path: Path) -> None:
@@ -441,7 +459,7 @@ def test_a_profile_of_a_thread_that_was_done_at_once_asks_for_more_records() -> 
 
 def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
     chosen = [scenario for scenario in SCENARIOS if scenario.name in {"count", "table-join"}]
-    runs = in_turn([Able("one", None), Able("two", ("count",))], chosen, 2)
+    runs = Rounds(2).runs([Able("one", None), Able("two", ("count",))], chosen)
     assert [(number, scenario.name, system.name) for number, scenario, system in runs] == [
         (0, "count", "one"),
         (0, "count", "two"),
