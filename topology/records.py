@@ -117,8 +117,8 @@ class Record(_RecordFields[K, V]):
 
 
 if kernel_processors is not None:
-    for place, method in enumerate((Record.with_key, Record.with_value, Record.with_timestamp)):
-        setattr(Record, method.__name__, update_wrapper(kernel_processors.with_field(Record, place), method))
+    for _place, _method in enumerate((Record.with_key, Record.with_value, Record.with_timestamp)):
+        setattr(Record, _method.__name__, update_wrapper(kernel_processors.with_field(Record, _place), _method))
 
 
 class RecordMetadata(NamedTuple):
