@@ -11,9 +11,9 @@ BUFFERED_ROW_OVERHEAD_BYTES = 180
 #: Rows are kept if reads have found one in USEFUL; otherwise none are kept for some commits. Keeping a row takes a
 #: twentieth of the time of a read from disk.
 USEFUL, COMMITS_WITHOUT = 16, 4
-#: Whether rows are worth it is decided when there is no more room, and each time that so many were added: the first
-#: reads of many keys find little.
-DECIDED_AFTER = 100_000
+#: Whether rows are worth it is decided when there is no more room, and each time that so many were added, but not the
+#: first time: the first reads of many keys find little.
+DECIDED_AFTER = 10_000
 #: How many rows that are read are kept while the size of a row is not known.
 FIRST_READS = 1_000
 
@@ -26,11 +26,12 @@ class RecentRows:
     already) they are not worth their memory; after some commits they are tried again.
     """
 
-    __slots__ = ("_added", "_buffer", "_read_room", "_without")
+    __slots__ = ("_added", "_buffer", "_has_rows", "_read_room", "_without")
 
     def __init__(self, buffer: RowBuffer) -> None:
         self._buffer = buffer
         self._added = 0  # since the last decision
+        self._has_rows = False  # that reads could have found since then
         self._read_room = 0
         self._without = 0  # number of commits to skip
 
@@ -48,14 +49,16 @@ class RecentRows:
         recent.update(rows)
         row_bytes = bytes_of_a_row(recent) if recent else 0
         room = int(max_bytes / row_bytes) if recent else FIRST_READS
-        if len(recent) > room or self._added > DECIDED_AFTER:
-            useful = buffer.found * USEFUL >= self._added
+        is_full = len(recent) > room
+        if is_full or self._added > DECIDED_AFTER:
+            useful = buffer.found * USEFUL >= self._added or not (is_full or self._has_rows)
             self._added = buffer.found = 0
+            self._has_rows = useful
             if not useful:
                 self._without = COMMITS_WITHOUT - 1  # after this one
                 self.clear()
                 return 0
-        if len(recent) > room:
+        if is_full:
             buffer.recent = dict(rows) if len(rows) <= room else {}
         self._read_room = buffer.read_room = max(0, room - len(buffer.recent))
         return int(row_bytes * len(buffer.recent))

@@ -144,8 +144,8 @@ def decided_after_8(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("decided_after_8")
 def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
     recent = Recent()
-    recent.commit(rows(*range(8)), PLENTY)
-    recent.commit(rows(*range(8)), PLENTY)
+    for _ in range(4):  # the first sixteen rows say nothing
+        recent.commit(rows(*range(8)), PLENTY)
     for _ in range(COMMITS_WITHOUT):
         assert recent.kept(range(8)) == []
         recent.commit(rows(*range(8)), PLENTY)
@@ -155,12 +155,29 @@ def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
 @pytest.mark.usefixtures("decided_after_8")
 def test_one_read_for_sixteen_rows_is_enough() -> None:
     recent = Recent()
+    recent.commit(rows(*range(9)), PLENTY)
     recent.commit(rows(*range(8)), PLENTY)
     recent.buffer.get(key(5))
     recent.commit(rows(*range(8)), PLENTY)
-    assert len(recent.buffer.recent) == 8
+    assert len(recent.buffer.recent) == 9
     recent.commit(rows(*range(9)), PLENTY)
     assert recent.buffer.recent == {}, "reads before the last decision do not count"
+
+
+@pytest.mark.usefixtures("decided_after_8")
+def test_the_first_rows_of_many_keys_say_nothing() -> None:
+    """A key that was read and written is found in the next commit at the earliest."""
+    recent = Recent()
+    for number in range(20):
+        recent.buffer.get(key(number))
+    recent.commit(rows(*range(20)), PLENTY)
+    assert len(recent.buffer.recent) == 20
+    for number in range(20):
+        recent.buffer.get(key(number))
+    recent.commit(rows(*range(20)), PLENTY)
+    assert len(recent.buffer.recent) == 20
+    recent.commit(rows(*range(20)), PLENTY)
+    assert recent.buffer.recent == {}
 
 
 @pytest.mark.usefixtures("decided_after_8")
@@ -179,7 +196,10 @@ def test_reads_of_many_keys_that_do_not_repeat_keep_nothing() -> None:
     recent.commit({}, PLENTY)
     for number in range(20):
         recent.buffer.get(key(number))
-    assert len(recent.buffer.recent) == 20
+    recent.commit({}, PLENTY)
+    assert len(recent.buffer.recent) == 20, "which are the first"
+    for number in range(20, 40):
+        recent.buffer.get(key(number))
     recent.commit({}, PLENTY)
     assert recent.buffer.recent == {}
 
