@@ -2,6 +2,7 @@
 
 import os
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -13,30 +14,18 @@ except ImportError:
 if cythonize is None or os.environ.get("PENSTOCK_KERNEL") == "off":
     extensions = []
 else:
-    # The same are kernel.MODULES.
-    MODULES = (
-        "codecs",
-        "buffers",
-        "cells",
-        "rows",
-        "messages",
-        "processors",
-        "record_batches",
-        "sinks",
-        "record_accumulator",
-    )
     # What $CFLAGS says of it counts: a compiler heeds the last option.
     OPTIMIZATION = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
     extensions = cythonize(
         [
             Extension(
-                f"penstock.kernel.{name}",
-                [f"kernel/{name}.pyx"],
+                f"penstock.kernel.{Path(source).stem}",
+                [source],
                 # All of them are in the sdist too; the declarations where cimport looks for penstock.kernel.
-                depends=[f"kernel/{name}.pyx", *sorted(glob("penstock/kernel/*.pxd")), *sorted(glob("kernel/*.h"))],
+                depends=[source, *sorted(glob("penstock/kernel/*.pxd")), *sorted(glob("kernel/*.h"))],
                 extra_compile_args=OPTIMIZATION,
             )
-            for name in MODULES
+            for source in sorted(glob("kernel/*.pyx"))
         ],
         language_level=3,
     )

@@ -46,7 +46,7 @@ class ProcessorOperator(Operator):
         if close is not None:
             node.on_close(close)
         process_record, new_record = processor.process, tuple.__new__
-        node.share((self, node.name), lambda: process_record)
+        node.share((self, node.name), lambda: process_record)  # fuse() writes a call of it
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             # Rows that the processor puts into its stores take the timestamp and headers of its input record.
