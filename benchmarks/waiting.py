@@ -221,7 +221,8 @@ def main(only: str | None, records: int, keep: Path | None, rounds: int) -> None
                     service.kill()
     except BenchmarkError as error:
         raise click.ClickException(str(error)) from error
-    Console().print(environment_line(Workload(records), sorted(versions)), _table(results), *in_turn.problems, sep="\n")
+    problems = (f"Not reported: {problem}" for problem in in_turn.problems)
+    Console().print(environment_line(Workload(records), sorted(versions)), _table(results), *problems, sep="\n")
     if in_turn.failed:
         raise click.ClickException(f"Not all runs were right; their logs are in {directory}")
     shutil.rmtree(directory)
