@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from rich.console import Console
 from typing_extensions import override
 
 from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
@@ -44,7 +43,6 @@ STREAMS_GROUP = {
     "streams.heartbeat.interval.ms": str(SESSION_TIMEOUT_MS // 3),
     "streams.num.standby.replicas": "1",
 }
-console = Console(stderr=True)
 READ_BATCH = 1_000
 
 
