@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -70,6 +70,9 @@ class Admin(Protocol):
         self, before: Mapping[TopicPartition, int], timeout_ms: int
     ) -> Mapping[TopicPartition, Future[int]]:
         """Delete the records before these offsets; the futures return the partitions' new first offsets."""
+
+    def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
+        """Wait until all these futures are complete, at most so long."""
 
     def close(self) -> None:
         """Close the client; requests in progress fail."""
@@ -167,6 +170,10 @@ class KafkaAdmin(Admin):
         if asked:
             self._cluster.submit(self._leaders.ask, question, asked, timeout_ms).add_done_callback(end)
         return asked
+
+    @override
+    def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
+        wait(asked, seconds)
 
     @override
     def close(self) -> None:

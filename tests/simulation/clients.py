@@ -346,7 +346,10 @@ class SimulatedAdmin(MemoryAdmin):
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> dict[TopicPartition, Future[int]]:
-        """The futures are complete at once."""
+        """The futures are complete at once; in some schedules those of changelogs are later.
+
+        A late answer says where the partition ended when it was asked for.
+        """
 
         def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
             log = self.cluster.logs.get(partition)
@@ -373,7 +376,26 @@ class SimulatedAdmin(MemoryAdmin):
         if self.io.world.in_event:  # the group's leader asks on its IO thread, which cannot be left
             return find()
         found: dict[TopicPartition, Future[int]] = self.io.points.call("list offsets", find, counted=False)
-        return found
+        late_ms = self.io.answer_ms() if timeout_ms == REQUEST_TIMEOUT_MS else 0
+        return {partition: self._in(late_ms, answer) for partition, answer in found.items()} if late_ms else found
+
+    def _in(self, ms: int, answer: Future[int]) -> Future[int]:
+        """Return a future that is completed as the answer is, in so many milliseconds."""
+        late: Future[int] = Future()
+
+        def arrive() -> None:
+            error = answer.exception()
+            if error is None:
+                late.set_result(answer.result())
+            else:
+                late.set_exception(error)
+
+        self.io.later(ms, arrive)
+        return late
+
+    @override
+    def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
+        self.io.wait(lambda: all(future.done() for future in asked), int(seconds * 1000))
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_ms: int

@@ -18,6 +18,8 @@ from tests.simulation.coordinators import Coordinators
 
 #: delivery.timeout.ms: shorter and longer than processes stall.
 DELIVERY_MS = (3_000, 120_000)
+#: How long answers take that are late: shorter and longer than a task is restored, or a rebalance lasts.
+ANSWERS_MS = (0, 100, 1_000, 5_000, 10_000)
 #: transaction.timeout.ms of schedules with async functions.
 ASKING_TRANSACTION_MS = 30_000
 
@@ -27,7 +29,7 @@ class Kind:
     """harsh: see Harsh. mixed: some hosts may run on Java. asking: the application has async functions.
 
     own: the producers are those of clients/writing; see producers.py. rare: more faults at rarely reached points.
-    choosing: the application requests the partitions of its output.
+    choosing: the application requests the partitions of its output. late: see LateAnswers.
     """
 
     harsh: bool = False
@@ -36,6 +38,7 @@ class Kind:
     own: bool = False
     rare: bool = False
     choosing: bool = False
+    late: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Kind:
@@ -43,7 +46,8 @@ class Kind:
 
         A fourth is harsh, a fourth mixed, in an eighth functions wait. Producers are Penstock's own in an eighth, and
         in a fourth of the harsh ones. Rare are a quarter of the plain ones, and of those with own producers. In another
-        fourth of the harsh ones the application chooses partitions.
+        fourth of the harsh ones the application chooses partitions. Answers are late in a quarter of the plain ones,
+        and in a fourth of the harsh ones.
         """
         own = kernel.record_accumulator is not None and (seed % 8 == 2 or seed % 16 == 15)
         rare = seed % 16 == 12 or seed % 32 == 26
@@ -54,6 +58,7 @@ class Kind:
             own=own,
             rare=rare,
             choosing=seed % 16 == 7,
+            late=seed % 16 in (8, 11),
         )
 
     def application(self, seed: int, planned: Application) -> Application:
@@ -79,3 +84,15 @@ class Kind:
 
 
 PLAIN = Kind()
+
+
+class LateAnswers:
+    """Draws when a leader answers where its partitions end. enabled: otherwise it does at once."""
+
+    def __init__(self, seed: int, enabled: bool) -> None:
+        self._chance = random.Random(f"late {seed}")
+        self._enabled = enabled
+
+    def next_ms(self) -> int:
+        """Return after how many ms the next question is answered."""
+        return self._chance.choice(ANSWERS_MS) if self._enabled else 0

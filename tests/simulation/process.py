@@ -102,6 +102,8 @@ class Process:
         self.roughness = Roughness()
         #: Called when it requests a topic's partitions in the middle of a record, before the brokers respond.
         self.on_count_asked: Callable[[], None] = _nothing
+        #: Returns after how many ms the leaders answer where their partitions end.
+        self.answer_ms: Callable[[], int] = _at_once
         self.points = Points(lambda kind: world.note(self.client, kind), world.happened)
         #: While a process is stopped (SIGSTOP), so is its IO thread; its events wait here meanwhile.
         self.stopped = False
@@ -323,3 +325,7 @@ class Process:
 
 def _nothing() -> None:
     pass
+
+
+def _at_once() -> int:
+    return 0

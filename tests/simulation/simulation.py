@@ -26,7 +26,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import Trigger
 from tests.simulation.harsh import Harsh
 from tests.simulation.java_member import Kinds
-from tests.simulation.kinds import PLAIN, Kind
+from tests.simulation.kinds import PLAIN, Kind, LateAnswers
 from tests.simulation.process import Host, Process, Roughness
 from tests.simulation.world import LOG, HostClock, StalledError, World
 
@@ -142,6 +142,7 @@ class Simulation:
         self.world = World(seed)
         self._harsh = Harsh(self.world, kind.harsh, kind.choosing)
         self._kinds = Kinds(self.world, kind.mixed)
+        self._late = LateAnswers(seed, kind.late)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         self.plan = self._planned(kind)
@@ -316,6 +317,7 @@ class Simulation:
         self._lives += 1
         process = Process(self.world, self.broker, host, slot, self._lives, self.topology, self._coordinators)
         process.on_count_asked = self._harsh.partitions_are_asked_for
+        process.answer_ms = self._late.next_ms
         if self._faults_on:
             process.roughness = replace(self.plan.roughness, unanswered=0.0) if self._aims else self.plan.roughness
         self.processes[host.name, slot] = process

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.logs import output_stream
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,14 +24,14 @@ STOP_SECONDS = 30.0
 FULL_BYTES = 50_000
 PRINTS = "print('x' * 99, file=sys.{stream})"
 LOGS = "logging.getLogger('user').warning('x' * 99)"
-#: A module that writes more than a pipe holds, then continues writing while it runs.
+#: A module that writes more than a pipe holds: `turns` of it, in a thread.
 WRITES = """
-import logging, sys, threading, time
+import itertools, logging, sys, threading, time
 from penstock import StreamsBuilder
 topology = StreamsBuilder()
 topology.stream("in").to("out")
 def write():
-    while True:
+    for _ in {turns}:
         {write}
         time.sleep(0.0001)
 threading.Thread(target=write, daemon=True).start()
@@ -73,7 +74,7 @@ def test_a_pipe_that_nothing_reads_does_not_hold_up_the_end(
     reading, writing = unread
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: writing}
     with subprocess.Popen(
-        command(tmp_path, WRITES.format(write=write)),
+        command(tmp_path, WRITES.format(write=write, turns="itertools.count()")),
         cwd=tmp_path,
         env=environment(),
         stdout=streams["stdout"],
@@ -124,10 +125,14 @@ def test_closed_standard_streams_are_none_that_is_needed(tmp_path: Path, closed:
 
 
 def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, int]) -> None:
-    """The reader comes late: it gets what has waited, whole lines, and how many have not."""
+    """The reader comes late: it gets what has waited, whole lines, and how many have not.
+
+    The writer has an end: a reader that is slower than it would get a report only once it has caught up.
+    """
     reading, writing = unread
+    kept = output_stream.BUFFER_CHARS >> 16
     with subprocess.Popen(
-        command(tmp_path, WRITES.format(write=f"print('x' * {1 << 16})")),
+        command(tmp_path, WRITES.format(write=f"print('x' * {1 << 16})", turns=f"range({2 * kept})")),
         cwd=tmp_path,
         env=environment(),
         stdout=writing,
@@ -138,7 +143,7 @@ def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, i
             assert process.stderr is not None
             assert any("stdout is not read" in line for line in process.stderr)
             with os.fdopen(os.dup(reading), "rb") as lines:
-                assert all(lines.readline() == b"x" * (1 << 16) + b"\n" for _ in range(200))
+                assert all(lines.readline() == b"x" * (1 << 16) + b"\n" for _ in range(kept - 10))
             assert any("lines that stream threads printed were dropped" in line for line in process.stderr)
         finally:
             process.kill()

@@ -175,6 +175,9 @@ class MemoryAdmin:
             self.cluster.deleted_before[partition] = self.cluster.logs[partition].start = offset
         return {partition: done(offset) for partition, offset in before.items()}
 
+    def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
+        assert all(future.done() for future in asked)
+
     def close(self) -> None:
         pass
 

@@ -203,6 +203,45 @@ def test_a_task_that_is_taken_away_in_its_restore_notes_how_far_it_is(cluster: C
     assert manager.task_offset_sums()[task] == thread.changelog_reader.total_restored
 
 
+class LateAnswers:
+    """Keeps what leaders answer about changelogs' offsets back until a test lets it arrive."""
+
+    def __init__(self, admin: Any) -> None:
+        self.on_their_way: list[tuple[Future[int], int]] = []
+        self._offsets = admin.offsets
+        admin.offsets = self._ask
+        admin.wait = lambda *_: None
+
+    def _ask(self, *arguments: Any) -> dict[TopicPartition, Future[int]]:
+        answers: dict[TopicPartition, Future[int]] = self._offsets(*arguments)
+        for partition in [partition for partition in answers if partition.topic == CHANGELOG]:
+            late: Future[int] = Future()
+            self.on_their_way.append((late, answers[partition].result()))
+            answers[partition] = late
+        return answers
+
+    def arrive(self) -> None:
+        for future, offset in self.on_their_way:
+            future.set_result(offset)
+        self.on_their_way = []
+
+
+def test_an_end_from_before_a_task_moved_away_is_not_the_end(cluster: Cluster, app: Application) -> None:
+    """Found by chaos: the records of the owner in between were never restored, and its updates were lost."""
+    fill(cluster, 0, 100)
+    thread = app.thread()
+    late = LateAnswers(thread.supplier.made[f"{thread.name}-admin"])
+    thread.until(lambda: late.on_their_way)
+    thread.member.lose("the session has ended")
+    thread.until(lambda: not thread.task_manager.active.all_tasks())
+    late.arrive()
+    fill(cluster, 0, 150)  # by the owner in between
+    thread.until(lambda: late.on_their_way)
+    late.arrive()
+    thread.until_running()
+    assert thread.changelog_reader.total_restored == 250
+
+
 def status_of(thread: Thread, task_id: str) -> TaskStatus:
     status = [report for report in thread.control.reports if isinstance(report, Status)][-1]
     return next(task for task in status.tasks if task.task_id == task_id)

@@ -180,6 +180,18 @@ def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock
     assert "reading the offsets to start from fails: No answer from anybody." in str(error)
 
 
+def test_failures_from_before_a_task_moved_away_do_not_count(clock: ManualClock, thread: Thread) -> None:
+    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    thread.until(lambda: outage.calls)
+    thread.member.lose("the session has ended")
+    thread.until(lambda: not thread.task_manager.active.all_tasks())
+    clock.advance(TIMEOUT_MS)
+    calls = outage.calls
+    thread.until(lambda: outage.calls > calls)  # without TaskTimeoutError
+    outage.lasts = False
+    thread.until_running()
+
+
 def test_a_position_that_cannot_be_found_out_is_asked_for_again(
     cluster: Cluster, clock: ManualClock, thread: Thread
 ) -> None:

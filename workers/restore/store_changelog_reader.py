@@ -67,6 +67,7 @@ class StoreChangelogReader:
 
     def register(self, task: Task) -> None:
         """Start to read the changelogs of a task from the offsets of its stores, which are open."""
+        self.bounds.forget(task.state_manager.changelogs)
         for partition in task.state_manager.changelogs:
             self._changelogs[partition] = Changelog(task, partition, self.log)
 

@@ -7,7 +7,7 @@ are not written yet belong to the state, because the input offsets of that trans
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,11 +71,19 @@ class ChangelogBounds:
         self._ask([p for p, q in self._questions.items() if q.futures is None and q.next_try_ms <= now_ms])
         return dict(self._answers(now_ms))
 
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the requests for these partitions, with answers that nobody has taken.
+
+        Call it whenever a task gets its partitions: another thread may have moved an end since it was requested.
+        """
+        for partition in partitions:
+            self._questions.pop(partition, None)
+
     def wait(self, seconds: float) -> bool:
         """Wait for responses, at most this long. Returns False if no request is pending."""
         asked = [future for question in self._questions.values() for future in question.futures or ()]
         if asked:
-            wait(asked, seconds)
+            self._admin.wait(asked, seconds)
         return bool(asked)
 
     def _ask(self, partitions: Collection[TopicPartition]) -> None:

@@ -131,6 +131,7 @@ class TaskManager:
                 new[task_id] = partitions
         if new:
             self.log.trace("New active tasks to be created: %s", shown(new))
+            self._timeouts.succeeded(new)  # failures from before they moved away do not count
             for task in self.task_creator.create_tasks(new):
                 self.active.add_new_task(task)
 
@@ -147,6 +148,7 @@ class TaskManager:
         if not new:
             return
         self.log.trace("New standby tasks to be created: %s", shown(new))
+        self._timeouts.succeeded(new)
         for task in self.standby_task_creator.create_tasks(new):
             self.standby.add_new_task(task)
 

@@ -14,7 +14,7 @@ class Mutant:
     """owner.name is replaced by what make(the original) returns. found_by: a seed whose schedule finds it.
 
     aims: where processes are hit, for what needs a pause at one certain call; see Simulation. plain: False if
-    found_by is the seed of a mixed schedule, of one with functions that wait, or of one with real producers.
+    found_by is the seed of a mixed schedule, or of one with functions that wait, real producers or late answers.
     """
 
     name: str

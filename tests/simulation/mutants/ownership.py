@@ -214,6 +214,7 @@ OWNERSHIP_MUTANTS = (
     Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 63),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 39),
     Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 498),
+    Mutant("end from before a task moved away", ChangelogBounds, "forget", nothing, 2280, plain=False),
     Mutant("unanswered end taken for the end", changelog_bounds, "_bounds", unanswered_end_is_an_end, 83),
     Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 4508),
     Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 36),
