@@ -72,9 +72,9 @@ class ChangelogBounds:
         return dict(self._answers(now_ms))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the requests for these partitions, with answers that nobody has taken.
+        """Drop the pending requests for these partitions, and their answers.
 
-        Call it whenever a task gets its partitions: another thread may have moved an end since it was requested.
+        Call it whenever a task gets its partitions: other threads may have written to a changelog since then.
         """
         for partition in partitions:
             self._questions.pop(partition, None)
