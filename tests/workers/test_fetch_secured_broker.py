@@ -106,9 +106,8 @@ def test_records_come_over_tls_to_whoever_has_the_password(
     assert found == [b"%d" % number * 20 for number in range(RECORDS)]
 
     stranger = opened({**secured, "sasl.password": "guessed"})
-    stranger._reader.assign({IN_0: 0})
+    stranger.assign({IN_0: 0})
     deadline = time.monotonic() + DEADLINE_SECONDS
     while "Authentication failed" not in caplog.text:
         assert time.monotonic() < deadline
-        assert not stranger._reader.fetch(10, 0.1)[0]
-        stranger.poll(10, 0.1)
+        assert not stranger.poll(10, 0.1)
