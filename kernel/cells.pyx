@@ -5,11 +5,13 @@ A Cell has the interface of the list that it replaces (topology.store_interfaces
 not as a tuple of two objects. The equivalent in Python is topology/operators/fused_cells.py.
 """
 
+from bisect import bisect_left
+
 cimport cython
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from libc.stdint cimport INT64_MIN, int64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from penstock.kernel.flat_dict cimport is_flat
@@ -152,6 +154,34 @@ cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcep
 
 
 @cython.final
+cdef class KeyIndex:
+    """statestore.cache.cached_rows.KeyIndex."""
+
+    cdef public dict by_key
+    cdef public Py_ssize_t added
+
+    cpdef bint is_outdated(self, Py_ssize_t cached):
+        return self.added > 1000 + cached
+
+    cpdef int add(self, tuple key) except -1:
+        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key[0])
+        cdef list keys
+        cdef Py_ssize_t at
+        self.added += 1
+        if found is NULL:
+            self.by_key[key[0]] = [key]
+            return 0
+        keys = <list>found
+        if not keys or <tuple>keys[len(keys) - 1] < key:
+            keys.append(key)
+            return 0
+        at = bisect_left(keys, key)
+        if keys[at] != key:
+            keys.insert(at, key)
+        return 0
+
+
+@cython.final
 cdef class CellTable:
     """The cells of one cache. entries: cell by cache key; dirty: cells that changed since the last flush.
 
@@ -162,7 +192,8 @@ cdef class CellTable:
     cdef list dirty
     cdef long long last_stamp
     cdef StoredEntries stored
-    cdef object deleting, cached, read_held, row_type
+    cdef object deleting, read_held, row_type
+    cdef readonly KeyIndex index
     cdef public Py_ssize_t check_at
     NOT_CACHED = NOT_CACHED
 
@@ -170,6 +201,7 @@ cdef class CellTable:
         self.entries = entries
         self.dirty = dirty
         self.check_at = 1
+        self.index = KeyIndex()
 
     def next_stamp(self):
         """Return the stamp of the next put."""
@@ -193,30 +225,39 @@ cdef class CellTable:
         """Return a TimeWindows."""
         return TimeWindows(observed, size_ms, advance_ms, late_ms)
 
-    def loads(self, StoredEntries stored not None, deleting, cached, read, row_type):
+    def loads(self, StoredEntries stored not None, deleting, read, row_type):
         """Create cells from stored rows, without calling load, while deleting is empty.
 
-        cached: CachedRows of a cache of segments, which must see each key once they have an index; otherwise None.
         read(entry): a copy of an entry for the reader. row_type: the type to convert entries to if they need no other
         copy.
         """
-        self.stored, self.deleting, self.cached = stored, deleting, cached
+        self.stored, self.deleting = stored, deleting
         self.read_held, self.row_type = read, row_type
 
-    def put(self, key, held, timestamp, headers, message):
-        """Put an entry; return whether it is new. The caller then makes room."""
+    def putter(self, task, grown):
+        """Return CachingStore._putter's function."""
+        def put(key, held):
+            if self.put(key, held, task.timestamp, task.headers, task.message):
+                grown()
+
+        return put
+
+    cdef bint put(self, key, held, timestamp, headers, message) except -1:
+        """Put an entry; return whether the caller must make room."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         cdef Cell cell
         if found is NULL:
             cell = new_cell(key, held)
             self.entries[key] = cell
+            if self.index.by_key is not None:
+                self.index.add(key)
         else:
             cell = <Cell?>found
             cell.row = held
             cell.is_count = False
             cell.used = True
         self.changed(cell, timestamp, headers, message)
-        return found is NULL
+        return found is NULL and len(self.entries) >= self.check_at
 
     cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1:
         if not cell.stamp:
@@ -228,13 +269,23 @@ cdef class CellTable:
         cell.message = message
         return 0
 
-    def key_values(self, dict by_key not None, bytes record_key not None, int64_t time_from, int64_t time_to):
-        """Return the result of CachingSegments._key_values, None if some rows may be on disk.
+    def sessions(self, windowed, key, bytes record_key not None, int64_t earliest_end, int64_t latest_start):
+        """Return the result of CachingSessionStore.find_sessions as a list, None if some rows may be on disk."""
+        cdef list found = self.key_values(record_key, earliest_end, INT64_MAX)
+        if not found:
+            return found
+        return [
+            (new_tuple(windowed, (key, start, end)), value) for end, start, value in found if start <= latest_start
+        ]
 
-        by_key: the cache keys by record key, as in CachedRows. Rows in the range of times must not have expired.
-        """
+    cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to):
+        """Return the result of CachingSegments._key_values, None if some rows may be on disk or have expired."""
         cdef StoredEntries stored = self.stored
-        cdef list keys = by_key.get(record_key, ()) or [], found = []
+        if stored is None or self.deleting or time_from < <int64_t>stored.segments.visible_from:
+            return None
+        if self.index.by_key is None or self.index.is_outdated(len(self.entries)):
+            return None
+        cdef list keys = self.index.by_key.get(record_key, ()) or [], found = []
         cdef PyObject *cell
         cdef tuple key
         cdef Py_ssize_t i, count = len(keys)
@@ -282,10 +333,10 @@ cdef class CellTable:
         """Return a new cell for a key as CachingStore's load does, None if the caller must call load."""
         cdef Cell cell
         cdef StoredEntries stored = self.stored
-        if stored is None or self.deleting or (self.cached is not None and self.cached.by_key is not None):
+        if stored is None or self.deleting or self.index.by_key is not None:
             return None
         cell = new_cell(key, None)
-        if self.cached is None or not self.is_later(key):
+        if stored.segments is None or not self.is_later(key):
             row = stored.row(key)
             if row is not None:
                 cell.is_count = stored.read_long(row, &cell.number, &cell.newest)

@@ -118,6 +118,7 @@ cdef class StoredEntries:
     cdef int second_size
     cdef bint timestamped, is_long
     cdef str name
+    cdef int64_t observed  # within write(): the highest time so far, which the segments may not know yet
 
     cdef object row(self, key)
     cdef int64_t second(self, tuple key) except? -1
@@ -125,3 +126,5 @@ cdef class StoredEntries:
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept
     cdef object held(self, bytes row)
     cdef bytes written(self, held)
+    cdef int advance(self) except -1
+    cdef int write_rows(self, changes) except -1

@@ -674,16 +674,34 @@ cdef class StoredEntries:
 
     def write(self, changes):
         """Write changed entries to the changelog and to the rows."""
-        cdef int64_t time, observed = -1, taken_from = 0
+        if self.segments is None:
+            self.write_rows(changes)
+            return
+        self.observed = self.segments.observed_ms
+        try:
+            self.write_rows(changes)
+        finally:
+            self.advance()
+
+    cdef int advance(self) except -1:
+        """Let the segments know the highest time that was written."""
+        if self.segments is not None and self.observed > <int64_t>self.segments.observed_ms:
+            self.segments.advance(self.observed)
+        return 0
+
+    cdef int write_rows(self, changes) except -1:
+        cdef int64_t time, taken_from = 0, drops_at = 0
         cdef bytes data, row
         if self.segments is not None:
-            observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+            taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
         for change in changes:
             key, held, timestamp = (<tuple?>change)[0], (<tuple>change)[1], (<tuple>change)[2]
             if held is None and self.timestamped:
+                self.advance()
                 self.write_plain((change,))
                 if self.segments is not None:
-                    observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+                    self.observed = self.segments.observed_ms
+                    taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
                 continue
             if self.timestamped:
                 timestamp = (<tuple?>held)[1]
@@ -698,9 +716,11 @@ cdef class StoredEntries:
             time = (<tuple?>key)[1]
             log_key = self.log_key(<tuple>key, time)
             self.log_change(self.name, log_key, data, timestamp)
-            if time > observed:
-                self.segments.advance(time)
-                observed, taken_from = self.segments.observed_ms, self.segments.taken_from
+            if time > self.observed:
+                self.observed = time
+                if time >= drops_at:
+                    self.advance()
+                    taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
             if time < taken_from:
                 self.segments.put(log_key, time, row)
             else:

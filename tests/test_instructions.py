@@ -31,9 +31,9 @@ COMPILED_LIMITS = {
     "windowed-count": 3.3,
     "map-filter": 1.9,
     "table-join": 3.0,
-    "processor": 9.3,
+    "processor": 5.8,
     "window-suppress": 8.0,
-    "session": 16.1,
+    "session": 10.9,
     "hopping": 14.3,
     "foreign-key-join": 8.9,
 }

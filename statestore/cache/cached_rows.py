@@ -19,6 +19,30 @@ CacheKey = tuple[Any, ...]
 ReadRows = Callable[[CacheKey], Iterable[tuple[CacheKey, Any]]]
 
 
+class KeyIndex:
+    """The cache keys by record key, in order; None until a fetch needs them. added: how many since it was built."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Any, list[CacheKey]] | None = None
+        self.added = 0
+
+    def is_outdated(self, cached: int) -> bool:
+        """Return whether half of the keys may be evicted; cached: the number of cached keys."""
+        return self.added > 1000 + cached
+
+    def add(self, cache_key: CacheKey) -> None:
+        """Add a cache key; the index must be built. A key that was evicted may still be listed."""
+        assert self.by_key is not None
+        self.added += 1
+        keys = self.by_key.setdefault(cache_key[0], [])
+        if not keys or keys[-1] < cache_key:
+            keys.append(cache_key)
+            return
+        at = bisect_left(keys, cache_key)
+        if keys[at] != cache_key:
+            keys.insert(at, cache_key)
+
+
 class CachedRows:
     """Finds the cached rows of a record key, and loads those of the store below into the cache.
 
@@ -30,9 +54,8 @@ class CachedRows:
     def __init__(self, cache: NamedCache, deleting: Set[Any]) -> None:
         self._cache = cache
         self._deleting = deleting
-        #: The cache keys by record key, in order; None until a fetch needs them.
-        self.by_key: dict[Any, list[CacheKey]] | None = None
-        self._added = 0
+        #: The kernel's puts add new keys to it.
+        self._index: KeyIndex = KeyIndex() if cache.table is None else cache.table.index
         #: The start of the range of which the cache has all rows, by record key.
         self._complete: dict[Any, CacheKey] = {}
         self._evictions = cache.evictions
@@ -54,23 +77,13 @@ class CachedRows:
         """Index a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if self.by_key is not None and cache_key not in self._cache.entries:
-            self._add(self.by_key, cache_key)
+        if cache_key not in self._cache.entries:
+            self.added(cache_key)
 
     def added(self, cache_key: CacheKey) -> None:
         """Note a cache key that is new in the cache."""
-        if self.by_key is not None:
-            self._add(self.by_key, cache_key)
-
-    def _add(self, by_key: dict[Any, list[CacheKey]], cache_key: CacheKey) -> None:
-        self._added += 1
-        keys = by_key.setdefault(cache_key[0], [])
-        if not keys or keys[-1] < cache_key:
-            keys.append(cache_key)
-            return
-        at = bisect_left(keys, cache_key)
-        if keys[at] != cache_key:  # an evicted key may still be listed
-            keys.insert(at, cache_key)
+        if self._index.by_key is not None:
+            self._index.add(cache_key)
 
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
         """Return the cached keys with low <= key < high of low's record key, by time; None is open."""
@@ -82,16 +95,17 @@ class CachedRows:
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
     def index(self) -> dict[Any, list[CacheKey]]:
-        """Return the cache keys by record key; built on first use, and rebuilt when half of them may be evicted."""
-        cache = self._cache
-        if self.by_key is None or self._added > 1000 + len(cache.entries):
-            self.by_key = {}
-            for cache_key in cache.entries:
-                self.by_key.setdefault(cache_key[0], []).append(cache_key)
-            for keys in self.by_key.values():
+        """Return the cache keys by record key; built on first use, and rebuilt when it is outdated."""
+        index, entries = self._index, self._cache.entries
+        if index.by_key is None or index.is_outdated(len(entries)):
+            by_key: dict[Any, list[CacheKey]] = {}
+            for cache_key in entries:
+                by_key.setdefault(cache_key[0], []).append(cache_key)
+            for keys in by_key.values():
                 keys.sort()
-            self._added = 0
-        return self.by_key
+            index.by_key, index.added = by_key, 0
+            return by_key
+        return index.by_key
 
     def take_in(self, low: CacheKey, read: ReadRows) -> bool:
         """Load the rows of low's record key, from low on, into the cache; return False if it has no room for them."""
@@ -101,10 +115,10 @@ class CachedRows:
         complete = self._complete.get(low[0])
         if complete is not None and complete <= low:
             return True
-        by_key = self.index()
+        self.index()
         for cache_key, value in read(low):
             if cache_key not in cache.entries and cache_key not in self._deleting:
-                self._add(by_key, cache_key)
+                self._index.add(cache_key)
                 cache.add_clean(cache_key, value)
                 self.taken_in.add(cache_key)
         cache.grown()
@@ -124,6 +138,6 @@ class CachedRows:
 
     def clear(self) -> None:
         """Clear the index: the cache was cleared."""
-        self.by_key = None
+        self._index.by_key = None
         self._complete.clear()
         self.taken_in.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -40,7 +40,6 @@ from ..stores.key_value_store import KeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
 from ..stores.values import Values
-from .cached_rows import CachedRows
 from .thread_cache import Changed, ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
@@ -82,10 +81,10 @@ class CachingStore(StateStore):
         #: penstock.kernel's StoredEntries, None where rows are not its own.
         self._stored: Any = None
 
-    def _compile(self, segments: Segments | None, cached: CachedRows | None) -> None:
+    def _compile(self, segments: Segments | None) -> None:
         """Let the kernel's StoredEntries read and write the rows below, if they are the kernel's own.
 
-        segments, cached: of a window or session store.
+        segments: of a window or session store.
         """
         buffer, values = self.rows.compiled_rows, self.values
         latest = None if segments is None else segments.latest
@@ -111,7 +110,7 @@ class CachingStore(StateStore):
         row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None
         read = None if values.exact else values.read
         table: Any = self._cache.table
-        table.loads(self._stored, self._deleting, cached, read, row_type)
+        table.loads(self._stored, self._deleting, read, row_type)
 
     @property
     def cache_bytes(self) -> float:
@@ -194,16 +193,7 @@ class CachingStore(StateStore):
                     added(key)
                 cache.grown()
 
-        def put_compiled(key: Any, held: Any) -> None:
-            if put_cell(key, held, task.timestamp, task.headers, task.message):
-                if added is not None:
-                    added(key)
-                cache.grown()
-
-        if cache.table is None:
-            return put
-        put_cell = cache.table.put
-        return put_compiled
+        return put if cache.table is None else cast("Callable[[Any, Any], None]", cache.table.putter(task, cache.grown))
 
     def _cells(
         self, load: Callable[[Any], Cell], record_key: Callable[[Inline], Inline], timestamped: bool = True
@@ -340,7 +330,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
-        self._compile(None, None)
+        self._compile(None)
         self._evicts = builder.backend is StoreBackend.LRU
         get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
         get_sent = self._forwarded_getter()

@@ -41,7 +41,7 @@ class CachingSegments(CachingStore):
     def __init__(self, cache: ThreadCache) -> None:
         super().__init__(cache)
         self._cached = CachedRows(self._cache, self._deleting)
-        self._compile(self.segments, self._cached)
+        self._compile(self.segments)
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
         """Iterate over stored rows, in scan order, merged with the cached ones for which wanted(cache key) holds."""
@@ -99,12 +99,13 @@ class CachingSegments(CachingStore):
 
         The values are the caller's own. low and high have no second number.
         """
-        if self._stored is not None and not self._deleting and low[1] >= self.segments.visible_from:
-            last = LONG_MAX if high is None else high[1] - 1
-            table: Any = self._cache.table
-            found: list[tuple[Any, ...]] | None = table.key_values(self._cached.index(), low[0], low[1], last)
-            if found is not None:
-                return found
+        table: Any = self._cache.table
+        last = LONG_MAX if high is None else high[1] - 1
+        found: list[tuple[Any, ...]] | None = None if table is None else table.key_values(low[0], low[1], last)
+        return self._read_key_values(low, high) if found is None else found
+
+    def _read_key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[Any, ...]]:
+        """The same, with rows that may be on disk."""
         visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
         latest = self.segments.fetch_latest(low[0], visible[1], LONG_MAX)
         if latest is None:
@@ -275,7 +276,12 @@ class CachingSessionStore(CachingSegments, SessionStore):
     @override
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         record_key = self.serdes.encode_key(key)
-        rows = self._key_values((record_key, earliest_end), None)
+        table: Any = self._cache.table
+        if table is not None:
+            found = table.sessions(Windowed, key, record_key, earliest_end, latest_start)
+            if found is not None:
+                return Rows(found)
+        rows = self._read_key_values((record_key, earliest_end), None)
         return Rows([(_new(Windowed, (key, start, end)), value) for end, start, value in rows if start <= latest_start])
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:

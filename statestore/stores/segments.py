@@ -98,6 +98,8 @@ class Segments:
         if kept - kept % self.interval_ms > self._live_from:
             #: Rows before this have been deleted.
             self._live_from = kept - kept % self.interval_ms
+        #: From this time on, an advance may drop rows.
+        self.drops_at = time_ms if self.exact else self._live_from + self.interval_ms + self.retention_ms
         #: Rows before this are dropped.
         self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 

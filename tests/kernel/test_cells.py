@@ -130,12 +130,14 @@ TOPOLOGIES: dict[str, Callable[[StreamsBuilder], Any]] = {
 
 FETCHING = {"sliding_count", "sliding_reduce", "session_count", "session_reduce"}
 
+#: By then segments of windows and sessions expire, perhaps within a flush.
+JUMPS_MS = (70_000, 200_000, 200_003)
 RECORDS = st.lists(
     st.tuples(
         st.sampled_from(("in", "table")),
         st.sampled_from(KEYS),
         st.sampled_from(("x", "y", "z", None)),
-        st.integers(0, 40),
+        st.one_of(st.integers(0, 40), st.sampled_from(JUMPS_MS)),
         st.booleans(),  # whether a batch ends here
         st.integers(0, 5).map(lambda number: number == 0),  # whether a commit follows
     ),

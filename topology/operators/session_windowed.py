@@ -67,13 +67,14 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
                 stream_time = timestamp
             close_time = stream_time - grace_ms - gap
             start = end = timestamp
-            merged = find_sessions(key, timestamp - gap, timestamp + gap)
-            # The merger may change its arguments in place.
-            replaced = [(session, copy(old)) for session, old in merged] if send_old else merged
+            replaced = merged = find_sessions(key, timestamp - gap, timestamp + gap)
             aggregate = initializer()
-            for (_, session_start, session_end), session_aggregate in merged:
-                aggregate = merger(key, aggregate, session_aggregate)
-                start, end = min(start, session_start), max(end, session_end)
+            if merged:
+                if send_old:  # the merger may change its arguments in place
+                    replaced = [(session, copy(old)) for session, old in merged]
+                for (_, session_start, session_end), session_aggregate in merged:
+                    aggregate = merger(key, aggregate, session_aggregate)
+                    start, end = min(start, session_start), max(end, session_end)
             if end < close_time:
                 dropped("expired window")
             else:
