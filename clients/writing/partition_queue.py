@@ -29,6 +29,8 @@ class PartitionQueue:
         self.records = records
         self.batches: deque[Any] = deque()
         self.in_flight = False
+        #: Whether the batch in flight must not be sent again.
+        self.is_last_try = False
         #: Whether the first batch may have been written by a request before the current one.
         self.was_uncertain = False
         self.retry_at_ms = 0

@@ -184,8 +184,11 @@ class Sender:
         responses = lost if over.answer is None else over.answer.partitions
         for partition, queue in over.asked.items():
             queue.in_flight = False
+            is_last_try, queue.is_last_try = queue.is_last_try, False
             response = responses.get(partition)
-            if response is not None:
+            if is_last_try and (response is None or ErrorCode(response.error).kind is not Kind.SUCCESS):
+                self._discard(queue, queue.batches.popleft())
+            elif response is not None:
                 self._settle(queue, response, now)
 
     def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
@@ -267,8 +270,7 @@ class Sender:
         batch.pack(self._settings.compression_type)
         self.lost += [Lost(error, record) for record in _records_of(queue.partition, batch)]
         self._identity.note_failed(error)
-        self._not_to_be_taken_for(batch)
-        self._remove(queue, batch)
+        self._discard(queue, batch)
 
     def _not_to_be_taken_for(self, batch: Any) -> None:
         """Begin a new epoch if a dropped batch may have been written; later batches would reuse its sequences."""
@@ -281,13 +283,19 @@ class Sender:
             del self._queues[queue.partition]
 
     def drop(self) -> bool:
-        """Drop the batches that are not in flight. Returns whether any is in flight."""
+        """Drop the batches that are not in flight, and those in flight if they fail. Returns whether any is in flight.
+
+        Another member may own the tasks by now: a repeated request would put older values behind its records.
+        """
         for queue in tuple(self._queues.values()):
+            queue.is_last_try = queue.in_flight
             while len(queue.batches) > int(queue.in_flight):
-                batch = queue.batches.pop()
-                self._not_to_be_taken_for(batch)
-                self._remove(queue, batch)
+                self._discard(queue, queue.batches.pop())
         return bool(self._queues)
+
+    def _discard(self, queue: PartitionQueue, batch: Any) -> None:
+        self._not_to_be_taken_for(batch)
+        self._remove(queue, batch)
 
     def close(self) -> None:
         """Close all connections; unacknowledged batches are dropped silently."""

@@ -59,7 +59,10 @@ class Writer(Protocol):
         """Return the records that were dropped since the last call."""
 
     def drop(self) -> None:
-        """Drop all records that are not in flight: another member may own the tasks by now. librdkafka sends them."""
+        """Drop all records, and do not repeat requests in flight: another member may own the tasks by now.
+
+        librdkafka sends them all.
+        """
 
     def close(self) -> None:
         """Drop all unacknowledged records and close the connections. No other call is allowed afterwards."""

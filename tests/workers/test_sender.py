@@ -456,6 +456,23 @@ def test_what_is_not_on_its_way_can_be_dropped(stage: ProduceStage) -> None:
     assert stage.lost() == []
 
 
+@pytest.mark.parametrize("answer", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_what_was_on_its_way_when_it_was_dropped_is_not_sent_again(
+    stage: ProduceStage, answer: ErrorCode | None
+) -> None:
+    """Found by chaos: repeated on a new connection, it came behind the records of the next owner."""
+    request = sent(stage, b"a")
+    stage.producer.drop()
+    if answer is None:
+        stage.brokers.ends[1].close()
+    else:
+        stage.brokers.reply(request, answer)
+    stage.run(10 * stage.settings.reconnect_backoff_max_ms)
+    assert (stage.producer.wait_ms(), stage.sender.buffered_bytes) == (float("inf"), 0)
+    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}, "not taken for the one before"
+    assert stage.lost() == []
+
+
 def test_each_broker_has_what_it_leads(apart: ProduceStage) -> None:
     apart.send(b"a")
     apart.send(b"b", to=OUT_1)

@@ -205,7 +205,7 @@ def test_faults_in_the_producer_are_found(
     mutate: Callable[[pytest.MonkeyPatch], None], level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    assert not all(holds(seed, level) for seed in range(10))
+    assert not all(holds(seed, level) for seed in range(20))
 
 
 def holds(seed: int, level: int) -> bool:
