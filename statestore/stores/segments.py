@@ -99,7 +99,8 @@ class Segments:
             #: Rows before this have been deleted.
             self._live_from = kept - kept % self.interval_ms
         #: From this time on, an advance may drop rows.
-        self.drops_at = time_ms if self.exact else self._live_from + self.interval_ms + self.retention_ms
+        drops_at = self._live_from + self.interval_ms + self.retention_ms
+        self.drops_at = time_ms if self.exact else min(drops_at, 2**63 - 1)
         #: Rows before this are dropped.
         self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 
