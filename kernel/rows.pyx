@@ -674,10 +674,8 @@ cdef class StoredEntries:
 
     def write(self, changes):
         """Write changed entries to the changelog and to the rows."""
-        if self.segments is None:
-            self.write_rows(changes)
-            return
-        self.observed = self.segments.observed_ms
+        if self.segments is not None:
+            self.observed = self.segments.observed_ms
         try:
             self.write_rows(changes)
         finally:

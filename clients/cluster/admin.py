@@ -72,7 +72,7 @@ class Admin(Protocol):
         """Delete the records before these offsets; the futures return the partitions' new first offsets."""
 
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
-        """Wait until all these futures are complete, at most so long."""
+        """Wait until all these futures are complete, at most so long. In a simulation that is simulated time."""
 
     def close(self) -> None:
         """Close the client; requests in progress fail."""

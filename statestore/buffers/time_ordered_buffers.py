@@ -26,9 +26,9 @@ from penstock.topology.records import Change, Message, ProcessorRecordContext
 from ..memory_store import InMemoryStore
 from ..rows.bytes_store import BytesStore, Marks, RawRow
 from ..stores.removals import Removals
-from ..stores.segmented_stores import LONG_MAX, SEQUENCE, SEQUENCE_MAX
+from ..stores.segmented_stores import SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
-from ..stores.state_store import LONG, StateStore, plain_rows
+from ..stores.state_store import LONG, LONG_MAX, StateStore, plain_rows
 from .buffer_value import BufferValue, serialize_source, serialize_value, value_size, with_source
 
 _sequence = struct.Struct(">i")

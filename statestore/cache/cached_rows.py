@@ -77,8 +77,8 @@ class CachedRows:
         """Index a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if cache_key not in self._cache.entries:
-            self.added(cache_key)
+        if self._index.by_key is not None and cache_key not in self._cache.entries:
+            self._index.add(cache_key)
 
     def added(self, cache_key: CacheKey) -> None:
         """Note a cache key that is new in the cache."""

@@ -19,9 +19,9 @@ from penstock.topology.records import Message, Windowed
 from penstock.topology.serdes.serdes import Inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
-from ..stores.segmented_stores import LONG_MAX, PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
+from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
-from ..stores.state_store import LONG
+from ..stores.state_store import LONG, LONG_MAX
 from ..stores.store_iterator import Rows
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore

@@ -21,13 +21,12 @@ from penstock.topology.records import Message, Windowed
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
-from .state_store import StateStore, plain_value, timestamped_value
+from .state_store import LONG_MAX, StateStore, plain_value, timestamped_value
 from .store_iterator import Rows, StoreIterator
 from .values import Values
 
 log = logging.getLogger(__name__)
 
-LONG_MAX = 2**63 - 1
 SEQUENCE_MAX = 2**31 - 1
 SEQUENCE = "sequence-number"
 #: Window start and sequence number, after the key.

@@ -20,7 +20,7 @@ from dataclasses import InitVar, dataclass
 from penstock.topology.records import Message
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .state_store import LONG
+from .state_store import LONG, LONG_MAX
 
 #: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
 SEGMENT_INTERVAL_MIN_MS = 60_000
@@ -100,7 +100,7 @@ class Segments:
             self._live_from = kept - kept % self.interval_ms
         #: From this time on, an advance may drop rows.
         drops_at = self._live_from + self.interval_ms + self.retention_ms
-        self.drops_at = time_ms if self.exact else min(drops_at, 2**63 - 1)
+        self.drops_at = time_ms if self.exact else min(drops_at, LONG_MAX)
         #: Rows before this are dropped.
         self.taken_from = max(0, kept + 1) if self.exact else self._live_from
 

@@ -19,6 +19,7 @@ from .store_iterator import ClosedStore
 
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
 LONG = struct.Struct(">q")
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 #: What some stores have as closures in place of their methods, over rows or a cache.
 CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 

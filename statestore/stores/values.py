@@ -14,7 +14,7 @@ from penstock.topology.context.trace_context import trace_context
 from penstock.topology.records import ValueAndTimestamp
 from penstock.topology.serdes.serdes import inline, same
 
-from .state_store import LONG, StoreSerdes
+from .state_store import LONG, LONG_MAX, LONG_MIN, StoreSerdes
 
 #: encode(value) -> row bytes; decode(row bytes) -> value. None stays None.
 Encode = Callable[[Any], bytes | None]
@@ -30,7 +30,6 @@ TIMESTAMPED = frozenset(
 )
 #: The timestamp of a row that has none (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 _new = tuple.__new__
 
 

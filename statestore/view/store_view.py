@@ -13,8 +13,8 @@ from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.records import VersionedRecord, Windowed
 
 from ..stores.key_value_store import KeyValueStore
-from ..stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
-from ..stores.state_store import StateStore
+from ..stores.segmented_stores import SessionStore, WindowStore
+from ..stores.state_store import LONG_MAX, StateStore
 from ..stores.values import TIMESTAMPED
 from ..stores.versioned_store import VersionedStore
 from .spelling import spell_bytes

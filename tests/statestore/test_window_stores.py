@@ -441,6 +441,17 @@ def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, s
     store.close()
 
 
+def test_a_retention_without_end_drops_nothing(tmp_path: Path) -> None:
+    builder = window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True, retention_ms=2**63 - 1)
+    open_store = OpenStore(builder, tmp_path, 1_000_000)
+    for start in (0, 400_000, 10_000):
+        open_store.store.put("a", ValueAndTimestamp(1, start), start)
+    open_store.commit()
+    assert [start for start, _ in open_store.store.fetch_range("a", 0, 500_000)] == [0, 10_000, 400_000]
+    assert open_store.task.dropped == []
+    open_store.store.close()
+
+
 @pytest.mark.parametrize("last", [None, ValueAndTimestamp(1, 400_000)])
 def test_what_has_expired_by_a_change_in_the_same_flush_is_not_taken_in(tmp_path: Path, last: Any) -> None:
     open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)

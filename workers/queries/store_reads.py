@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from penstock.statestore.stores.key_value_store import KeyValueStore
-from penstock.statestore.stores.segmented_stores import LONG_MAX, SessionStore, WindowStore
-from penstock.statestore.stores.state_store import StateStore
+from penstock.statestore.stores.segmented_stores import SessionStore, WindowStore
+from penstock.statestore.stores.state_store import LONG_MAX, StateStore
 from penstock.statestore.stores.versioned_store import VersionedStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
