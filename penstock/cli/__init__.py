@@ -31,6 +31,7 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging
 from penstock.supervisor.logs.output_stream import open_standard_streams
+from penstock.supervisor.service.signals import ignore_stops
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
 from penstock.topology.config.config_keys import KEYS
@@ -202,9 +203,11 @@ def run(
         from penstock.cli.on_spark import run_on_spark
 
         run_on_spark(topology, config, json_output, **spark)
+        ignore_stops()
         return
     streams = KafkaStreams(topology, config)
     code = streams.run()
+    ignore_stops()
     if streams.failure_reason:  # the log may be long, and ends with the shutdown
         say_at_the_end(streams.failure_reason)
     raise SystemExit(code)

@@ -62,6 +62,12 @@ def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = H
             signal.signal(taken, handler)
 
 
+def ignore_stops() -> None:
+    """Let no further stop signal change how this process ends: one that comes while its interpreter ends would kill it."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def blocked() -> Iterator[None]:
     """Block HANDLED_SIGNALS in this thread. Threads that start meanwhile never get them; the main thread does.

@@ -15,6 +15,8 @@ from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.chaos.cluster import UNREACHABLE
+
 EXACTLY_ONCE = "exactly_once_v2"
 AT_LEAST_ONCE = "at_least_once"
 METADATA_SECONDS = 30.0
@@ -321,7 +323,7 @@ class TopicReader:
                 found.append(Sight(*partition, key, value, message.timestamp()[1], headers))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(partition)
-            elif not error.retriable() and error.code() not in _UNREACHABLE:
+            elif not error.retriable() and error.code() not in UNREACHABLE:
                 raise KafkaException(error)
         return found
 
@@ -341,9 +343,6 @@ class TopicReader:
     def close(self) -> None:
         """End the consumer."""
         self._consumer.close()
-
-
-_UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
 
 def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import psutil
+from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition
@@ -33,6 +34,8 @@ from tests.brokers import SMALL_COMPILER
 FIRST_CONTROLLER = 101
 #: What a node may take: the machine has other things to do, and topics are small.
 BROKER_HEAP, CONTROLLER_HEAP = "-Xmx320m", "-Xmx128m"
+#: How librdkafka names a broker that does not answer.
+UNREACHABLE = (ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._RESOLVE, ClientError._TIMED_OUT)
 #: Below the ports that Linux gives to outgoing connections: a port stays free while its node is away.
 PORTS = range(20_000, 32_000)
 #: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.
@@ -241,7 +244,14 @@ class Cluster:
         return sum(node.process().memory_info().rss for node in self.nodes.values() if node.status().running)
 
     def _metadata(self) -> Any:
-        return self._client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS)
+        """Return what brokers know, as soon as one answers; raises KafkaException if none does in SETTLE_SECONDS."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            try:
+                return self._client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() not in UNREACHABLE or time.monotonic() > deadline:
+                    raise
 
     @cached_property
     def _client(self) -> AdminClient:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from broker_stage import App, Counting, wait_for_line
+from broker_stage import ROOT, App, Counting, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.service.signals import SAME_REQUEST_MS
@@ -41,6 +41,24 @@ def interrupt(process: subprocess.Popen[str]) -> str:
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
     assert "Traceback" not in log
     return log
+
+
+#: A sitecustomize: the command's process gets a signal when almost nothing of its interpreter is left.
+LATE = """
+import os, signal, sys
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+late = Late() if "penstock.cli" in sys.orig_argv else None
+"""
+
+
+def test_ctrl_c_while_the_interpreter_ends_does_not_change_the_exit_code(running: App) -> None:
+    (running.folder / "sitecustomize.py").write_text(LATE)
+    running.prefix = ("env", f"PYTHONPATH={running.folder}:{ROOT}")
+    process = running.start()
+    wait_for_line(process, "State transition from REBALANCING to RUNNING")
+    interrupt(process)
 
 
 def press_until(process: subprocess.Popen[str], ended: threading.Event) -> None:
