@@ -63,7 +63,7 @@ def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = H
 
 
 def ignore_stops() -> None:
-    """Let no further stop signal change how this process ends: one that comes while its interpreter ends would kill it."""
+    """Let no further stop signal change how this process ends: while its interpreter ends, one would kill it."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
