@@ -140,13 +140,16 @@ def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, i
         dropped = sum(map(int, re.findall(r"(\d+) lines that stream threads printed were dropped", log.read_text())))
         return dropped > 0 and read.count(b"\n") + dropped == count
 
-    with log.open("w") as stderr, subprocess.Popen(
-        command(tmp_path, WRITES.format(write=f"print('x' * {1 << 16})", turns=f"range({count})")),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=writing,
-        stderr=stderr,
-    ) as process:
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command(tmp_path, WRITES.format(write=f"print('x' * {1 << 16})", turns=f"range({count})")),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=writing,
+            stderr=stderr,
+        ) as process,
+    ):
         try:
             eventually(lambda: "stdout is not read" in log.read_text(), "that is said")
             eventually(all_are_accounted_for, lambda: f"{read.count(10)} lines of {count} were read; {log.read_text()}")
