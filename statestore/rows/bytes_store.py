@@ -80,6 +80,12 @@ class BytesStore(ABC):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Write the uncommitted updates, this offset and these marks atomically; None keeps the current offset."""
 
+    def can_wait(self) -> bool:
+        """Return whether the uncommitted updates may wait for a later commit, which writes each key once: they are few,
+        and would not survive a SIGKILL on the disk either.
+        """
+        return False
+
     @abstractmethod
     def rollback(self) -> None:
         """Drop the uncommitted updates."""

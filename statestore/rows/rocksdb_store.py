@@ -64,6 +64,8 @@ NO_LIMIT = 1 << 62
 #: RocksDB's error for a write that would have to wait, but must not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
+#: The part of uncommitted_max_bytes that may wait for a later commit: 4 MiB, which is written in some 20 ms.
+WAITING_PART = 16
 #: Number of attempts of a flush that leaves entries in memory.
 FLUSH_ATTEMPTS = 5
 _number = struct.Struct(">q")
@@ -246,6 +248,11 @@ class RocksDBStore(BytesStore):
     @override
     def has_uncommitted(self) -> bool:
         return bool(self._uncommitted or self._deleted_ranges)
+
+    @override
+    def can_wait(self) -> bool:
+        count, limit = len(self._uncommitted), self._resources.config.uncommitted_max_bytes // WAITING_PART
+        return not count or count * bytes_of_a_row(self._uncommitted) < limit
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:

@@ -82,6 +82,10 @@ class StateStore:
         """Write the buffered updates and this offset (the next to read) atomically; see BytesStore."""
         self.rows.commit(changelog_offset, self.marks())
 
+    def can_wait(self) -> bool:
+        """Return whether buffered updates may stay in memory beyond a commit without an offset; see BytesStore."""
+        return self.rows.can_wait()
+
     def rollback(self) -> None:
         """Drop all updates since the last commit, including cached ones: a transaction was aborted."""
         self.rows.rollback()

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock import Materialized, Serdes, StreamsBuilder
 from penstock.clients.errors import UnreachableError
+from penstock.statestore.rows import rocksdb_store
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
@@ -60,8 +63,12 @@ def end(cluster: Cluster) -> int:
     return 1 + max(offset for offset, record in enumerate(records) if record is not None)
 
 
+def store(thread: Thread) -> Any:
+    return thread.task_manager.active.running[TASK].state_manager.stores["counts"]
+
+
 def stored_offset(thread: Thread) -> int:
-    offset: int = thread.task_manager.active.running[TASK].state_manager.stores["counts"].committed_offset()
+    offset: int = store(thread).committed_offset()
     return offset
 
 
@@ -75,17 +82,53 @@ def count_more(thread: Thread, cluster: Cluster, keys: str) -> None:
     thread.step(3)
 
 
-def test_a_commit_shortly_after_another_asks_for_no_ends_and_keeps_the_rows(
-    thread: Thread, cluster: Cluster, asked: Asked
+def test_a_commit_shortly_after_another_asks_for_no_ends_and_leaves_the_rows_in_memory(
+    thread: Thread, cluster: Cluster, asked: Asked, clock: ManualClock
 ) -> None:
     before = stored_offset(thread)
     count_more(thread, cluster, "aa")
     assert thread.commit() == 1
     assert asked.times == 0
     assert stored_offset(thread) == before
-    store = thread.task_manager.active.running[TASK].state_manager.stores["counts"]
-    assert not store.rows.has_uncommitted()
-    assert store.get("a").value == counts(cluster, CHANGELOG)["a"] == 3
+    rows = store(thread).rows
+    assert rows.has_uncommitted()
+    assert store(thread).get("a").value == counts(cluster, CHANGELOG)["a"] == 3
+    clock.advance(CHECKPOINT_INTERVAL_MS)
+    count_more(thread, cluster, "a")
+    assert thread.commit() == 1
+    assert not rows.has_uncommitted()
+    assert store(thread).get("a").value == 4
+    assert stored_offset(thread) >= end(cluster)
+
+
+def test_many_rows_do_not_wait(thread: Thread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 189 bytes: a key of one letter, a time, a number of eight bytes, and what Python adds."""
+    monkeypatch.setattr(rocksdb_store, "WAITING_PART", RocksDBConfig().uncommitted_max_bytes // 500)
+    for keys, wait in ("cd", True), ("e", False):
+        count_more(thread, cluster, keys)
+        assert thread.commit() == 1
+        assert store(thread).rows.has_uncommitted() == wait
+
+
+def test_rows_without_a_changelog_do_not_wait(cluster: Cluster, application: Callable[..., Application]) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    not_logged = Materialized("counts").with_logging_disabled().with_caching_disabled()
+    builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string()).group_by_key().count(store=not_logged)
+    counted = application(builder.build(), commit_interval_ms=NEVER).thread().until_idle()
+    for keys in "a", "b":
+        count_more(counted, cluster, keys)
+        assert store(counted).rows.has_uncommitted()
+        assert counted.commit() == 1
+        assert not store(counted).rows.has_uncommitted()
+
+
+def test_rows_that_waited_are_restored_after_a_crash(thread: Thread, counter: Application, cluster: Cluster) -> None:
+    count_more(thread, cluster, "aab")
+    assert thread.commit() == 1
+    thread.crash()
+    again = counter.thread().until_idle()
+    assert {key: store(again).get(key).value for key in "ab"} == counts(cluster, CHANGELOG) == {"a": 3, "b": 2}
 
 
 def test_later_one_brings_the_offset_even_if_nothing_was_done(

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
 from penstock.clients.group.membership import CommitTimeoutError
+from penstock.statestore.rows import rocksdb_store
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
@@ -92,9 +93,10 @@ def test_records_are_processed_while_the_group_takes_offsets_and_not_committed_w
     assert counts(cluster) == counts(cluster, CHANGELOG) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_stores_hold_what_is_acknowledged_when_the_offsets_are_sent(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+def test_stores_that_do_not_wait_hold_what_is_acknowledged_when_the_offsets_are_sent(
+    thread: Thread, cluster: Cluster, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rocksdb_store, "WAITING_PART", 1 << 40)
     store = task(thread).state_manager.stores["counts"]
     end = store.committed_offset()
     count(thread, cluster, "b")

@@ -226,11 +226,18 @@ class ProcessorStateManager:
         return self._owes_checkpoint and (enforced or self.checkpoint_due(now_ms))
 
     def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
-        """Commit all stores, each with the offset of its changelog if that is known."""
+        """Commit all stores, each with the offset of its changelog if that is known.
+
+        Without it, updates of a logged store may stay in memory: a restore begins at the last stored offset in any case.
+        """
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
+        logged = set(self.changelogs.values())
         with self._damage_told():
             for name, store in self.stores.items():
-                store.commit(by_store.get(name))
+                offset = by_store.get(name)
+                if offset is None and name in logged and store.can_wait():
+                    continue
+                store.commit(offset)
         for partition, offset in offsets.items():
             self._unpersisted += offset - self._committed.get(partition, offset)
             self._note_offset(partition, self.stores[self.changelogs[partition]], offset)
