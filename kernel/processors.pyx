@@ -43,6 +43,14 @@ def with_field(type record not None, int place):
     return copy
 
 
+def record_maker(type record not None):
+    """Return the function that makes a record of its four fields, as they are."""
+    def make(key, value, timestamp, headers):
+        return named_tuple(record, key, value, timestamp, headers)
+
+    return make
+
+
 def forwarder(task, target, type record not None, forward_any):
     """Return the forward of a ProcessorContext. forward_any: the same in Python, for unusual records and with a child."""
     def forward(given, child=None):

@@ -31,7 +31,7 @@ COMPILED_LIMITS = {
     "windowed-count": 3.3,
     "map-filter": 1.9,
     "table-join": 3.0,
-    "processor": 5.8,
+    "processor": 5.7,
     "window-suppress": 8.0,
     "session": 10.9,
     "hopping": 14.3,

@@ -15,7 +15,7 @@ from ..context.task_context import Cancellable, Process, TaskContext
 from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from ..errors import StreamsError
 from ..processor_api import Punctuation, StreamsMetrics
-from ..records import Headers, Record, RecordMetadata, TaskId
+from ..records import Headers, Record, RecordMetadata, TaskId, make_record
 from ..serdes.serdes import Serde, resolve_serde
 from .operator import NodeContext, Operator
 from .record_context import record_metadata
@@ -45,20 +45,20 @@ class ProcessorOperator(Operator):
         close = getattr(processor, "close", None)
         if close is not None:
             node.on_close(close)
-        process_record, new_record = processor.process, tuple.__new__
+        process_record = processor.process
         node.share((self, node.name), lambda: process_record)  # fuse() writes a call of it
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             # Rows that the processor puts into its stores take the timestamp and headers of its input record.
             task.timestamp = timestamp
             task.headers = headers
-            process_record(new_record(Record, (key, value, timestamp, headers)))
+            process_record(make_record(key, value, timestamp, headers))
 
         def process_fixed_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             previous, context.key = context.key, key
-            process_record(new_record(Record, (key, value, timestamp, headers)))
+            process_record(make_record(key, value, timestamp, headers))
             context.key = previous
 
         return process_fixed_key if self.fixed_key else process
@@ -70,8 +70,8 @@ class ProcessorOperator(Operator):
         code.say_record()
         code.emit("task.timestamp = timestamp")  # which a table before this node may have changed
         process_record = code.bind(code.context.shared[self, code.context.name], "process_record")
-        new_record, record = code.bind(tuple.__new__, "new_tuple"), code.bind(Record, "record")
-        code.emit(f"{process_record}({new_record}({record}, ({names.key}, {names.value}, timestamp, headers)))")
+        make = code.bind(make_record, "make_record")
+        code.emit(f"{process_record}({make}({names.key}, {names.value}, timestamp, headers))")
         return True
 
 

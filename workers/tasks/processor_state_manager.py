@@ -228,7 +228,7 @@ class ProcessorStateManager:
     def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
         """Commit all stores, each with the offset of its changelog if that is known.
 
-        Without it, updates of a logged store may stay in memory: a restore begins at the last stored offset in any case.
+        Without it, updates of a logged store may stay in memory: a restore begins at the last stored one in any case.
         """
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         logged = set(self.changelogs.values())
