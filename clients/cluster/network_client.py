@@ -133,6 +133,11 @@ class NetworkClient(Generic[A]):
         """Let wait() return when a future is done."""
         done.add_done_callback(lambda _: self.wake())
 
+    def abort(self, now_ms: int) -> None:
+        """Close the connections that have requests in flight, which have failed."""
+        for link in self._links.values():
+            link.abort(now_ms)
+
     def close(self) -> None:
         """Close all connections."""
         for link in self._links.values():

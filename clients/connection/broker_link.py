@@ -280,6 +280,11 @@ class BrokerLink(Generic[A]):
         self._pending.clear()
         self._let_go()
 
+    def abort(self, now_ms: int) -> None:
+        """Drop what is in flight, together with the connection: it must not reach the broker later."""
+        if self._pending:
+            self._lose(ConnectionAbortedError("its requests were dropped"), now_ms)
+
     def _close_socket(self) -> None:
         if self._socket is not None:
             if self.state is not _S.RENEWING:
@@ -292,6 +297,8 @@ class BrokerLink(Generic[A]):
         """Close the connection, including one that is being opened or authenticated."""
         if self._opening is not None:
             self._opening.add_done_callback(_close_opened)
+        if self._socket is not None and not self._pending:
+            self._socket.deliver_at_close()  # such as records that are not acknowledged (acks=0)
         if self.state is not _S.RENEWING:  # else the event loop owns it until the future is done or cancelled
             self._close_socket()
         elif self._opening is not None and self._socket is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 from collections import deque
 
 #: Raised by a socket that would block, or that needs a TLS read or write first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LENGTH_BYTES = 4
+#: Values of SO_LINGER: what the kernel does with what it has not sent yet, also when the process is killed.
+DROP_AT_CLOSE, DELIVER_AT_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class BrokerSocket:
@@ -94,6 +97,10 @@ class BrokerSocket:
             raise ConnectionError("the broker closed the connection")
         self.has_received = True
 
+    def deliver_at_close(self) -> None:
+        """Let the kernel deliver sent requests, even after close()."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DELIVER_AT_CLOSE)
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; what the kernel has not sent yet is dropped."""
         self._socket.close()

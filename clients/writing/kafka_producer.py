@@ -202,6 +202,10 @@ class KafkaProducer(Writer):
 
     @override
     def drop(self) -> None:
+        self._drop_batches()
+        self._sender.abort(self._clock.monotonic_ms())
+
+    def _drop_batches(self) -> None:
         self._note_begun(self._clock.monotonic_ms())
         for records in self._growing:
             records.close()

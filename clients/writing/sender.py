@@ -293,6 +293,10 @@ class Sender:
                 self._discard(queue, queue.batches.pop())
         return bool(self._queues)
 
+    def abort(self, now_ms: int) -> None:
+        """Close the connections with requests in flight: what the kernel has not sent yet must not arrive later."""
+        self._network.abort(now_ms)
+
     def _discard(self, queue: PartitionQueue, batch: Any) -> None:
         self._not_to_be_taken_for(batch)
         self._remove(queue, batch)

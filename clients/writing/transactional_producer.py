@@ -63,7 +63,7 @@ class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
     @override
     def abort_transaction(self, seconds: float = _DEFAULT_SECONDS) -> None:
         self._transactions.drain()
-        self.drop()
+        self._drop_batches()
         self._await(lambda: not self._sender.drop(), seconds)
         self.take_lost()
         self._transactions.abort()

@@ -6,16 +6,19 @@ import asyncio
 import base64
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 from penstock.clients.cluster.broker_connection import BrokerConnection
-from penstock.clients.connection.opening import Opened, open_connection
+from penstock.clients.connection.broker_socket import BrokerSocket
+from penstock.clients.connection.opening import Opened, _connect, open_connection
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.compact import CompactReader
@@ -207,3 +210,48 @@ def test_a_quota_is_kept() -> None:
 
     with played(handler) as address:
         assert 0.25 < asyncio.run(ask()) < 5
+
+
+SENDS_MORE_THAN_IS_READ = """
+import asyncio, signal, sys
+from penstock.clients.connection.broker_socket import BrokerSocket
+from penstock.clients.connection.opening import _connect
+opened = BrokerSocket(asyncio.run(_connect("127.0.0.1", int(sys.argv[1]))), 1)
+opened.send(bytes(64 << 20))
+print(opened.has_unsent, flush=True)
+signal.pause()
+"""
+
+
+def read_to_end(connection: socket.socket) -> None:
+    while connection.recv(1 << 20):
+        pass
+
+
+def test_what_the_kernel_has_not_sent_yet_is_dropped_when_a_process_is_killed() -> None:
+    """Found by chaos: delivered once the network was whole again, it came behind the records of the next owner."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-c", SENDS_MORE_THAN_IS_READ, str(port)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                connection, _ = listening.accept()
+                assert process.stdout is not None
+                assert process.stdout.readline() == "True\n"
+            finally:
+                process.kill()
+        with connection, pytest.raises(ConnectionResetError):
+            read_to_end(connection)
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_what_the_kernel_has_not_sent_yet_is_delivered_after_a_close_only_if_it_may_be(is_delivered: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sending = BrokerSocket(asyncio.run(_connect("127.0.0.1", listening.getsockname()[1])), 1)
+        connection, _ = listening.accept()
+        sending.send(bytes(64 << 20))
+        if is_delivered:
+            sending.deliver_at_close()
+        sending.close()
+        with connection, nullcontext() if is_delivered else pytest.raises(ConnectionResetError):
+            read_to_end(connection)
