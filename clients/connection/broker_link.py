@@ -217,6 +217,7 @@ class BrokerLink(Generic[A]):
         self._opened = opened = opening.result()
         self._agree(opened)
         self._socket = BrokerSocket(opened.socket, self.settings.max_answer_bytes)
+        self._socket.drop_at_close(True)
         self._events = selectors.EVENT_READ
         self.selector.register(self._socket, self._events)
         self._renew_at = math.inf
@@ -298,7 +299,7 @@ class BrokerLink(Generic[A]):
         if self._opening is not None:
             self._opening.add_done_callback(_close_opened)
         if self._socket is not None and not self._pending:
-            self._socket.deliver_at_close()  # such as records that are not acknowledged (acks=0)
+            self._socket.drop_at_close(False)  # there may be records that are not acknowledged (acks=0)
         if self.state is not _S.RENEWING:  # else the event loop owns it until the future is done or cancelled
             self._close_socket()
         elif self._opening is not None and self._socket is not None:

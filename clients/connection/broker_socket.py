@@ -10,8 +10,6 @@ from collections import deque
 #: Raised by a socket that would block, or that needs a TLS read or write first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LENGTH_BYTES = 4
-#: Values of SO_LINGER: what the kernel does with what it has not sent yet, also when the process is killed.
-DROP_AT_CLOSE, DELIVER_AT_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class BrokerSocket:
@@ -97,10 +95,13 @@ class BrokerSocket:
             raise ConnectionError("the broker closed the connection")
         self.has_received = True
 
-    def deliver_at_close(self) -> None:
-        """Let the kernel deliver sent requests, even after close()."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DELIVER_AT_CLOSE)
+    def drop_at_close(self, is_dropped: bool) -> None:
+        """Choose whether the kernel drops what it has not sent yet when this is closed, or its process killed.
+
+        Otherwise it delivers that, however late: a former owner's records, behind those of its successor.
+        """
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_dropped, 0))
 
     def close(self) -> None:
-        """Close the connection; what the kernel has not sent yet is dropped."""
+        """Close the connection."""
         self._socket.close()

@@ -15,7 +15,7 @@ from ..errors import BrokerError, ErrorCode, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
 from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, api_versions
 from ..protocol.schema import Api, Request
-from .broker_socket import DROP_AT_CLOSE, BrokerSocket
+from .broker_socket import BrokerSocket
 from .sasl import Exchange
 from .waiting import in_thread, wait_for_socket
 
@@ -94,9 +94,6 @@ async def _connect_to(made: socket.socket, address: Any) -> socket.socket:
     try:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Else the kernel delivers what it has, however late, for a process that was killed: behind its successor's
-        # records.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DROP_AT_CLOSE)
         code = made.connect_ex(address)
         if code == errno.EINPROGRESS:
             await wait_for_socket(made, writable=True)

@@ -217,6 +217,7 @@ import asyncio, signal, sys
 from penstock.clients.connection.broker_socket import BrokerSocket
 from penstock.clients.connection.opening import _connect
 opened = BrokerSocket(asyncio.run(_connect("127.0.0.1", int(sys.argv[1]))), 1)
+opened.drop_at_close(True)
 opened.send(bytes(64 << 20))
 print(opened.has_unsent, flush=True)
 signal.pause()
@@ -250,8 +251,7 @@ def test_what_the_kernel_has_not_sent_yet_is_delivered_after_a_close_only_if_it_
         sending = BrokerSocket(asyncio.run(_connect("127.0.0.1", listening.getsockname()[1])), 1)
         connection, _ = listening.accept()
         sending.send(bytes(64 << 20))
-        if is_delivered:
-            sending.deliver_at_close()
+        sending.drop_at_close(not is_delivered)
         sending.close()
         with connection, nullcontext() if is_delivered else pytest.raises(ConnectionResetError):
             read_to_end(connection)
