@@ -31,6 +31,8 @@ class PlayedBrokers:
         self.versions = {0: (0, 9), 1: (4, 12)}
         self.ids: list[ProducerId | Exception] = [ProducerId(7, 0)]
         self.ends: dict[int, socket.socket] = {}
+        #: The clients' ends of the connections.
+        self.lent: dict[int, socket.socket] = {}
         self.session_ms: int | None = None
         self.renewed: list[Opened] = []
         self.renewals: list[Exception | None] = []
@@ -61,6 +63,7 @@ class PlayedBrokers:
         if node in self.ends:
             self.ends[node].close()
         self.ends[node] = theirs
+        self.lent[node] = ours
         return _done(Opened(ours, self.versions, session_ms=self.session_ms))
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -479,6 +481,13 @@ def test_a_connection_is_closed_with_what_is_on_its_way_when_that_is_dropped(sta
     stage.run(10 * stage.settings.reconnect_backoff_max_ms)
     assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}, "not taken for the one before"
     assert stage.lost() == []
+
+
+def test_what_the_kernel_has_not_sent_yet_is_dropped_if_the_process_is_killed(stage: ProduceStage) -> None:
+    """What that does is seen in tests/clients/test_opening.py."""
+    sent(stage, b"a")
+    dropped, _ = struct.unpack("ii", stage.brokers.lent[1].getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8))
+    assert dropped
 
 
 def test_a_connection_stays_when_nothing_is_on_its_way_that_is_dropped(stage: ProduceStage) -> None:
