@@ -59,7 +59,7 @@ class Writer(Protocol):
         """Return the records that were dropped since the last call."""
 
     def drop(self) -> None:
-        """Drop all records, and do not repeat requests in flight: another member may own the tasks by now.
+        """Drop all records, and close connections with requests in flight: another member may own the tasks by now.
 
         librdkafka sends them all.
         """
