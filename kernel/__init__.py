@@ -5,14 +5,16 @@ messages: iteration over a batch. processors: the records of user-written proces
 Fetch requests. sinks: from objects to a producer's records. record_accumulator: batches for Produce requests. buffers:
 memory that is reused for the next record.
 
-Each module is None if it is not built, or with ``PENSTOCK_KERNEL=off``. Only speed depends on them: their users have
-the same code in Python, or use librdkafka instead.
+All modules are None unless all are built, and with ``PENSTOCK_KERNEL=off``. Only speed depends on them: their users
+have the same code in Python, or use librdkafka instead.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 if __name__ != "penstock.kernel":
@@ -37,9 +39,11 @@ def __getattr__(name: str) -> Any:
     """Import a module on first access."""
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if os.environ.get(VARIABLE) == "off":
+    if os.environ.get(VARIABLE) == "off" or not _is_built():
         return None
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError:  # not built
-        return None
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+@cache
+def _is_built() -> bool:
+    return all(find_spec(f"{__name__}.{name}") is not None for name in MODULES)

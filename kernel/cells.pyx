@@ -2,7 +2,7 @@
 """The cells of a record cache, and their updates per record.
 
 A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a count as a number,
-not as a tuple of two objects. The equivalent in Python is topology/operators/fused_cells.py.
+not as a tuple of two objects. In Python: statestore/cache/, and the closures of topology/operators/.
 """
 
 from bisect import bisect_left

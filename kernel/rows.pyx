@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key.
 
-In Python: statestore/rows/row_buffer.py for the former; topology/operators/fused_rows.py for find, newest and
-put_timed, which fused loops call; statestore/cache/ for StoredEntries, which converts rows to entries of a record cache
-and back.
+In Python: statestore/rows/row_buffer.py for the former, without find, newest and put_timed, which fused loops call;
+statestore/cache/ for StoredEntries, which converts rows to entries of a record cache and back.
 """
 
 cimport cython

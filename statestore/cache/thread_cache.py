@@ -88,8 +88,7 @@ class NamedCache:
 
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
         """Return this cache's interface for a fused source; of_the_store: the fields of Cells given by the store."""
-        dirty = self.dirty.append
-        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self.table, **of_the_store)
+        return Cells(load, self.grown, self.table, **of_the_store)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add an entry of the store below (None: no entry), and return its cell; call grown() when it is in use."""

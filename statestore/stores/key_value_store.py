@@ -240,7 +240,7 @@ class KeyValueStore(StateStore):
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_timestamped:
+        if type(self) is not KeyValueStore or self.rows.compiled_rows is None or not self.values.logs_timestamped:
             return None
         serdes = self.serdes
         encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
@@ -254,10 +254,8 @@ class KeyValueStore(StateStore):
             decode_value=decode,
             exact_value=serdes.exact_value,
             exact_value_type=serdes.exact_value_type,
-            get=self.rows.get,
-            put=self.rows.put,
             log_headers=headers_logged(self.builder),
-            table=self.rows.compiled_rows,
+            buffer=self.rows.compiled_rows,
         )
 
     @override

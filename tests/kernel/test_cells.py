@@ -1,4 +1,4 @@
-"""Compiled cells do what the lines do that a fused loop has without them."""
+"""Loops over compiled cells and rows do what closures do without them."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def run(
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @settings(max_examples=40, deadline=None)
 @given(records=RECORDS)
-def test_they_do_what_the_loop_does_without_them(name: str, records: list[tuple[Any, ...]]) -> None:
+def test_loops_over_cells_do_what_closures_do_without_the_kernel(name: str, records: list[tuple[Any, ...]]) -> None:
     cache_bytes = ROOM_FOR_ALL if name in FETCHING else CACHE_BYTES
     compiled = run(TOPOLOGIES[name], records, cache_bytes)
     with pytest.MonkeyPatch.context() as patch:
@@ -191,7 +191,7 @@ def test_they_do_what_the_loop_does_without_them(name: str, records: list[tuple[
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @settings(max_examples=20, deadline=None)
 @given(records=RECORDS)
-def test_loops_over_rows_do_the_same_with_and_without_the_kernel(name: str, records: list[tuple[Any, ...]]) -> None:
+def test_loops_over_rows_do_what_closures_do_without_the_kernel(name: str, records: list[tuple[Any, ...]]) -> None:
     compiled = run(TOPOLOGIES[name], records, cache_bytes=0)
     with pytest.MonkeyPatch.context() as patch:
         leave_out_kernel(patch)

@@ -84,7 +84,7 @@ def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(compiled: Any
 @pytest.mark.usefixtures("with_and_without_kernel")
 def test_a_batch_with_a_negative_timestamp_fails_there_and_says_which(compiled: Any, text: Options) -> None:
     task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
-    with pytest.raises(StreamsError, match=r"(?s)-9.*negative|negative.*-9"):
+    with pytest.raises(StreamsError, match=r"offset=1.*negative.*-9"):
         task.compiled.sources["in"].process_batch([record(b"a", 4, 0), record(b"b", -9, 1), record(b"c", 5, 2)])
     assert [(r.value, r.timestamp) for r in task.take_produced()] == [(b"a", 4)]
     assert (task.stream_time_ms, task.timestamp) == (4, -9)

@@ -100,22 +100,19 @@ class Cells(NamedTuple):
 
     A cell's row is (held value, timestamp), or without timestamped the held value; None for nothing; see
     stores.values.Values. A key without timestamped is a session.
-    get(cache key): the cell, None if it is not cached; load(cache key): a cell with the underlying store's value, None
-    if it has none; make_dirty(cell): call before the first change of a cell whose stamp is 0; next_stamp(): the stamp
-    of a put; grown(): evicts if necessary, once a loaded cell is in use.
+    load(cache key): a cell with the underlying store's value, None if it has none; grown(): evicts if necessary, once
+    a loaded cell is in use.
     key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
     record_key(read): from a cache key to the key that goes downstream, with read of the bytes: decode_key, or nothing.
     hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
     they are dicts of their own or bytes; else None.
-    table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
+    table: penstock.kernel's CellTable.
     """
 
-    get: Callable[[Any], Cell | None]
     load: Callable[[Any], Cell]
-    make_dirty: Callable[[Cell], None]
-    next_stamp: Callable[[], int]
     grown: Callable[[], None]
+    table: Any
     key_serde: Serde[Any]
     encode_key: Inline
     decode_key: Inline
@@ -124,17 +121,15 @@ class Cells(NamedTuple):
     read: Callable[[Any], Any]
     native: type | None
     timestamped: bool = True
-    table: Any = None
 
 
 class TimestampedRows(NamedTuple):
     """A store's rows, 8 bytes of timestamp and the value, for code that inlines the store's get and put.
 
     key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes.
-    exact_value, exact_value_type: as of the value's Serde. get(row key): the row, None if there is none; put(row key,
-    row or None). Each change has to be written to the changelog first.
+    exact_value, exact_value_type: as of the value's Serde.
     log_headers: whether the changelog gets the record's headers, with values and with tombstones.
-    table: penstock.kernel's RowBuffer, which also encodes and decodes rows; None without one.
+    buffer: penstock.kernel's RowBuffer. Each change has to be written to the changelog first.
     """
 
     key_serde: Serde[Any]
@@ -144,7 +139,5 @@ class TimestampedRows(NamedTuple):
     decode_value: Inline
     exact_value: Callable[[Any], Any] | None
     exact_value_type: type | None
-    get: Callable[[bytes], bytes | None]
-    put: Callable[[bytes, bytes | None], None]
     log_headers: tuple[bool, bool]
-    table: Any = None
+    buffer: Any

@@ -303,12 +303,12 @@ class SubscriptionJoinProcessor(Operator):
         code.emit(f"{foreign_key}, {primary_key} = {names.key}")  # the parent has said the record
         code.emit(f"({value_hash}, {instruction}, _, {partition}, _), {newest} = {names.value}")
         code.emit(f"{row} = {value} = None")
-        if rows is not None and rows.table is not None and rows.value_serde.serializer is not None:
+        if rows is not None and rows.value_serde.serializer is not None:
             with code.block(f"if {foreign_key} is not None:"):
-                code.emit(f"{row} = {code.bind(rows.table.find, 'find')}({code.use(rows.encode_key, foreign_key)})")
+                code.emit(f"{row} = {code.bind(rows.buffer.find, 'find')}({code.use(rows.encode_key, foreign_key)})")
             with code.block(f"if {row} is not None:"):  # bytes, which need not be read to be sent
                 code.emit(f"{value} = {new_tuple(code, Serialized, f'({row},)')}")
-                code.emit(f"{newest} = {code.bind(rows.table.newest, 'newest')}({newest})")
+                code.emit(f"{newest} = {code.bind(rows.buffer.newest, 'newest')}({newest})")
         else:
             with code.block(f"if {foreign_key} is not None:"):
                 code.emit(f"{row} = {code.bind(getter.get_forwarded, 'get')}({foreign_key})")
@@ -404,9 +404,9 @@ class ResponseJoinProcessor(Operator):
         rows = getter.rows
         hash_of = code.bind(value_hash_function(node, self.value_serde, self.value_hash_topic), "hash_of")
         has_changed = f"{asked} != (None if {row} is None else {hash_of}({left}))"
-        if rows is not None and rows.table is not None:
+        if rows is not None:
             row_key = code.key_bytes(names, rows.key_serde, rows.encode_key)
-            code.emit(f"{row} = {code.bind(rows.table.find, 'find')}({row_key})")
+            code.emit(f"{row} = {code.bind(rows.buffer.find, 'find')}({row_key})")
             code.emit(f"{left} = None if {row} is None else {code.use(rows.decode_value, row)}")
             # These bytes were hashed, nearly always.
             has_changed = f"({row} is None or {asked} != {code.bind(hash128, 'hash128')}({row})) and {has_changed}"

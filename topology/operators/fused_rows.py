@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from ..context.store_interfaces import TimestampedRows
-from .fused_update import FusedUpdate
+from .fused_update import FusedUpdate, counts
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names
-
-_LONG = struct.Struct(">q")
 
 
 class FusedRow(FusedUpdate):
@@ -25,12 +23,30 @@ class FusedRow(FusedUpdate):
     def __init__(
         self, code: LoopCode, rows: TimestampedRows, store: str, names: Names, sends_old: bool = False
     ) -> None:
-        super().__init__(code)
-        self._rows = rows
+        self._code, self._rows = code, rows
+        self._row, self._old = code.fresh("row"), code.fresh("old")
+        self._new, self._newest = code.fresh("new"), code.fresh("newest")
         self._store = store
         self._names, self._row_key = names, ""
         self._sends_old = sends_old
         self._is_read, self._data = False, code.fresh("data")
+
+    @override
+    def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
+        code, old, new = self._code, self._old, self._new
+        is_count = counts(initializer, aggregator)
+        self._look_up(f"{old} = {'0' if is_count else code.bind(initializer, 'initializer') + '()'}")
+        if is_count:
+            code.emit(f"{new} = {old} + 1")
+        else:
+            code.emit(f"{new} = {code.bind(aggregator, 'aggregator')}({names.key}, {names.value}, {old})")
+        self._put(is_count)
+
+    @override
+    def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
+        new, value = self._new, names.value
+        self._look_up(f"{new} = {value}", f"{new} = {self._code.bind(reducer, 'reducer')}({self._old}, {value})")
+        self._put(is_count=False)
 
     @override
     def replace(self, names: Names) -> None:
@@ -46,29 +62,6 @@ class FusedRow(FusedUpdate):
         self._is_read = names.value_serde is self._rows.value_serde and self._rows.value_serde.serializer is not None
         self._put(is_count=False)
 
-    def _write_row_key(self) -> None:
-        self._row_key = self._code.key_bytes(self._names, self._rows.key_serde, self._rows.encode_key)
-
-    def _find(self) -> None:
-        code, rows = self._code, self._rows
-        self._write_row_key()
-        find = code.bind(rows.get, "get_row") if rows.table is None else code.bind(rows.table.find, "find")
-        code.emit(f"{self._row} = {find}({self._row_key})")
-
-    def _unpack(self) -> None:
-        code, rows = self._code, self._rows
-        code.emit(f"{self._old} = {self._decoded()}")
-        if rows.table is None:
-            code.emit(f"{self._newest} = {code.bind(_LONG.unpack_from, 'unpack_time')}({self._row})[0]")
-            self._keep_newest()
-        else:
-            code.emit(f"{self._newest} = {code.bind(rows.table.newest, 'newest')}(timestamp)")
-
-    def _decoded(self) -> str:
-        """Return an expression for the value of the row that was found."""
-        decode = self._rows.decode_value
-        return self._code.use(decode.of(f"{{}}[{_LONG.size}:]") if self._rows.table is None else decode, self._row)
-
     def put(self, value: str) -> None:
         """Write how a value becomes the row's, None deletes it; nothing continues downstream."""
         self._write_row_key()
@@ -77,7 +70,32 @@ class FusedRow(FusedUpdate):
         self._newest = "timestamp"
         self._write_put(is_count=False)
 
+    def _look_up(self, for_a_new_key: str, for_a_known_key: str | None = None) -> None:
+        code = self._code
+        self._find()
+        with code.block(f"if {self._row} is None:"):
+            code.emit(for_a_new_key)
+            code.emit(f"{self._newest} = timestamp")
+        with code.block("else:"):
+            code.emit(f"{self._old} = {self._decoded()}")
+            code.emit(f"{self._newest} = {code.bind(self._rows.buffer.newest, 'newest')}(timestamp)")
+            if for_a_known_key is not None:
+                code.emit(for_a_known_key)
+
+    def _write_row_key(self) -> None:
+        self._row_key = self._code.key_bytes(self._names, self._rows.key_serde, self._rows.encode_key)
+
+    def _find(self) -> None:
+        """Generate the look-up of the row's value as bytes, None if there is none."""
+        self._write_row_key()
+        self._code.emit(f"{self._row} = {self._code.bind(self._rows.buffer.find, 'find')}({self._row_key})")
+
+    def _decoded(self) -> str:
+        """Return an expression for the value of the row that was found."""
+        return self._code.use(self._rows.decode_value, self._row)
+
     def _put(self, is_count: bool) -> None:
+        """Generate the put of the new value and the newest timestamp. is_count: the value is a count, never None."""
         code = self._code
         self._write_put(is_count)
         names = self._names._replace(value=self._new, value_serde=None)
@@ -93,7 +111,7 @@ class FusedRow(FusedUpdate):
         else:
             with code.block(f"if {new} is None:"):
                 self._log("None", "timestamp")
-                self._put_row("None")
+                code.emit(f"{code.bind(self._rows.buffer.put, 'put_row')}({self._row_key}, None)")
                 if self._is_read:
                     code.emit(f"{self._data} = None")
             with code.block("else:"):
@@ -111,15 +129,9 @@ class FusedRow(FusedUpdate):
                 code.emit(f"{new} = {code.bind(rows.exact_value, 'exact_value')}({new})")
         code.emit(f"{data} = {code.use(rows.encode_value, new)}")
         self._log(data, self._newest)
-        if rows.table is None:
-            self._put_row(f"{code.bind(_LONG.pack, 'pack_time')}({self._newest}) + {data}")
-        else:
-            code.emit(f"{code.bind(rows.table.put_timed, 'put_timed')}({self._row_key}, {self._newest}, {data})")
+        code.emit(f"{code.bind(rows.buffer.put_timed, 'put_timed')}({self._row_key}, {self._newest}, {data})")
         if rows.exact_value is None and not self._is_read and code.has_children:
             code.emit(f"{new} = {code.use(rows.decode_value, data)}")
-
-    def _put_row(self, row: str) -> None:
-        self._code.emit(f"{self._code.bind(self._rows.put, 'put_row')}({self._row_key}, {row})")
 
     def _log(self, data: str, timestamp: str) -> None:
         log_change = self._code.bind(self._code.context.task.log_change, "log_change")

@@ -88,7 +88,7 @@ class KTableSource(TableOperator):
         """Fuse if there is no store, if it is cached, or if the loop can write its rows itself."""
         name = self.queryable_name
         update = None if name is None else self.fused_update(code, names, name, replaces=True)
-        if self.queryable_name is not None and (update is None or not update.replaces):
+        if name is not None and update is None:
             return False
         with code.block(f"if {names.held_key} is None:"):
             code.drop("null key")

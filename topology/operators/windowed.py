@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from ..context.store_interfaces import Cells, StoreKind
+from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..errors import TopologyError
 from ..records import Change, Headers, Windowed
@@ -119,14 +119,17 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """Fuse if the windows are TimeWindows and the store is cached."""
         store, advance_ms = self.flushed_store(code.context), self.advance_ms
-        if store is None or advance_ms is None:
+        size_ms, late_ms = self.windows.size_ms, self.windows.grace_ms + self.windows.size_ms
+        if store is None or advance_ms is None or late_ms > LATE_MAX_MS:
             return False
         cells, cache_key = store.cells(), code.fresh("key")
+        windows = cells.table.windows(self.observed(code.context), size_ms, advance_ms, late_ms)
         with code.block(f"if {names.held_key} is None:"):
             code.drop("null key")
         with code.block("else:"):
             key = code.key_bytes(names, cells.key_serde, cells.encode_key)
-            with code.block(f"for {cache_key} in {self._write_cache_keys(code, cells, key, advance_ms)}:"):
+            cache_keys = f"{code.bind(windows.cache_keys, 'cache_keys')}({key}, timestamp)"  # None for a closed window
+            with code.block(f"for {cache_key} in {cache_keys}:"):
                 with code.block(f"if {cache_key} is not None:"):
                     update = FusedCell(code, cells, names, cache_key)
                     if isinstance(self.aggregator, ReducerAsAggregator):
@@ -136,23 +139,6 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
                 with code.block("else:"):
                     code.drop("expired window")
         return True
-
-    def _write_cache_keys(self, code: LoopCode, cells: Cells, key: str, advance_ms: int) -> str:
-        """Generate the cache keys of a key's windows, None for a closed one; return the expression."""
-        observed, size_ms = self.observed(code.context), self.windows.size_ms
-        late_ms = self.windows.grace_ms + size_ms
-        if cells.table is not None and late_ms <= LATE_MAX_MS:
-            found = cells.table.windows(observed, size_ms, advance_ms, late_ms)
-            return f"{code.bind(found.cache_keys, 'cache_keys')}({key}, timestamp)"
-        newest, start = code.bind(observed, "observed"), code.fresh("start")
-        with code.block(f"if timestamp > {newest}[0]:"):
-            code.emit(f"{newest}[0] = timestamp")
-        cache_key = f"({key}, {start}) if {start} > {newest}[0] - {late_ms} else None"
-        if advance_ms == size_ms:
-            code.emit(f"{start} = timestamp - timestamp % {size_ms}")
-            return f"({cache_key},)"
-        first = f"max(0, timestamp - {size_ms - advance_ms}) // {advance_ms} * {advance_ms}"
-        return f"[{cache_key} for {start} in range({first}, timestamp + 1, {advance_ms})]"
 
     @property
     def advance_ms(self) -> int | None:

@@ -21,7 +21,7 @@ from ..operators.waiting import Waiting
 from ..records import Headers
 from .compiled_sink import compile_sink
 from .compiled_source import CompiledSource, StampedRecord
-from .fusion import Fusion
+from .fusion import Fusion, is_available
 
 __all__ = ["CompiledSource", "CompiledTopology", "StampedRecord", "compile_topology"]
 
@@ -118,8 +118,8 @@ class CompiledTopology:
 def compile_topology(topology: ProcessorTopology, task: TaskContext, fused: bool = True) -> CompiledTopology:
     """Compile a sub-topology for a task whose stores are open and restored.
 
-    fused: write operators into the loops of their sources (fusion.py); otherwise each has its own closure. Raises
-    StreamsError with the node's name if a node has no serde or cannot run in this task.
+    fused: write operators into the loops of their sources if the compiled kernel is there (fusion.py); otherwise each
+    has its own closure. Raises StreamsError with the node's name if a node has no serde or cannot run in this task.
     """
     return _Compiler(topology, task, fused).compile()
 
@@ -130,7 +130,7 @@ class _Compiler:
         self.task = task
         self.errors = ErrorHandling(task)
         self.wrap = configured_wrap(task)
-        self.fused = fused and self.wrap is None and not self.errors.guards_nodes
+        self.fused = fused and is_available() and self.wrap is None and not self.errors.guards_nodes
         self.closures: dict[str, Process] = {}
         self.contexts: dict[str, NodeContext] = {}
         self.sources: dict[str, CompiledSource] = {}

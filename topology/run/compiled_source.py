@@ -126,8 +126,9 @@ def _process_batch(
     def failed(message: Message, key: Any, timestamp: int | None, error: BaseException) -> None:
         if timestamp is None:
             errors.failed_deserialization(name, message, error)
-        else:
-            errors.raise_failure(error, key)
+            return
+        task.message, task.timestamp, task.headers = message, timestamp, message.headers()
+        errors.raise_failure(error, key)
 
     def process_batch(messages: Iterable[Message]) -> None:
         remaining = iter(messages)

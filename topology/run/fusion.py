@@ -2,8 +2,8 @@
 
 Closures (compiled.py) cost a call per operator and record, and pass everything through the task. This module generates
 a source's loop as Python text: operators that support it write their few lines into it (Operator.fuse), the others are
-called as closures. The closures are the specification; tests/topology/test_fusion.py checks that both give the same
-results. docs/fusion.md shows such a loop.
+called as closures. The lines call the compiled kernel; without it there are only closures. The closures are the
+specification; tests/topology/test_fusion.py checks that both give the same results. docs/fusion.md shows such a loop.
 
 The text of a loop can be read: ``CompiledSource.source_text``, and in every traceback that goes through it.
 """
@@ -39,6 +39,11 @@ ProcessBatch = Callable[[Iterable[Message]], None]
 DEPTH_MAX = 60
 _loops = count(1)
 CodeT = TypeVar("CodeT", bound="LoopCode")
+
+
+def is_available() -> bool:
+    """Return whether loops can be fused: they call the kernel."""
+    return kernel_messages is not None
 
 
 @lru_cache(maxsize=256)
@@ -374,8 +379,8 @@ class SourceCode(LoopCode):
         super().__init__(fusion)
         self._to_key = inline(to_key)
         self._key_serde = key_serde
-        rewrite: Any = None if key_serde is None else key_serde.rewrite  # the kernel's, if there is one
-        self._rewrite = rewrite if kernel_messages is None or rewrite is None else rewrite.copy()
+        rewrite: Any = None if key_serde is None else key_serde.rewrite
+        self._rewrite = None if rewrite is None else rewrite.copy()
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors, to_key, key_serde)
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
@@ -402,36 +407,27 @@ class SourceCode(LoopCode):
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")
-        if kernel_messages is None:
-            self.emit("remaining = iter(messages)")
-            record = "message"
-        else:
-            read_key, read_value = to_key.compiled, to_value.compiled
-            to_key = to_key if read_key is None else ITSELF
-            to_value = to_value if read_value is None else ITSELF
-            self.emit("message = timestamp = headers = None")
-            read = f"{self.bind(read_key, 'read_key')}, stream_time, {self.bind(read_value, 'read_value')}"
-            given = f"messages, {read}"
-            self.emit(f"remaining = {self.bind(kernel_messages.Unpacked, 'unpacked')}({given})")
-            record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
+        read_key, read_value = to_key.compiled, to_value.compiled
+        to_key = to_key if read_key is None else ITSELF
+        to_value = to_value if read_value is None else ITSELF
+        self.emit("message = timestamp = headers = None")
+        read = f"{self.bind(read_key, 'read_key')}, stream_time, {self.bind(read_value, 'read_value')}"
+        self.emit(f"remaining = {self.bind(kernel_messages.Unpacked, 'unpacked')}(messages, {read})")
+        record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
         names = names._replace(value_serde=value_serde)
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):
-                    if kernel_messages is None:
-                        self._write_message(to_key, to_value, names.shown)
-                    else:
-                        self._write_unpacked(to_key, to_value, names.shown)
+                    self._write_unpacked(to_key, to_value, names.shown)
                     self._write_children(children, names)
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
             with self.block("except BaseException as error:"):
-                if kernel_messages is not None:
-                    with self.block("if message is not remaining.message:"):  # its key or value cannot be deserialized
-                        self.emit("message = remaining.message")
-                        self.emit("timestamp = None")
-                    with self.block("if timestamp is None:"):
-                        self.emit("stream_time = remaining.without_last()")
+                with self.block("if message is not remaining.message:"):  # its key or value cannot be deserialized
+                    self.emit("message = remaining.message")
+                    self.emit("timestamp = None")
+                with self.block("if timestamp is None:"):
+                    self.emit("stream_time = remaining.without_last()")
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("failed(message, key, timestamp, headers, error)")
 
@@ -453,19 +449,6 @@ class SourceCode(LoopCode):
         with self.block("if timestamp is None:"):
             self.emit("timestamp = message.timestamp()[1]")
             self.emit(f"invalid_timestamp(message, {key}, value, -1)")
-
-    def _write_message(self, to_key: Inline, to_value: Inline, key: str) -> None:
-        """Write the code that unpacks a message; key: an expression for its key."""
-        self.emit("timestamp = headers = None")  # until the record is deserialized
-        for name, code in (("key", to_key), ("value", to_value)):
-            self.emit(f"{name} = message.{name}()")
-            self._write_deserialized(name, code)
-        self.emit("timestamp = message.timestamp()[1]")
-        with self.block("if timestamp > stream_time:"):
-            self.emit("stream_time = timestamp")
-        with self.block("elif timestamp < 0:"):
-            self.emit(f"invalid_timestamp(message, {key}, value, -1)")
-        self.emit("headers = message.headers()")
 
     def _write_deserialized(self, name: str, code: Inline) -> None:
         if code == ITSELF:
