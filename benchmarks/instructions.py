@@ -40,6 +40,7 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "count": (topologies.count, CACHE_BYTES),
     "count-uncached": (topologies.count, 0),
     "windowed-count": (topologies.windowed_count, CACHE_BYTES),
+    "event-time": (topologies.event_time, CACHE_BYTES),
     "map-filter": (topologies.map_filter, CACHE_BYTES),
     "table-join": (topologies.table_join, CACHE_BYTES),
     "processor": (topologies.processor, CACHE_BYTES),

@@ -138,6 +138,25 @@ def windowed_count() -> Topology:
     return builder.build()
 
 
+def event_time() -> Topology:
+    """As windowed_count, by the time that the value names."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(
+            os.environ[INPUT_VARIABLE],
+            key_serde=Serdes.string(),
+            value_serde=Serdes.json(Purchase),
+            timestamp_extractor=lambda message, key, purchase, partition_time: purchase.ts,
+        )
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
+        .count(store="counts")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
 def aggregate() -> Topology:
     """Number and sum of the purchases of each user, in a dict."""
     builder = StreamsBuilder()

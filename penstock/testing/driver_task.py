@@ -126,7 +126,7 @@ class DriverTask(TaskContext):
     def process(self, source: CompiledSource, record: StampedRecord) -> None:
         """Process one record, punctuate stream time, and commit."""
         if source.extracts_timestamps:
-            source.process_stamped(record)
+            source.process_stamped((record,))
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
         self.compiled.waiting.drain_all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
 from penstock.topology.records import Headers, Message, SentRecord, TaskId
-from penstock.topology.run.compiled import CompiledSource, StampedRecord, compile_topology
+from penstock.topology.run.compiled import CompiledSource, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 
 from .spark_stores import SparkStores, TaskState
@@ -138,7 +138,7 @@ class SparkTask(TaskContext):
     def _process_merged(self, batches: Mapping[str, Sequence[Message]]) -> None:
         """Process several topics' records in timestamp order (Kafka Streams: PartitionGroup)."""
         sources = {topic: self.compiled.sources[topic] for topic in batches}
-        waiting = {topic: _stamped(sources[topic], messages) for topic, messages in batches.items()}
+        waiting = {topic: sources[topic].stamped(messages) for topic, messages in batches.items()}
         order = count()
         heads = []
         for topic, records in waiting.items():
@@ -148,7 +148,7 @@ class SparkTask(TaskContext):
         heapq.heapify(heads)
         while heads:
             _, _, topic, record = heads[0]
-            sources[topic].process_stamped(record)
+            sources[topic].process_stamped((record,))
             self._punctuate_stream_time()
             following = next(waiting[topic], None)
             if following is None:
@@ -271,11 +271,3 @@ class SparkTask(TaskContext):
         message = self.message
         where = "" if message is None else f", first {message.topic()}-{message.partition()} offset {message.offset()}"
         log.warning("Task %s: skipping records at %s: %s%s", self.task_id, node, reason, where)
-
-
-def _stamped(source: CompiledSource, messages: Sequence[Message]) -> Iterator[StampedRecord]:
-    """Yield the records of one topic with their timestamps, deserialized one by one."""
-    for message in messages:
-        record = source.stamp(message)
-        if record is not None:
-            yield record

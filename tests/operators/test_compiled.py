@@ -114,6 +114,7 @@ def test_a_negative_timestamp_is_an_error_by_default(compiled: Any, text: Option
             process(record(b"v", -1))
 
 
+@pytest.mark.usefixtures("with_and_without_kernel")
 def test_an_extractor_gets_key_value_and_partition_time(compiled: Any, text: Options) -> None:
     seen: list[Any] = []
 
@@ -156,13 +157,32 @@ def test_an_extractor_may_return_whole_numbers_of_other_types() -> None:
         assert (type(found), found) == (int, 5)
 
 
-def test_an_extractor_that_fails_is_named(compiled: Any, text: Options) -> None:
-    def extract(*_: Any) -> int:
-        raise KeyError("time")
+@pytest.mark.usefixtures("with_and_without_kernel")
+def test_a_record_without_a_time_is_named_and_those_before_it_are_processed(compiled: Any, text: Options) -> None:
+    def extract(message: Any, key: str, value: str, partition_time: int) -> int:
+        return {"a": 1, "b": 5, "c": 2}[value]
 
     task = compiled(lambda builder: builder.stream("in", timestamp_extractor=extract, **text).to("out", **text))
-    with pytest.raises(StreamsError, match=r"TimestampExtractor.*in-0 at offset 4"):
-        task.compiled.sources["in"].process(record(b"v", 0, 4))
+    process = task.compiled.sources["in"].process_batch
+    with pytest.raises(StreamsError, match=r"^Fatal user code error in TimestampExtractor.*in-0 at offset 6"):
+        process([record(value, 0, offset) for value, offset in ((b"b", 4), (b"c", 5), (b"x", 6), (b"a", 7))])
+    assert [(r.value, r.timestamp) for r in task.take_produced()] == [(b"b", 5), (b"c", 2)]
+    assert task.stream_time_ms == 5
+
+
+@pytest.mark.usefixtures("with_and_without_kernel")
+def test_an_operator_that_fails_behind_an_extractor_is_named_with_its_record(compiled: Any, text: Options) -> None:
+    def extract(message: Any, key: str, value: str, partition_time: int) -> int:
+        return int(value)
+
+    def see(key: str, value: str) -> None:
+        if value == "9":
+            raise ValueError(value)
+
+    task = compiled(lambda b: b.stream("in", timestamp_extractor=extract, **text).foreach(see, name="look"))
+    with pytest.raises(StreamsError, match="processor=look, topic=in, partition=0, offset=1, key='k': ValueError: 9"):
+        task.compiled.sources["in"].process_batch([record(b"7", 0, 0), record(b"9", 0, 1), record(b"8", 0, 2)])
+    assert (task.timestamp, task.stream_time_ms) == (9, 9)
 
 
 def test_stamping_deserializes_once(compiled: Any, text: Options) -> None:
@@ -171,7 +191,7 @@ def test_stamping_deserializes_once(compiled: Any, text: Options) -> None:
     stamped = source.stamp(record(b"v", 3))
     assert (stamped.timestamp, stamped.key, stamped.value) == (3, "k", "v")
     assert not source.extracts_timestamps
-    source.process_stamped(stamped)
+    source.process_stamped([stamped])
     assert [(r.topic, r.value) for r in task.take_produced()] == [("out", b"v")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,12 +37,14 @@ class Source:
         self.batches.append(len(messages))
         self.seen += [(message.topic(), message.offset()) for message in messages]
 
-    def stamp(self, message: Message) -> Stamped | None:
-        timestamp = self.extract(message) if self.extract else message.timestamp()[1]
-        return Stamped(message, timestamp) if timestamp >= 0 else None
+    def stamped(self, messages: Iterable[Message]) -> Iterator[Stamped]:
+        for message in messages:
+            timestamp = self.extract(message) if self.extract else message.timestamp()[1]
+            if timestamp >= 0:
+                yield Stamped(message, timestamp)
 
-    def process_stamped(self, record: Any) -> None:
-        self.seen.append((record.message.topic(), record.message.offset()))
+    def process_stamped(self, records: Iterable[Any]) -> None:
+        self.seen += [(record.message.topic(), record.message.offset()) for record in records]
 
 
 class Bench:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..context.error_handling import ErrorHandling
@@ -44,10 +44,10 @@ class CompiledSource:
     process_batch(messages): deserialize and process each; records that a handler rejects are dropped.
     process(message): the same for one message.
     stamp(message) -> StampedRecord, or None if the record was dropped; used by tasks with several input partitions to
-    choose the next record. process_stamped(record): process it. extracts_timestamps: False if a record's timestamp is
-    the message's own, so that stamping is not needed. partition_time_ms: highest timestamp so far of this topic's
-    partition, -1 before the first; a restarted task sets it to the committed one. source_text: the text of
-    process_batch if it was fused.
+    choose the next record. process_stamped(records): process such records. extracts_timestamps: False if a record's
+    timestamp is the message's own, so that stamping is not needed. partition_time_ms: highest timestamp so far of this
+    topic's partition, -1 before the first; a restarted task sets it to the committed one. source_text: the text of the
+    loop, if it was fused.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class CompiledSource:
 
     process_batch: Callable[[Iterable[Message]], None]
     stamp: Callable[[Message], StampedRecord | None]
-    process_stamped: Callable[[StampedRecord], None]
+    process_stamped: Callable[[Iterable[StampedRecord]], None]
 
     def __init__(
         self,
@@ -88,7 +88,9 @@ class CompiledSource:
         self.process_stamped = _process_stamped(task, forward, errors)
         self.source_text = ""
         if self.extracts_timestamps:
-            self.process_batch = self._process_batch_stamped
+            if fusion is not None:
+                self.process_stamped, self.source_text = fusion.stamped_loop(node, topic)
+            self.process_batch = self._stamp_and_process(self.process_stamped)
         elif fusion is not None:
             serdes = key_serde, value_serde
             self.process_batch, self.source_text = fusion.loop(node, topic, serdes, to_key, to_value)
@@ -99,12 +101,17 @@ class CompiledSource:
         """Process one message."""
         self.process_batch((message,))
 
-    def _process_batch_stamped(self, messages: Iterable[Message]) -> None:
-        stamp, process_stamped = self.stamp, self.process_stamped
-        for message in messages:
-            record = stamp(message)
-            if record is not None:
-                process_stamped(record)
+    def stamped(self, messages: Iterable[Message]) -> Iterator[StampedRecord]:
+        """Stamp messages one by one, and return those that are not dropped."""
+        return filter(None, map(self.stamp, messages))
+
+    def _stamp_and_process(
+        self, process_stamped: Callable[[Iterable[StampedRecord]], None]
+    ) -> Callable[[Iterable[Message]], None]:
+        def process_batch(messages: Iterable[Message]) -> None:
+            process_stamped(self.stamped(messages))
+
+        return process_batch
 
 
 def _extractor(node: SourceNode, task: TaskContext) -> TimestampExtractor:
@@ -188,18 +195,20 @@ def _stamp(
     return stamp
 
 
-def _process_stamped(task: TaskContext, forward: Process, errors: ErrorHandling) -> Callable[[StampedRecord], None]:
-    def process_stamped(record: StampedRecord) -> None:
-        message, timestamp, key, value = record
-        headers = message.headers()
-        if timestamp > task.stream_time_ms:
-            task.stream_time_ms = timestamp
-        task.message = message
-        task.timestamp = timestamp
-        task.headers = headers
-        try:
-            forward(key, value, timestamp, headers)
-        except BaseException as error:  # noqa: BLE001 - raised with operator and record
-            errors.raise_failure(error, key)
+def _process_stamped(
+    task: TaskContext, forward: Process, errors: ErrorHandling
+) -> Callable[[Iterable[StampedRecord]], None]:
+    def process_stamped(records: Iterable[StampedRecord]) -> None:
+        for message, timestamp, key, value in records:
+            headers = message.headers()
+            if timestamp > task.stream_time_ms:
+                task.stream_time_ms = timestamp
+            task.message = message
+            task.timestamp = timestamp
+            task.headers = headers
+            try:
+                forward(key, value, timestamp, headers)
+            except BaseException as error:  # noqa: BLE001 - raised with operator and record
+                errors.raise_failure(error, key)
 
     return process_stamped

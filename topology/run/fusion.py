@@ -11,7 +11,6 @@ The text of a loop can be read: ``CompiledSource.source_text``, and in every tra
 from __future__ import annotations
 
 import linecache
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -34,7 +33,8 @@ from ..serdes.serdes import ITSELF, FromBytes, Inline, Serde, inline, same
 from ..serdes.windowed_serdes import WindowedSerde, inline_windowed
 from .compiled_sink import fuse_sink
 
-ProcessBatch = Callable[[Iterable[Message]], None]
+#: Processes messages, or what a source has stamped.
+ProcessBatch = Callable[[Iterable[Any]], None]
 #: Operators nested deeper are called instead of inlined: Python's parser allows 100 levels of indentation.
 DEPTH_MAX = 60
 _loops = count(1)
@@ -149,6 +149,12 @@ class Fusion:
         code = _without_keys(serdes[0], write)
         return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
 
+    def stamped_loop(self, node: SourceNode, topic: str) -> FusedLoop:
+        """Return the loop of a source node over the StampedRecords of one of its topics (full name)."""
+        code = StampedCode(self, node.name)
+        code.write_stamped(node.children)
+        return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
+
     def fuse_flushes(self) -> None:
         """Give each cached store whose changes are forwarded a loop that forwards them."""
         for name, node in self.topology.nodes.items():
@@ -176,7 +182,7 @@ def _without_keys(serde: Serde[Any], write: Callable[[Serde[Any] | None], CodeT]
     return write(None)
 
 
-class LoopCode(ABC):
+class LoopCode:
     """The text of a loop during generation, into which an operator's fuse() writes. Subclasses write the loop itself.
 
     context: the node being written. emit(line), block(head): append lines; bind(object, hint): the variable by which
@@ -254,9 +260,12 @@ class LoopCode(ABC):
         """Record that the cache keys of a CellTable are the record keys' serialized bytes."""
         return
 
-    @abstractmethod
     def say_record(self) -> None:
         """Write code that sets the task's current record."""
+        self.emit("task.stream_time_ms = stream_time")
+        self.emit("task.message = message")
+        self.emit(f"task.timestamp = {self._record_time}")
+        self.emit("task.headers = headers")
 
     def drop(self, reason: str) -> None:
         """Write code that counts the record as dropped by the current node."""
@@ -385,13 +394,6 @@ class SourceCode(LoopCode):
         self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
 
     @override
-    def say_record(self) -> None:
-        self.emit("task.stream_time_ms = stream_time")
-        self.emit("task.message = message")
-        self.emit(f"task.timestamp = {self._record_time}")
-        self.emit("task.headers = headers")
-
-    @override
     def knows_keys(self, table: Any) -> None:
         """Reading JSON, say, takes longer than to find a key that was written before."""
         if table is not None and self._rewrite is not None:
@@ -460,6 +462,34 @@ class SourceCode(LoopCode):
                 self.emit(f"{name} = {self.use(code, name)}")
 
 
+class StampedCode(LoopCode):
+    """The text of the loop over StampedRecords of one topic, which an iterator may deserialize and stamp meanwhile."""
+
+    arguments = "records"
+
+    def __init__(self, fusion: Fusion, source: str) -> None:
+        super().__init__(fusion)
+        self._bound["failed"] = _failed(source, fusion.task, fusion.errors, same, None)
+
+    def write_stamped(self, children: tuple[str, ...]) -> None:
+        """Write the loop around the operators; failed() raises."""
+        self._indent = 1
+        self.emit("stream_time = task.stream_time_ms")
+        self.emit("message = None")
+        with self.block("try:"), self.block("for message, timestamp, key, value in records:"):
+            with self.block("if timestamp > stream_time:"):
+                self.emit("stream_time = timestamp")
+            self.emit("headers = message.headers()")
+            self._write_children(children, Names("key", "value"))
+            self.emit("message = None")
+        with self.block("except BaseException as error:"):
+            with self.block("if message is None:"):  # no record could be stamped
+                self.emit("raise")
+            self.emit("failed(message, key, timestamp, headers, error)")
+        with self.block("finally:"):
+            self.emit("task.stream_time_ms = stream_time")
+
+
 class FlushCode(LoopCode):
     """The text of the loop that forwards the changes of a cached table; see StateStore.set_downstream."""
 
@@ -470,6 +500,7 @@ class FlushCode(LoopCode):
         self._cells = cells
         self._key_serde = key_serde
 
+    @override
     def say_record(self) -> None:
         """Do nothing, since the task's record is set from the beginning."""
 

@@ -32,11 +32,11 @@ class Spans:
     def record(self, name: str, began: int, attributes: Attributes, error: BaseException | None = None) -> None:
         """Record a span of a completed operation; error: why it failed."""
 
-    def of_batches(self, process: Callable[[T], None], where: Attributes, single: bool) -> Callable[[T], None]:
+    def of_batches(self, process: Callable[[T], None], where: Attributes, stamped: bool) -> Callable[[T], None]:
         """Return a function that records a span for each call of process with a sampled record, with links to the
         senders.
 
-        process takes messages, or (single) one stamped record.
+        process takes messages, or (stamped) a list of stamped records.
         """
         return process
 
@@ -68,13 +68,13 @@ class OpenTelemetrySpans(Spans):
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
         span.end()
 
-    def of_batches(self, process: Callable[[T], None], where: Attributes, single: bool) -> Callable[[T], None]:
+    def of_batches(self, process: Callable[[T], None], where: Attributes, stamped: bool) -> Callable[[T], None]:
         """Return a function whose span is current during processing, so users' own spans become its children."""
         attributes = {**self._common, "messaging.system": "kafka", "messaging.operation.type": "process", **where}
         name = f"process {where['messaging.destination.name']}"
 
         def traced(records: Any) -> None:
-            messages = (records.message,) if single else records
+            messages = [record.message for record in records] if stamped else records
             sampled = [headers for message in messages if (headers := message.headers()) and is_sampled(headers)]
             if not sampled:
                 process(records)

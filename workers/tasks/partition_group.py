@@ -48,12 +48,12 @@ class Source(Protocol):
         """Process messages as they are."""
 
     @property
-    def stamp(self) -> Callable[[Message], Any]:
-        """Deserialize a message and extract its timestamp; None if the record is dropped."""
+    def stamped(self) -> Callable[[Iterable[Message]], Iterable[Any]]:
+        """Deserialize messages and extract their timestamps, without the records that are dropped."""
 
     @property
-    def process_stamped(self) -> Callable[[Any], None]:
-        """Process what stamp returned."""
+    def process_stamped(self) -> Callable[[Iterable[Any]], None]:
+        """Process what stamp returned, of several messages."""
 
 
 class RecordQueue:
@@ -83,7 +83,7 @@ class RecordQueue:
         """Append records, except those that the source drops while it stamps them."""
         records: Sequence[Any] = messages
         if self._stamped:
-            records = [stamped for message in messages if (stamped := self._source.stamp(message)) is not None]
+            records = list(self._source.stamped(messages))
         if not self._alone:
             added = [r.timestamp for r in records] if self._stamped else _timestamps_of(records)
             self._timestamps = [*self._timestamps[self._next :], *added]
@@ -143,12 +143,7 @@ class RecordQueue:
         return end - start
 
     def _send(self, records: list[Any]) -> None:
-        if not self._stamped:
-            self._source.process_batch(records)
-            return
-        process_stamped = self._source.process_stamped
-        for record in records:
-            process_stamped(record)
+        (self._source.process_stamped if self._stamped else self._source.process_batch)(records)
 
     def clear(self) -> None:
         """Forget all records."""

@@ -133,8 +133,8 @@ class StreamTask(Task):
         spans = self.environment.spans
         for topic, source in compiled.sources.items():
             where = {"messaging.destination.name": topic, "kafka.streams.task_id": str(self.task_id)}
-            source.process_batch = spans.of_batches(source.process_batch, where, single=False)
-            source.process_stamped = spans.of_batches(source.process_stamped, where, single=True)
+            source.process_batch = spans.of_batches(source.process_batch, where, stamped=False)
+            source.process_stamped = spans.of_batches(source.process_stamped, where, stamped=True)
 
     def _initialize_processor_metadata(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
