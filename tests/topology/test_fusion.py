@@ -400,7 +400,7 @@ def test_an_error_names_the_operator_whose_lines_failed_and_shows_the_line() -> 
 @pytest.mark.skipif(kernel.messages is None, reason="the compiled kernel is not built here")
 def test_behind_an_extractor_there_is_a_loop_too() -> None:
     text = loop_of(lambda b: b.stream("in", timestamp_extractor=lambda *_: 1, **TEXT).group_by_key().count(store="c"))
-    assert "for message, timestamp, key, value in records:" in text
+    assert "for message, timestamp, key, value in remaining:" in text
     assert "process_" not in text.replace("process_batch", "")
 
 

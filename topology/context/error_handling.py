@@ -1,18 +1,19 @@
 """Finds the operator that failed in a task, and calls the task's exception handlers.
 
 Operators are plain calls without try blocks. When an exception arrives at the source, the failed operator is found
-from the traceback: the deepest frame that runs a compiled closure. Only with a processing handler that may continue,
-each node is compiled with a guard, because the siblings of a failed node must still process the record (KIP-1033).
+from the traceback: the deepest frame that runs a compiled closure, or the line of a fused loop. Only with a processing
+handler that may continue, each closure has a guard, because the siblings of a failed node must still process the record
+(KIP-1033). A loop then contains only nodes without siblings, so it can continue with the next record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import BrokerUnavailableError, ProcessorStateError, StreamsError, TaskCorruptedError, TaskMigratedError
-from ..records import Headers, Message, Record
+from ..records import Change, Headers, Message, Record
 from .exception_handlers import (
     DESERIALIZATION,
     PROCESSING,
@@ -32,6 +33,24 @@ from .task_context import Process, TaskContext
 UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
 
 
+class NodeInput(NamedTuple):
+    """The record that a fused loop passes to the lines of a node.
+
+    node: the node whose guard would catch their errors; the others are expressions of the loop's variables.
+    """
+
+    node: str
+    key: str
+    value: str
+    timestamp: str
+
+    def record(self, variables: Mapping[str, Any]) -> Record[Any, Any]:
+        """Return the record."""
+        text = f"Record({self.key}, {self.value}, {self.timestamp}, headers)"
+        made: Record[Any, Any] = eval(text, {"Record": Record, "Change": Change}, variables)  # only the loop's own text
+        return made
+
+
 class ErrorHandling:
     """The error handling of one task."""
 
@@ -42,6 +61,7 @@ class ErrorHandling:
         self.production = configured_handler(task.config, PRODUCTION)
         self._closures: dict[CodeType, list[tuple[str, Any]]] = {}
         self._lines: dict[CodeType, tuple[str | None, ...]] = {}
+        self._inputs: dict[CodeType, Mapping[str, NodeInput]] = {}
         #: Called for each dead letter that is written: node, exception, topic.
         self.on_dead_letter: Callable[[str, Exception, str], None] = lambda node, error, topic: None
 
@@ -56,9 +76,15 @@ class ErrorHandling:
         if code is not None:
             self._closures.setdefault(code, []).append((name, closure))
 
-    def register_lines(self, loop: Callable[..., Any], nodes: list[str | None]) -> None:
-        """Report these nodes, one per line, for an exception that passes through a line of a fused loop."""
+    def register_lines(
+        self, loop: Callable[..., Any], nodes: list[str | None], inputs: Mapping[str, NodeInput]
+    ) -> None:
+        """Report these nodes, one per line, for an exception that passes through a line of a fused loop.
+
+        inputs: of the nodes whose failures the processing handler may judge.
+        """
         self._lines[loop.__code__] = tuple(nodes)
+        self._inputs[loop.__code__] = inputs
 
     def failed_node(self, error: BaseException) -> str | None:
         """Return the node whose closure is the deepest in an exception's traceback, None if there is none."""
@@ -121,23 +147,47 @@ class ErrorHandling:
             raise_noted(error, what)
         raise StreamsError(f"{what}: {_text(error)}") from error
 
+    def failed_in_loop(self, error: BaseException, key: Any) -> None:
+        """Drop a record whose processing failed in a fused loop, or raise the StreamsError, as the handler decides."""
+        if self.guards_nodes and isinstance(error, Exception) and not isinstance(error, UNHANDLED):
+            found = self._input_of(error)
+            if found is not None:
+                self._judge(*found, error)
+                return
+        self.raise_failure(error, key)
+
+    def _input_of(self, error: Exception) -> tuple[str, Record[Any, Any]] | None:
+        """Return the node whose lines failed in a fused loop and the record that it got; None for a source."""
+        step: TracebackType | None = error.__traceback__
+        while step is not None:
+            code = step.tb_frame.f_code
+            if code in self._lines:
+                given = self._inputs[code].get(self._lines[code][step.tb_lineno - 1] or "")
+                return None if given is None else (given.node, given.record(step.tb_frame.f_locals))
+            step = step.tb_next
+        return None
+
+    def _judge(self, name: str, record: Record[Any, Any], error: Exception) -> None:
+        """Drop the record that a node failed to process, or raise, as the processing handler decides."""
+        context = self._context(name, self.task.message, record.timestamp, record.headers)
+        response = self.processing(context, record, error)
+        self._send_dead_letters(name, error, response)
+        if response.result is Result.FAIL:
+            raise self._failed(name, error, record.key) from error
+        self.task.record_dropped(name, "processing error")
+
     def guard(self, name: str, process: Process) -> Process:
         """Return process with a guard that calls the processing handler."""
-        task = self.task
 
         def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
                 process(key, value, timestamp, headers)
             except UNHANDLED:
                 raise
-            except Exception as error:
-                context = self._context(name, task.message, timestamp, headers)
-                response = self.processing(context, Record(key, value, timestamp, headers), error)
-                self._send_dead_letters(name, error, response)
-                if response.result is Result.FAIL:
-                    raise self._failed(name, error, key) from error
-                task.record_dropped(name, "processing error")
+            except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+                self._judge(name, Record(key, value, timestamp, headers), error)
 
+        self.register(name, guarded)
         return guarded
 
     def guard_held(self, name: str, process: Process) -> Process:

@@ -130,7 +130,7 @@ class _Compiler:
         self.task = task
         self.errors = ErrorHandling(task)
         self.wrap = configured_wrap(task)
-        self.fused = fused and is_available() and self.wrap is None and not self.errors.guards_nodes
+        self.fused = fused and is_available() and self.wrap is None
         self.closures: dict[str, Process] = {}
         self.contexts: dict[str, NodeContext] = {}
         self.sources: dict[str, CompiledSource] = {}
@@ -160,8 +160,9 @@ class _Compiler:
 
     def fusion(self) -> Fusion:
         nodes = self.topology.nodes.values()
-        # A dead letter for a failure after a flush has the key and value of the record that was put last.
-        keeps_messages = self.task.config.get(DEAD_LETTER_TOPIC) is not None or any(
+        # The handler of a failure after a flush, and a dead letter, get the key and value of the record put last.
+        asks = self.errors.guards_nodes or self.task.config.get(DEAD_LETTER_TOPIC) is not None
+        keeps_messages = asks or any(
             node.operator.reads_record_metadata
             if isinstance(node, ProcessorNode)
             else isinstance(node, SinkNode) and not isinstance(node.topic, str)

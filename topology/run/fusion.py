@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from penstock.kernel import messages as kernel_messages
 
-from ..context.error_handling import ErrorHandling
+from ..context.error_handling import ErrorHandling, NodeInput
 from ..context.store_interfaces import Cells
 from ..context.task_context import Process, TaskContext
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
@@ -204,6 +204,9 @@ class LoopCode:
         self._node: str | None = None
         self._flags: list[str] = []
         self._record_time = "timestamp"
+        self._time = "timestamp"
+        self._inputs: dict[str, NodeInput] = {}
+        self._repeats = 0  # how many loops are open that a node has written
 
     @property
     def context(self) -> NodeContext:
@@ -219,12 +222,15 @@ class LoopCode:
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
         """Append a line that opens a block; lines appended within the context form the block."""
+        repeats = self._node is not None and head.startswith("for ")
         self.emit(head)
         self._indent += 1
+        self._repeats += repeats
         length = len(self._lines)
         yield
         if len(self._lines) == length:
             self.emit("pass")
+        self._repeats -= repeats
         self._indent -= 1
 
     def bind(self, value: Any, hint: str) -> str:
@@ -298,13 +304,14 @@ class LoopCode:
     def at(self, timestamp: str) -> Iterator[None]:
         """Use another timestamp in the code written within the context; errors report the record's."""
         outer, self._record_time = self._record_time, self.fresh("record_time")
+        outer_time, self._time = self._time, timestamp
         self.emit(f"{self._record_time} = timestamp")
         with self.block("try:"):
             self.emit(f"timestamp = {timestamp}")
             yield
         with self.block("finally:"):
             self.emit(f"timestamp = {self._record_time}")
-        self._record_time = outer
+        self._record_time, self._time = outer, outer_time
 
     @property
     def has_children(self) -> bool:
@@ -315,13 +322,20 @@ class LoopCode:
     def forward_change(self, names: Names, old: str) -> None:
         """Write the children's code for a change of a row of the current node, a table; old: a variable."""
         assert self._node is not None
-        for child in self._children(self._fusion.topology.nodes[self._node]):
-            self._write_change(child, names, old)
+        children = self._children(self._fusion.topology.nodes[self._node])
+        for child in children:
+            self._write_change(child, names, old, self._may_inline(children))
 
-    def _write_change(self, name: str, names: Names, old: str) -> None:
+    def _may_inline(self, children: tuple[str, ...]) -> bool:
+        """Return whether a failure in a child ends the processing of the record; see error_handling.py."""
+        return not self._fusion.errors.guards_nodes or (len(children) == 1 and not self._repeats)
+
+    def _write_change(self, name: str, names: Names, old: str, may_inline: bool) -> None:
         outer, self._node = self._node, name
         node = self._fusion.topology.nodes[name]
-        operator = node.operator if isinstance(node, ProcessorNode) and name not in self._fusion.shared else None
+        may_inline = may_inline and name not in self._fusion.shared
+        operator = node.operator if may_inline and isinstance(node, ProcessorNode) else None
+        self._inputs[name] = NodeInput(name, names.shown, f"Change({names.value}, {old}, True)", self._time)
         if operator is None or not operator.fuse_change(self, names, old):
             self.say_record()
             made = (
@@ -336,11 +350,16 @@ class LoopCode:
 
     def _write_children(self, children: tuple[str, ...], names: Names) -> None:
         for child in children:
-            self._write_node(child, names)
+            self._write_node(child, names, self._may_inline(children))
 
-    def _write_node(self, name: str, names: Names) -> None:
+    def _write_node(self, name: str, names: Names, may_inline: bool) -> None:
         outer, self._node = self._node, name
-        if not self._written(self._fusion.topology.nodes[name], names):
+        node = self._fusion.topology.nodes[name]
+        if not isinstance(node, SinkNode):
+            self._inputs[name] = NodeInput(name, names.shown, names.value, self._time)
+        elif outer in self._inputs:  # a sink has no guard
+            self._inputs[name] = self._inputs[outer]
+        if not (may_inline and self._written(node, names)):
             self._call(name, names)
         self._node = outer
 
@@ -372,7 +391,8 @@ class LoopCode:
         process_batch: FunctionType = names["process_batch"]
         process_batch.__code__ = process_batch.__code__.replace(co_filename=file_name)
         linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
-        self._fusion.errors.register_lines(process_batch, [None, *(None for _ in self._flags), *self._nodes])
+        nodes = [None, *(None for _ in self._flags), *self._nodes]
+        self._fusion.errors.register_lines(process_batch, nodes, self._inputs)
         return FusedLoop(process_batch, text)
 
 
@@ -472,22 +492,27 @@ class StampedCode(LoopCode):
         self._bound["failed"] = _failed(source, fusion.task, fusion.errors, same, None)
 
     def write_stamped(self, children: tuple[str, ...]) -> None:
-        """Write the loop around the operators; failed() raises."""
+        """Write the loop around the operators; failed() raises, or the record is dropped and the loop continues."""
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("message = None")
-        with self.block("try:"), self.block("for message, timestamp, key, value in records:"):
-            with self.block("if timestamp > stream_time:"):
-                self.emit("stream_time = timestamp")
-            self.emit("headers = message.headers()")
-            self._write_children(children, Names("key", "value"))
-            self.emit("message = None")
-        with self.block("except BaseException as error:"):
-            with self.block("if message is None:"):  # no record could be stamped
-                self.emit("raise")
-            self.emit("failed(message, key, timestamp, headers, error)")
-        with self.block("finally:"):
-            self.emit("task.stream_time_ms = stream_time")
+        self.emit("remaining = iter(records)")
+        with self.block("while True:"):
+            with self.block("try:"):
+                with self.block("for message, timestamp, key, value in remaining:"):
+                    with self.block("if timestamp > stream_time:"):
+                        self.emit("stream_time = timestamp")
+                    self.emit("headers = message.headers()")
+                    self._write_children(children, Names("key", "value"))
+                    self.emit("message = None")
+                self.emit("task.stream_time_ms = stream_time")
+                self.emit("return")
+            with self.block("except BaseException as error:"):
+                self.emit("task.stream_time_ms = stream_time")
+                with self.block("if message is None:"):  # no record could be stamped
+                    self.emit("raise")
+                self.emit("failed(message, key, timestamp, headers, error)")
+                self.emit("message = None")
 
 
 class FlushCode(LoopCode):
@@ -560,6 +585,6 @@ def _failed(
             errors.failed_deserialization(source, message, error)
             return
         task.message, task.timestamp, task.headers = message, timestamp, headers
-        errors.raise_failure(error, key if key_serde is None else to_key(key))
+        errors.failed_in_loop(error, key if key_serde is None else to_key(key))
 
     return failed
