@@ -30,7 +30,7 @@ from penstock.dev.dev_broker import DevBroker
 pytestmark = pytest.mark.broker
 DEADLINE_SECONDS = 30.0
 #: How long a session lasts (connections.max.reauth.ms), and how many of them a test sees.
-SESSION_MS, SESSIONS = 1_500, 3
+SESSION_MS, SESSIONS = 3_000, 2
 _MODULE = "org.apache.kafka.common.security"
 LOG = PrefixedLogger("penstock.test", "")
 #: Of Metadata requests.
