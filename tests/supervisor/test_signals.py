@@ -68,10 +68,11 @@ def test_sigterm_to_all_processes_is_a_clean_stop(
 
 
 def test_timeout_ends_it_cleanly(running: App) -> None:
-    """It sends SIGTERM to the command, and at once again to the process group."""
-    running.prefix = ("timeout", "--preserve-status", "8")
+    """It sends SIGTERM to the command, and at once again to the process group; SIGALRM tells it that time is up."""
+    running.prefix = ("timeout", "--preserve-status", "600")
     process = running.start()
     wait_for_line(process, RUNNING)
+    process.send_signal(signal.SIGALRM)
     ends_cleanly(process)
 
 
