@@ -21,6 +21,8 @@ from tests.simulation.faults import Points
 
 #: The error of a failed write.
 DISK_ERROR = "the simulated disk is full"
+#: How often damage is found only after the store was opened.
+INSIDE = 0.5
 
 
 @dataclass
@@ -34,7 +36,10 @@ class Batch:
 
 @dataclass
 class Files:
-    """One store on disk. lasting: number of durable batches; user: the process that has it open."""
+    """One store on disk. lasting: number of durable batches; user: the process that has it open.
+
+    corrupted: opening it fails; corrupted_inside: the first restore does, which reads a damaged block.
+    """
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     offset: int | None = None
@@ -42,6 +47,7 @@ class Files:
     batches: list[Batch] = field(default_factory=list)
     lasting: int = 0
     corrupted: bool = False
+    corrupted_inside: bool = False
     user: DiskRows | None = None
 
     def settle(self, survivors: int) -> None:
@@ -106,7 +112,10 @@ class Disk:
         if not closed:
             return None
         path = self._chance.choice(closed)
-        self._files[path].corrupted = True
+        if self._chance.random() < INSIDE:
+            self._files[path].corrupted_inside = True
+        else:
+            self._files[path].corrupted = True
         return f"{path.parent.parent.name}/{path.name}"
 
     def open_stores(self) -> list[str]:
@@ -145,6 +154,8 @@ class DiskRows(InMemoryStore):
         super().commit(changelog_offset, marks)
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        if self._files.corrupted_inside:
+            raise TaskCorruptedError("A store is damaged inside")
         written = dict(rows)
         self.points.call("restore store", lambda: self._append(Batch(written, next_offset, dict(marks))))
         for key, value in written.items():

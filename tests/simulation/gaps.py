@@ -44,7 +44,7 @@ GAPS: dict[str, tuple[str, ...]] = {
         "stream_thread.StreamThread.run_once_guarded: raise again",
         "global_state.GlobalState._take_checkpoint: ",
     ),
-    "damage is found when a store is opened, later in tests/workers/test_damaged_state.py": (
+    "damage is found when a store is opened or restored, later in tests/workers/test_damaged_state.py": (
         "processor_state_manager.ProcessorStateManager.restore: except Exception",
         "processor_state_manager.ProcessorStateManager.raise_if_corrupted: raise error",
     ),

@@ -10,12 +10,13 @@ import pytest
 
 from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import Status, TaskStatus
 from penstock.workers.restore.listeners import StateRestoreListener
 from penstock.workers.restore.restore_progress import RATE_WINDOW_MS, Rate
 from penstock.workers.tasks.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
+from penstock.workers.tasks.processor_state_manager import ProcessorStateManager
 from penstock.workers.thread.stream_thread import RestoreBudget
 from tests.workers.counting import IN, OUT, counting, counts, feed
 from tests.workers.memory_kafka import Cluster, ManualClock
@@ -170,6 +171,30 @@ def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
     thread.until_running()
     assert order.sizes
     assert max(order.sizes) == 10, "tasks run meanwhile"
+
+
+def test_a_changelog_that_cannot_be_applied_costs_the_others_of_its_batch_nothing(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer's position is already behind the records of all; they are read again."""
+    keys = "abcdefgh"[:PARTITIONS]
+    for partition, key in enumerate(keys):
+        cluster.append(CHANGELOG, partition, key.encode(), COUNT, 1)
+    restore, damaged = ProcessorStateManager.restore, [TaskId(0, 2)]
+
+    def restore_unless_damaged(manager: ProcessorStateManager, *arguments: Any) -> None:
+        if manager._task_id in damaged:
+            damaged.remove(manager._task_id)
+            raise TaskCorruptedError("a file is damaged", [manager._task_id])
+        restore(manager, *arguments)
+
+    monkeypatch.setattr(ProcessorStateManager, "restore", restore_unless_damaged)
+    app.thread().until_idle().close()
+    assert not damaged
+    for partition, key in enumerate(keys):
+        feed(cluster, key, partition)
+    app.thread().until_idle().commit()
+    assert counts(cluster) == dict.fromkeys(keys, 2)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -131,6 +131,28 @@ def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, ap
     assert sorted(values(cluster)) == ["airline", "new", "new"]
 
 
+def test_a_global_table_has_no_gap_where_a_record_failed(cluster: Cluster, application: MakeApplication) -> None:
+    """The consumer's position is already behind it, and behind those that came with it."""
+    for topic in (IN, OUT, TABLE):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    table = builder.global_table(TABLE, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    stream = builder.stream(IN, **TEXT)
+    joined = stream.join(table, lambda value, number: str(number), key_selector=lambda key, value: key)
+    joined.to(OUT, **TEXT)
+    app = application(builder.build())
+    thread = app.thread().until_idle()
+    number = Serdes.int64().serialize("", 7)
+    cluster.append(TABLE, 0, b"a", b"no number", 1)
+    cluster.append(TABLE, 0, b"b", number, 1)
+    with pytest.raises(StreamsError, match="in table-0 at offset 0"):
+        thread.step()
+    thread.close()
+    feed(cluster, "b")
+    app.thread().until_idle().commit()
+    assert values(cluster) == ["7"]
+
+
 def test_a_global_table_in_memory_is_read_anew_at_each_start(cluster: Cluster, application: MakeApplication) -> None:
     for topic in (IN, OUT, TABLE):
         cluster.create_topic(topic, 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
+from penstock.clients.reading.reader import Records
 from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
@@ -157,9 +158,24 @@ class StoreChangelogReader:
             records = self.consumer.poll(batch_records, wait_seconds)
         except InvalidOffsetError as error:
             raise self._corrupted(error.partitions, str(error)) from error
-        applied = sum(self._apply(self._changelogs[p], messages) for p, messages in records.items())
+        applied = self._apply_all(records)
         for changelog in self._in_state(_S.RESTORING):
             self._complete_if_at_end(changelog)
+        return applied
+
+    def _apply_all(self, records: Records) -> int:
+        """Apply records, and return how many.
+
+        If those of one changelog cannot be applied, the tasks of the others continue: what was not applied is read
+        again, because the consumer's position is already behind it.
+        """
+        applied, left = 0, dict(records)
+        try:
+            for partition, messages in records.items():
+                applied += self._apply(self._changelogs[partition], messages)
+                del left[partition]
+        finally:
+            self.consumer.seek({partition: self._changelogs[partition].position for partition in left})
         return applied
 
     def _apply(self, changelog: Changelog, messages: Sequence[Message]) -> int:
@@ -167,8 +183,9 @@ class StoreChangelogReader:
         if limit is not None and messages[-1].offset() >= limit:
             messages = [message for message in messages if message.offset() < limit]
         if messages:
-            changelog.position = messages[-1].offset() + 1
-            changelog.manager.restore(changelog.partition, messages, changelog.position)
+            position = messages[-1].offset() + 1
+            changelog.manager.restore(changelog.partition, messages, position)
+            changelog.position = position
             changelog.total_restored += len(messages)
             self._progress.record(changelog.task_id, len(messages))
             self._tell_batch(changelog, len(messages))

@@ -120,7 +120,7 @@ class GlobalState:
     """The global stores of this process. directory: only for this process; None keeps the stores in memory.
 
     A clean shutdown writes the positions of persistent stores to a checkpoint, and the next start removes it. So after
-    a crash the tables are read again from the beginning, like those in memory at every start.
+    a crash or a failed record the tables are read again from the beginning, like those in memory at every start.
     """
 
     topology: ProcessorTopology
@@ -134,6 +134,7 @@ class GlobalState:
         self._store_of = {topic: store for store, topic in self.topology.changelog_topics.items()}
         self._compiled: CompiledTopology | None = None
         self._ends: dict[TopicPartition, int] = {}
+        self._has_gap = False
 
     def store(self, name: str) -> Any:
         """Return a global store; raises UnknownStateStoreError."""
@@ -155,8 +156,7 @@ class GlobalState:
         """Read a batch; returns True once the tables hold all records that existed at the start."""
         if not self._ends:
             return True
-        for partition, messages in self._poll(CATCH_UP_POLL_SECONDS).items():
-            self._restore(partition, messages)
+        self._apply(self._poll(CATCH_UP_POLL_SECONDS), self._restore)
         for partition, end in list(self._ends.items()):
             position = self.consumer.position(partition)
             if end == 0 or (position is not None and position >= end):
@@ -167,8 +167,7 @@ class GlobalState:
 
     def update(self) -> None:
         """Apply the records that have arrived since the last call, without blocking."""
-        for partition, messages in self._poll(0).items():
-            self._process(partition, messages)
+        self._apply(self._poll(0), self._process)
         if self.task.commit_requested:
             self._commit()
 
@@ -178,7 +177,7 @@ class GlobalState:
             return
         self._compiled.close()
         self._commit()
-        complete = not self._ends
+        complete = not self._ends and not self._has_gap
         for store in self.task.stores.values():
             store.persist()
             store.close()
@@ -212,6 +211,12 @@ class GlobalState:
             raise StreamsError(
                 f"{error}. The global table no longer matches its topic; the next start reads it again."
             ) from error
+
+    def _apply(self, records: Records, apply: Callable[[TopicPartition, list[Message]], None]) -> None:
+        self._has_gap = True  # if one fails: the consumer's position is already behind all of them
+        for partition, messages in records.items():
+            apply(partition, messages)
+        self._has_gap = False
 
     def _restore(self, partition: TopicPartition, messages: list[Message]) -> None:
         store = self._store_of[partition.topic]
