@@ -126,28 +126,21 @@ def keep_first() -> Topology:
 
 def windowed_count() -> Topology:
     """Count the purchases of each user in every ten seconds."""
-    builder = StreamsBuilder()
-    (
-        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
-        .group_by_key()
-        .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
-        .count(store="counts")
-        .to_stream()
-        .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())
-    )
-    return builder.build()
+    return _windowed_count(value_serde=Serdes.bytes())
 
 
 def event_time() -> Topology:
     """As windowed_count, by the time that the value names."""
+    return _windowed_count(
+        value_serde=Serdes.json(Purchase),
+        timestamp_extractor=lambda message, key, purchase, partition_time: purchase.ts,
+    )
+
+
+def _windowed_count(**consumed: Any) -> Topology:
     builder = StreamsBuilder()
     (
-        builder.stream(
-            os.environ[INPUT_VARIABLE],
-            key_serde=Serdes.string(),
-            value_serde=Serdes.json(Purchase),
-            timestamp_extractor=lambda message, key, purchase, partition_time: purchase.ts,
-        )
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), **consumed)
         .group_by_key()
         .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
         .count(store="counts")

@@ -161,8 +161,9 @@ class ErrorHandling:
         step: TracebackType | None = error.__traceback__
         while step is not None:
             code = step.tb_frame.f_code
-            if code in self._lines:
-                given = self._inputs[code].get(self._lines[code][step.tb_lineno - 1] or "")
+            lines = self.lines_of(code)
+            if lines is not None:
+                given = self._inputs[code].get(lines[step.tb_lineno - 1] or "")
                 return None if given is None else (given.node, given.record(step.tb_frame.f_locals))
             step = step.tb_next
         return None

@@ -90,7 +90,8 @@ class CompiledSource:
         if self.extracts_timestamps:
             if fusion is not None:
                 self.process_stamped, self.source_text = fusion.stamped_loop(node, topic)
-            self.process_batch = self._stamp_and_process(self.process_stamped)
+            process_stamped = self.process_stamped  # if both are traced later, a batch has one span
+            self.process_batch = lambda messages: process_stamped(self.stamped(messages))
         elif fusion is not None:
             serdes = key_serde, value_serde
             self.process_batch, self.source_text = fusion.loop(node, topic, serdes, to_key, to_value)
@@ -104,14 +105,6 @@ class CompiledSource:
     def stamped(self, messages: Iterable[Message]) -> Iterator[StampedRecord]:
         """Stamp messages one by one, and return those that are not dropped."""
         return filter(None, map(self.stamp, messages))
-
-    def _stamp_and_process(
-        self, process_stamped: Callable[[Iterable[StampedRecord]], None]
-    ) -> Callable[[Iterable[Message]], None]:
-        def process_batch(messages: Iterable[Message]) -> None:
-            process_stamped(self.stamped(messages))
-
-        return process_batch
 
 
 def _extractor(node: SourceNode, task: TaskContext) -> TimestampExtractor:
