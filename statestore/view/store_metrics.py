@@ -30,7 +30,6 @@ PROPERTIES = (
     "block-cache-capacity",
     "block-cache-usage",
     "block-cache-pinned-usage",
-    "estimate-num-keys",
     "estimate-table-readers-mem",
     "background-errors",
 )
@@ -58,7 +57,10 @@ def scope(store: StateStore) -> str:
 
 def rocksdb_metrics(store: StateStore) -> dict[str, float]:
     """Return RocksDB's properties of a store under Kafka Streams' names; empty for other stores."""
-    return store.rows.properties(PROPERTIES) if isinstance(store.rows, RocksDBStore) else {}
+    if not isinstance(store.rows, RocksDBStore):
+        return {}
+    # RocksDB itself does not know the rows that wait for the next checkpoint.
+    return store.rows.properties(PROPERTIES) | {"estimate-num-keys": float(store.rows.approximate_num_entries())}
 
 
 def store_metrics(store: StateStore) -> dict[str, float]:

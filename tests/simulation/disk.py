@@ -21,8 +21,6 @@ from tests.simulation.faults import Points
 
 #: The error of a failed write.
 DISK_ERROR = "the simulated disk is full"
-#: How often damage is found only after the store was opened.
-INSIDE = 0.5
 
 
 @dataclass
@@ -36,10 +34,7 @@ class Batch:
 
 @dataclass
 class Files:
-    """One store on disk. lasting: number of durable batches; user: the process that has it open.
-
-    corrupted: opening it fails; corrupted_inside: the first restore does, which reads a damaged block.
-    """
+    """One store on disk. lasting: number of durable batches; user: the process that has it open."""
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     offset: int | None = None
@@ -47,7 +42,6 @@ class Files:
     batches: list[Batch] = field(default_factory=list)
     lasting: int = 0
     corrupted: bool = False
-    corrupted_inside: bool = False
     user: DiskRows | None = None
 
     def settle(self, survivors: int) -> None:
@@ -68,12 +62,14 @@ class Files:
 class Disk:
     """The stores of one host by path. Each has a marker file in the real state directory.
 
-    fails: called at each write; returns whether it fails.
+    fails: called at each write; returns whether it fails. is_damaged_inside: called at each batch of a restore; returns
+    whether it meets a damaged block, which opening the store has not.
     """
 
-    def __init__(self, chance: random.Random, fails: Callable[[], bool]) -> None:
+    def __init__(self, chance: random.Random, fails: Callable[[], bool], is_damaged_inside: Callable[[], bool]) -> None:
         self._chance = chance
         self.fails = fails
+        self.is_damaged_inside = is_damaged_inside
         self._files: dict[Path, Files] = {}
 
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
@@ -112,10 +108,7 @@ class Disk:
         if not closed:
             return None
         path = self._chance.choice(closed)
-        if self._chance.random() < INSIDE:
-            self._files[path].corrupted_inside = True
-        else:
-            self._files[path].corrupted = True
+        self._files[path].corrupted = True
         return f"{path.parent.parent.name}/{path.name}"
 
     def open_stores(self) -> list[str]:
@@ -154,7 +147,7 @@ class DiskRows(InMemoryStore):
         super().commit(changelog_offset, marks)
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
-        if self._files.corrupted_inside:
+        if self._disk.is_damaged_inside():
             raise TaskCorruptedError("A store is damaged inside")
         written = dict(rows)
         self.points.call("restore store", lambda: self._append(Batch(written, next_offset, dict(marks))))

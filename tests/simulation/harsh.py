@@ -1,4 +1,5 @@
-"""Additional faults of harsh schedules: brokers become unreachable, changelogs are truncated, disks are full.
+"""Additional faults of harsh schedules: brokers become unreachable, changelogs are truncated, disks are full or
+damaged.
 
 They use a separate random generator, so that a seed's plan is the same with and without them.
 """
@@ -20,6 +21,8 @@ ASKED_SHARE = 0.3
 TRIMMED_SHARE = 0.5
 #: Probability that a write to the disk fails.
 DISK_SHARE = 0.15
+#: Probability that a batch of a restore meets a damaged block of the store.
+DAMAGED_SHARE = 0.15
 
 
 class Harsh:
@@ -58,6 +61,10 @@ class Harsh:
         fails = self._happens(DISK_SHARE, "a write to the disk fails")
         self._world.disturbed |= fails
         return fails
+
+    def is_damaged_inside(self) -> bool:
+        """Return whether a restore meets a damaged block of the store."""
+        return self._happens(DAMAGED_SHARE, "a restore meets damage")
 
     def end(self) -> None:
         """End all faults."""

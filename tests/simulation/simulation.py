@@ -200,7 +200,7 @@ class Simulation:
             process_id,
             state_dir,
             config,
-            Disk(self.world.chance, self._harsh.disk_fails),
+            Disk(self.world.chance, self._harsh.disk_fails, self._harsh.is_damaged_inside),
             HostClock(self.world),
             self._kinds.next_is_java(),
         )

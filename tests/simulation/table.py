@@ -25,7 +25,7 @@ EVENTS = (
     "a session expires", "a transaction times out", "a producer is fenced",
     "all brokers are away", "a request meets brokers that are away", "ends are asked for while brokers are away",
     "topics are asked for while brokers are away",
-    "a changelog loses its beginning", "a write to the disk fails",
+    "a changelog loses its beginning", "a write to the disk fails", "a restore meets damage",
     "a request comes late: produce", "a request comes late: ask TxnOffsetCommit", "a request comes late: ask EndTxn",
     "a broker cannot write a batch now", "a record is given up",
     "offsets of a former member are refused in a transaction", "committed offsets are not decided yet",

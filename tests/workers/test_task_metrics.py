@@ -122,3 +122,12 @@ def test_growth_takes_a_count_that_begins_anew() -> None:
     growth.begin_anew()
     growth.look(4, 0)
     assert growth.sensor.total == 3 + 2 + 2 + 4
+
+
+def test_rows_that_wait_for_a_checkpoint_are_counted(thread: Thread, cluster: Cluster) -> None:
+    for keys in ("abc", "de"):
+        feed(cluster, keys)
+        thread.step(3)
+        thread.commit()
+    store = measured(thread, "stream-state-metrics", task_id="0_0", rocksdb_state_id="counts")
+    assert (store["num-entries-active-mem-table"], store["estimate-num-keys"]) == (3, 5)

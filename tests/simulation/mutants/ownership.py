@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.clients.group.standstill import Standstill
+from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.records import TopicPartition
 from penstock.workers.group.assignment.group_assignment import GroupSubscriptions
 from penstock.workers.group.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from penstock.workers.restore.changelog import Changelog
+from penstock.workers.restore.store_changelog_reader import StoreChangelogReader
 from penstock.workers.tasks import changelog_bounds
 from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.tasks.changelog_bounds import Bounds, ChangelogBounds
@@ -83,6 +85,15 @@ def to_the_last_stable_offset(original: Any) -> Any:
         }
 
     return poll
+
+
+def records_left_behind(_: Any) -> Any:
+    """Damage in one store takes the records of the others, which came with its own. This was found."""
+
+    def apply_all(reader: StoreChangelogReader, records: Records) -> int:
+        return sum(reader._apply(reader._changelogs[partition], messages) for partition, messages in records.items())
+
+    return apply_all
 
 
 def unanswered_end_is_an_end(_: Any) -> Any:
@@ -214,6 +225,7 @@ OWNERSHIP_MUTANTS = (
     Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 63),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 39),
     Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 498),
+    Mutant("records left behind", StoreChangelogReader, "_apply_all", records_left_behind, 8807, plain=False),
     Mutant("end from before a task moved away", ChangelogBounds, "forget", nothing, 2280, plain=False),
     Mutant("unanswered end taken for the end", changelog_bounds, "_bounds", unanswered_end_is_an_end, 83),
     Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 4508),
