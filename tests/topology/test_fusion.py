@@ -160,6 +160,78 @@ def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.Monke
     assert any(row[0] == "log" and row[3] is None and row[5] is not None for row in fused) == bool(config)
 
 
+def regrouped(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:
+    """Aggregate random updates of a table by another key; return all that was written."""
+    seen: list[Any] = []
+    send = DriverTask.send
+
+    def send_and_note(task: DriverTask, *record: Any) -> None:
+        seen.append(record)
+        send(task, *record)
+
+    def changed(change: Callable[[list[int], int], None]) -> Callable[[str, int, list[int]], Any]:
+        def aggregate(_group: str, number: int, numbers: list[int]) -> Any:
+            change(numbers, number)  # in place
+            return None if numbers[-1:] == [4] else numbers
+
+        return aggregate
+
+    def group(key: str, value: dict[str, Any]) -> Any:
+        return value["group"], value["n"]
+
+    monkeypatch.setattr(DriverTask, "send", send_and_note)
+    builder = StreamsBuilder()
+    table = builder.table("in", key_serde=Serdes.string(), value_serde=Serdes.json())
+    grouped = table.group_by(group, key_serde=Serdes.string(), value_serde=Serdes.int64(), name="grouped")
+    grouped.count(store="counts").to_stream().to("counts")
+    grouped.reduce(int.__add__, int.__sub__, store="sums").filter(lambda k, v: v % 2 == 0).to_stream().to("sums")
+    lists: Any = {"store": "lists", "value_serde": Serdes.json()}
+    grouped.aggregate(list, changed(list.append), changed(remove_one), **lists).to_stream().to("lists")
+    draw = random.Random(7)
+    with TopologyTestDriver(builder.build(), config) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.json())
+        for number in range(400):
+            value = {"n": draw.choice([None, *range(1, 6)]), "group": draw.choice([None, "g0", "g1", "g2"])}
+            headers = [("n", b"%d" % number)]
+            topic.pipe_input(
+                f"k{draw.randrange(6)}", draw.choice([value, value, None]), draw.randrange(100), headers=headers
+            )
+    monkeypatch.setattr(DriverTask, "send", send)
+    return seen
+
+
+def remove_one(numbers: list[int], number: int) -> None:
+    if number in numbers:
+        numbers.remove(number)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, UNCACHED, {**UNCACHED, "upgrade.from": "3.4"}, {**UNCACHED, "dsl.store.format": "HEADERS"}],
+    ids=["cached", "uncached", "two records for an update", "with headers"],
+)
+def test_tables_by_another_key_do_in_loops_what_their_closures_do(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    fused = regrouped(monkeypatch, **config)
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=False))
+    assert fused == regrouped(monkeypatch, **config)
+    values: dict[str, set[Any]] = {}
+    for topic, _key, value, *_ in fused:
+        values.setdefault(topic, set()).add(value)
+    assert len(values) == 8, "three outputs, a repartition topic, four changelogs"
+    assert None in values["topology-test-driver-lists-changelog"], "a group is deleted"
+
+
+def test_a_table_by_another_key_is_all_in_loops() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in", **TEXT)
+    table.group_by(lambda k, v: (v, k), **TEXT, name="g").reduce(max, min).to_stream().to("out")
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        sources = driver.task.compiled.sources.values()
+        assert [source.source_text.replace("process_batch", "").count("process_") for source in sources] == [0, 0]
+
+
 def foreign_key_join(builder: StreamsBuilder, left_join: bool, values: Serde[Any]) -> None:
     serdes: Any = {"key_serde": Serdes.string(), "value_serde": values}
     left, right = builder.table("in", **serdes), builder.table("right", **serdes)

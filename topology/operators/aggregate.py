@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from typing_extensions import override
 
@@ -148,43 +148,65 @@ class KTableRepartitionMap(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        forward, name, use_versioned_semantics = node.forward, node.name, self.use_versioned_semantics
+        forward, use_versioned_semantics, changes_of = node.forward, self.use_versioned_semantics, self._changes(node)
+
+        def repartition_map(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+            new, old, is_latest = change
+            if is_latest or not use_versioned_semantics:
+                for group_key, grouped in changes_of(key, new, old, is_latest):
+                    forward(group_key, grouped, timestamp, headers)
+
+        return repartition_map
+
+    @override
+    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
+        group_key, grouped = code.fresh("group_key"), code.fresh("grouped")
+        changes_of = code.bind(self._changes(code.context), "changes_of")
+        with code.block(f"for {group_key}, {grouped} in {changes_of}({names.key}, {names.value}, {old}, True):"):
+            code.forward(names.with_key(group_key)._replace(value=grouped))
+        return True
+
+    def _changes(self, node: NodeContext) -> Callable[[Any, Any, Any, bool], Iterable[tuple[Any, Change]]]:
+        """Return a function (key, new value, old value, is_latest) -> the changes of groups and their keys."""
+        name = node.name
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
 
-        def repartition_map(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def changes_of(key: Any, new: Any, old: Any, is_latest: bool) -> Iterable[tuple[Any, Change]]:
             if key is None:
                 raise StreamsError(f"Record key for the grouping KTable should not be null (operator {name})")
-            new, old, is_latest = change
-            if use_versioned_semantics and not is_latest:
-                return
-            new_pair, old_pair = pair_of(key, new), pair_of(key, old)
-            if combined and new_pair is not None and old_pair is not None and new_pair[0] == old_pair[0]:
-                forward(old_pair[0], new_row(Change, (new_pair[1], old_pair[1], is_latest)), timestamp, headers)
-                return
-            if old_pair is not None:
-                forward(old_pair[0], new_row(Change, (None, old_pair[1], is_latest)), timestamp, headers)
-            if new_pair is not None:
-                forward(new_pair[0], new_row(Change, (new_pair[1], None, is_latest)), timestamp, headers)
+            added = None if new is None else pair_of(key, new)
+            removed = None if old is None else pair_of(key, old)
+            if removed is None:
+                return () if added is None else ((added[0], new_row(Change, (added[1], None, is_latest))),)
+            if added is None:
+                return ((removed[0], new_row(Change, (None, removed[1], is_latest))),)
+            if combined and added[0] == removed[0]:
+                return ((removed[0], new_row(Change, (added[1], removed[1], is_latest))),)
+            return (
+                (removed[0], new_row(Change, (None, removed[1], is_latest))),
+                (added[0], new_row(Change, (added[1], None, is_latest))),
+            )
 
-        return repartition_map
+        return changes_of
 
 
 def _pair_function(
     name: str, mapper: Callable[[Any, Any], tuple[Any, Any]]
 ) -> Callable[[Any, Any], tuple[Any, Any] | None]:
-    """Return a function that maps a value to its pair, or to None if the value or a part of the pair is None."""
+    """Return a function that maps a value to its pair, or to None if a part of the pair is None."""
 
     def pair_of(key: Any, value: Any) -> tuple[Any, Any] | None:
-        if value is None:
-            return None
         pair = mapper(key, value)
         if type(pair) is not tuple or len(pair) != 2:
             check_pair(name, pair)
-        group_key, group_value = pair
-        return None if group_key is None or group_value is None else (group_key, group_value)
+        return None if pair[0] is None or pair[1] is None else pair
 
     return pair_of
+
+
+def _nothing() -> None:
+    """Return the aggregate of a group that has no values."""
 
 
 class KTableAggregator(StoredTable):
@@ -205,29 +227,49 @@ class KTableAggregator(StoredTable):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        initializer, add, remove, operation = self.initializer, self.add, self.remove, self.operation
-        store = TableStore(node, self.store_name)
-        get, as_read = store.get, store.as_read
+        store, changed = TableStore(node, self.store_name), self._changed()
+        get, as_read, raise_no_key = store.get, store.as_read, self._raise_no_key
         update, wants_old = store.updater(node, self.send_old_values)
 
         def aggregate(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
-                raise StreamsError(
-                    f"Record key for KTable {operation} operator with state {store.store.name} should not be null."
-                )
+                raise_no_key()
             row = get(key)
-            aggregate, row_timestamp = (None, timestamp) if row is None else row
-            sent_old = as_read(aggregate) if wants_old and row is not None else None
-            newest = timestamp
-            if change[1] is not None and aggregate is not None:
-                aggregate = remove(key, change[1], aggregate)
-                newest = max(timestamp, row_timestamp)
-            if change[0] is not None:
-                aggregate = add(key, change[0], initializer() if aggregate is None else aggregate)
-                newest = max(timestamp, row_timestamp)
-            update(key, aggregate, sent_old, newest, timestamp, headers)
+            old, newest = (None, timestamp) if row is None else row
+            if timestamp > newest:
+                newest = timestamp
+            sent_old = as_read(old) if wants_old and row is not None else None
+            update(key, changed(key, change, old), sent_old, newest, timestamp, headers)
 
         return aggregate
+
+    @override
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        update = self.fused_update(code, names, self.store_name)
+        if update is None:
+            return False
+        with code.block(f"if {names.held_key} is None:"):
+            code.emit(f"{code.bind(self._raise_no_key, 'raise_no_key')}()")
+        with code.block("else:"):
+            update.aggregate(_nothing, self._changed(), names)
+        return True
+
+    def _changed(self) -> Callable[[Any, Change, Any], Any]:
+        """Return a function (key, change, aggregate or None) -> aggregate or None."""
+        initializer, add, remove = self.initializer, self.add, self.remove
+
+        def changed(key: Any, change: Change, aggregate: Any) -> Any:
+            new, old, _is_latest = change
+            if old is not None and aggregate is not None:
+                aggregate = remove(key, old, aggregate)
+            return aggregate if new is None else add(key, new, initializer() if aggregate is None else aggregate)
+
+        return changed
+
+    def _raise_no_key(self) -> NoReturn:
+        raise StreamsError(
+            f"Record key for KTable {self.operation} operator with state {self.store_name} should not be null."
+        )
 
 
 class KTableAggregate(KTableAggregator):
@@ -245,6 +287,6 @@ class KTableReduce(KTableAggregator):
         def add(key: Any, value: Any, aggregate: Any) -> Any:
             return value if aggregate is None else add_reducer(aggregate, value)
 
-        super().__init__(store_name, lambda: None, add, lambda key, value, aggregate: remove_reducer(aggregate, value))
+        super().__init__(store_name, _nothing, add, lambda key, value, aggregate: remove_reducer(aggregate, value))
         self.add_reducer = add_reducer  # checked by graph_nodes.check_functions
         self.remove_reducer = remove_reducer
