@@ -21,7 +21,7 @@ from typing_extensions import override
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
-from penstock.topology.records import Message, VersionedRecord
+from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecord
 
 from ..rows.bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
@@ -62,6 +62,7 @@ class VersionedStore(StateStore):
     def _reload(self) -> None:
         mark = self.rows.committed_mark(OBSERVED_TIME)
         self._observed_ms = NOTHING_OBSERVED if mark is None else mark
+        self._live_from = self._oldest_segment(self._observed_ms)
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
         """Add a version; None means that the key was deleted at that time.
@@ -97,17 +98,22 @@ class VersionedStore(StateStore):
         A time before the history retention finds only a version that is still the newest. valid_to is not set, as in
         Kafka Streams; ``get_versions`` does.
         """
+        found = self.get_row(key, as_of)
+        return None if found is None else VersionedRecord(*found)
+
+    def get_row(self, key: Any, as_of: int | None = None) -> ValueAndTimestamp | None:
+        """Return the same as the row of a table."""
         row_key = self.serdes.encode_key(key)
         latest = self.rows.get(LATEST + row_key)
         if latest is not None:
             start = _unpack(latest)[0]
             if as_of is None or start <= as_of:
-                return VersionedRecord(self.serdes.decode_value(latest[8:]), start)
+                return ValueAndTimestamp(self.serdes.decode_value(latest[8:]), start)
         if as_of is None or as_of < self._observed_ms - self._retention_ms:
             return None
         for start, end, data in self._history(row_key, as_of):
             if start <= as_of < end and data is not None:
-                return VersionedRecord(self.serdes.decode_value(data), start)
+                return ValueAndTimestamp(self.serdes.decode_value(data), start)
         return None
 
     def get_versions(self, key: Any, time_from: int, time_to: int) -> Rows[VersionedRecord]:
@@ -135,7 +141,7 @@ class VersionedStore(StateStore):
             latest_start = _unpack(latest)[0]
             if timestamp >= latest_start:
                 if timestamp > latest_start:
-                    self._archive(key, Version(latest_start, timestamp, latest[8:]))
+                    self._archive(key, latest_start, timestamp, latest[8:])
                 self.rows.put(LATEST + key, None if data is None else _pack(timestamp) + data)
                 return VALID_TO_UNDEFINED
             next_start = latest_start
@@ -149,30 +155,30 @@ class VersionedStore(StateStore):
             if version.start > timestamp and (next_start is None or version.start < next_start):
                 next_start = version.start
         if next_start is not None:
-            return next_start if self._archive(key, Version(timestamp, next_start, data)) else NOT_PUT
+            return next_start if self._archive(key, timestamp, next_start, data) else NOT_PUT
         if data is not None:
             self.rows.put(LATEST + key, _pack(timestamp) + data)
             return VALID_TO_UNDEFINED
-        return VALID_TO_UNDEFINED if self._archive(key, Version(timestamp, timestamp, None)) else NOT_PUT
+        return VALID_TO_UNDEFINED if self._archive(key, timestamp, timestamp, None) else NOT_PUT
 
     def _split(self, key: bytes, version: Version, data: bytes | None, timestamp: int) -> int:
         """End a version that is valid at timestamp there, and continue with the new one."""
         if version.start < timestamp:
-            self.rows.put(self._history_key(key, version), None)
-            self._archive(key, version._replace(end=timestamp))
-        self._archive(key, Version(timestamp, version.end, data))
+            self.rows.put(self._history_key(key, version.start, version.end), None)
+            self._archive(key, version.start, timestamp, version.data)
+        self._archive(key, timestamp, version.end, data)
         return version.end
 
-    def _archive(self, key: bytes, version: Version) -> bool:
-        """Write a history row; return False if its segment has expired."""
-        if version.end < self._live_from(self._observed_ms):
+    def _archive(self, key: bytes, start: int, end: int, data: bytes | None) -> bool:
+        """Write the history row of a version; return False if its segment has expired."""
+        if end < self._live_from:
             return False
-        data = b"\0" if version.data is None else b"\1" + version.data
-        self.rows.put(self._history_key(key, version), _pack(version.end) + data)
+        row = _pack(end) + b"\0" if data is None else b"%b\1%b" % (_pack(end), data)
+        self.rows.put(self._history_key(key, start, end), row)
         return True
 
-    def _history_key(self, key: bytes, version: Version) -> bytes:
-        return _pack(version.end // self._interval_ms) + key + _pack(version.start)
+    def _history_key(self, key: bytes, start: int, end: int) -> bytes:
+        return b"%b%b%b" % (_pack(end // self._interval_ms), key, _pack(start))
 
     def _history(self, key: bytes, time: int) -> Iterator[Version]:
         """Yield the old versions of a key that ended at or after time, and some earlier ones."""
@@ -184,16 +190,16 @@ class VersionedStore(StateStore):
                     start, end = _unpack(row_key, length - 8)[0], _unpack(data)[0]
                     yield Version(start, end, data[9:] if data[8] else None)
 
-    def _live_from(self, observed_ms: int) -> int:
+    def _oldest_segment(self, observed_ms: int) -> int:
         """Return the start of the oldest segment that has not expired."""
         return max(0, observed_ms - self._retention_ms) // self._interval_ms * self._interval_ms
 
     def _advance(self, timestamp: int) -> None:
         if timestamp > self._observed_ms:
-            before, now = self._live_from(self._observed_ms), self._live_from(timestamp)
+            before, self._live_from = self._live_from, self._oldest_segment(timestamp)
             self._observed_ms = timestamp
-            if now > before:
-                self.rows.delete_range(_pack(before // self._interval_ms), _pack(now // self._interval_ms))
+            if self._live_from > before:
+                self.rows.delete_range(_pack(before // self._interval_ms), _pack(self._live_from // self._interval_ms))
 
     @override
     def marks(self) -> Marks:

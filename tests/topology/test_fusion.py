@@ -6,6 +6,7 @@ import json
 import random
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,24 @@ def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.Monke
     assert fused == uncached_results(monkeypatch, **config)
     assert {row[0] for row in fused} >= {"send", "log", "looked"}
     assert any(row[0] == "log" and row[3] is None and row[5] is not None for row in fused) == bool(config)
+
+
+def test_a_versioned_table_is_read_in_the_loop_as_of_the_records_time() -> None:
+    builder = StreamsBuilder()
+    versions = Materialized(Stores.persistent_versioned_key_value_store("versions", timedelta(minutes=1)))
+    table = builder.table("table", **TEXT, store=versions)
+    builder.stream("in", **TEXT).join(table, str.__add__).to("out", **TEXT)
+    with TopologyTestDriver(builder.build()) as driver:
+        stream, rows = [driver.create_input_topic(name, *TEXT.values()) for name in ("in", "table")]
+        for time, value in ((1_000, "a"), (2_000, "b"), (4_000, None)):
+            rows.pipe_input("k", value, time)
+        for time in (500, 1_000, 1_999, 2_000, 4_000):
+            stream.pipe_input("k", f"{time}", time)
+        joined = driver.create_output_topic("out", *TEXT.values())
+        assert joined.read_values_to_list() == ["1000a", "1999a", "2000b"]
+        text = driver.task.compiled.sources["in"].source_text
+        assert bool(text) == (kernel.messages is not None)
+        assert "process_" not in text.replace("process_batch", "")
 
 
 def regrouped(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:

@@ -24,11 +24,14 @@ def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
 
 
 def write_lookup(code: LoopCode, getter: KTableValueGetter, names: Names, row: str, value: str) -> None:
-    """Generate the lookup of a table's row. It assigns the row and a copy of its value, or None, to variables."""
-    get = code.bind(getter.get, "get")
+    """Generate the lookup of a table's row, as of the record's timestamp if the table is versioned.
+
+    It assigns the row and a copy of its value, or None, to variables.
+    """
+    get = code.bind(getter.get_as_of or getter.get, "get")
     if getter.cells is None:
         code.say_record()
-        code.emit(f"{row} = {get}({names.key})")
+        code.emit(f"{row} = {get}({names.key}{', timestamp' if getter.get_as_of else ''})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
     cells = getter.cells

@@ -109,7 +109,7 @@ class KStreamKTableJoin(Operator):
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
         getter = self._getter(code.context)
-        if self.grace_ms is not None or getter.get_as_of is not None:
+        if self.grace_ms is not None:
             return False
         row, right, value = code.fresh("row"), code.fresh("right"), code.fresh("value")
         joiner = code.bind(self.joiner, "joiner")

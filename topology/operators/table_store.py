@@ -113,8 +113,7 @@ class TableStore:
         self.as_read = as_read(store)
         self.get_as_of: GetterAsOf | None = None
         if store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:
-            self.get = _get_versioned(store)
-            self.get_as_of = _get_versioned_as_of(store)
+            self.get = self.get_as_of = store.get_row
         else:
             self.get = store.get
 
@@ -143,7 +142,7 @@ class TableStore:
             task.timestamp = timestamp
             task.headers = headers
             code = put_held(key, held, newest)
-            if forwards and code != NOT_PUT:
+            if forwards and has_children and code != NOT_PUT:
                 forward(key, Change(None if held is None else read(held), old, code == IS_LATEST), newest, headers)
 
         return update_versioned if versioned else update, send_old_values and forwards
@@ -153,26 +152,6 @@ def as_read(store: Any) -> Callable[[Any], Any]:
     """Return a function that copies a value (not None) as the store reads it back."""
     hold, read = store.values.hold_plain, store.values.read_plain
     return lambda value: read(hold(value))
-
-
-def _get_versioned(store: Any) -> Getter:
-    store_get = store.get
-
-    def get(key: Any) -> ValueAndTimestamp | None:
-        found = store_get(key)
-        return None if found is None else ValueAndTimestamp(found.value, found.timestamp)
-
-    return get
-
-
-def _get_versioned_as_of(store: Any) -> GetterAsOf:
-    store_get = store.get
-
-    def get_as_of(key: Any, timestamp: int) -> ValueAndTimestamp | None:
-        found = store_get(key, timestamp)
-        return None if found is None else ValueAndTimestamp(found.value, found.timestamp)
-
-    return get_as_of
 
 
 def materialized_view(store_name: str) -> KTableValueGetterSupplier:
