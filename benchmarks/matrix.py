@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import platform
 import random
-import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -116,6 +116,10 @@ VALUE_KINDS = (INT64, TEXT, *COMMON)
 #: Of confluent-kafka, with a registry in memory: no request is measured.
 AVRO = Kind("avro", Serdes.avro(AVRO_SCHEMA, "mock://"), lambda n: {"id": n, "shop": "s"})
 VALUE_COLUMNS = (*VALUE_KINDS[1:], AVRO)
+#: What is measured of each operator: each serde of keys, then each of values.
+KINDS = (*((keys, INT64) for keys in KEY_KINDS), *((TEXT, values) for values in VALUE_COLUMNS))
+#: By operator and by the names of the serdes of keys and values.
+Costs = dict[tuple[str, str, str], float]
 
 
 def newest(_old: Any, new: Any) -> Any:
@@ -290,30 +294,32 @@ def instructions(operator: str, keys: Kind, values: Kind, records: int = 100) ->
     return number / records
 
 
-def measured(operator: str, keys: Kind, values: Kind, records: int, rounds: int) -> float:
-    """Return microseconds of CPU time a record; raises ClickException if nothing came out."""
-    with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as directory:
-        running = Running(operator, keys, values, Path(directory))
-        running.run(records)
-        took = []
+def measured(operator: str, records: int, rounds: int, done: Callable[[int], None]) -> Costs:
+    """Return the row of an operator: microseconds of CPU time a record, the least of some rounds.
+
+    In each round all cells take their turn, so that what else the machine does hits all of them. done: called with 1
+    after each round. Raises ClickException if nothing came out of a cell.
+    """
+    with ExitStack() as stack:
+        running: dict[tuple[str, str, str], Running] = {}
+        for keys, values in KINDS:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-matrix-"))
+            made = Running(operator, keys, values, Path(directory))
+            stack.callback(made.task.close)
+            made.run(records)
+            running[operator, keys.name, values.name] = made
+        least: Costs = {}
         for _ in range(rounds):
-            began = time.process_time()
-            running.run(records)
-            took.append(time.process_time() - began)
-        running.task.close()
-    if not running.outputs:
-        raise click.ClickException(f"{operator} with {keys.name} and {values.name}: nothing has come out")
-    return statistics.median(took) / records * 1e6
-
-
-def cells(names: Sequence[str]) -> Iterator[tuple[str, Kind, Kind]]:
-    """Yield what is to be measured, row by row: each serde of keys, then each of values."""
-    for name in names:
-        yield from ((name, keys, INT64) for keys in KEY_KINDS)
-        yield from ((name, TEXT, values) for values in VALUE_COLUMNS)
-
-
-Costs = dict[tuple[str, str, str], float]
+            for cell, made in running.items():
+                began = time.process_time()
+                made.run(records)
+                took = (time.process_time() - began) / records * 1e6
+                least[cell] = min(took, least.get(cell, took))
+            done(1)
+        for (_, keys_name, values_name), made in running.items():
+            if not made.outputs:
+                raise click.ClickException(f"{operator} with {keys_name} and {values_name}: nothing has come out")
+    return least
 
 
 def slower(costs: Costs, operator: str, keys: Kind, values: Kind) -> float:
@@ -351,7 +357,7 @@ def as_table(costs: Costs, names: Sequence[str], kinds: Sequence[Kind], of_keys:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--only", metavar="NAMES", help=f"Some of: {'; '.join(OPERATORS)} (with semicolons).")
 @click.option("--records", type=click.IntRange(min=BATCH), default=RECORDS, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it as a heat map (SVG).")
 def main(only: str | None, records: int, rounds: int, plot: Path | None) -> None:
     """Print what a record costs in each stateful operator with each serde: where it is bold, a third more than text."""
@@ -359,10 +365,9 @@ def main(only: str | None, records: int, rounds: int, plot: Path | None) -> None
     for unknown in sorted(set(names) - set(OPERATORS)):
         raise click.UsageError(f"There is no operator {unknown!r}: {'; '.join(OPERATORS)}")
     costs: Costs = {}
-    todo = list(cells(names))
-    with click.progressbar(todo, label="measuring", show_pos=True) as shown:
-        for name, keys, values in shown:
-            costs[name, keys.name, values.name] = measured(name, keys, values, records, rounds)
+    with click.progressbar(length=len(names) * rounds, label="measuring", show_pos=True) as shown:
+        for name in names:
+            costs |= measured(name, records, rounds, shown.update)
     console = Console()
     console.print(as_table(costs, names, KEY_KINDS, of_keys=True))
     console.print(as_table(costs, names, (INT64, *VALUE_COLUMNS), of_keys=False))

@@ -30,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_heat_map_has_each_cell_in_the_color_of_its_multiple() -> None:
-    costs = {(name, keys.name, values.name): 1.0 for name, keys, values in matrix.cells(["reduce", "session"])}
+    costs = {(name, k.name, v.name): 1.0 for name in ("reduce", "session") for k, v in matrix.KINDS}
     costs["session", TEXT.name, "avro"] = 2.5
     drawn = ET.fromstring(matrix.as_heat_map(costs, ["reduce", "session"], "a machine"))
     shown = {(text.text, text.get("class")) for text in drawn.iter(f"{SVG}text")}

@@ -87,7 +87,7 @@ class MachineFaults(Faults):
         def heal() -> None:
             self._see(event, group.hits() - hits, "times at the limit")
             if killed := group.kills() - kills:
-                self._stage.say(f"{'':11} {host.name}: {killed} processes were killed for their memory")
+                self._stage.say(f"{'':11} {host.name}: processes killed for their memory: {killed}")
             group.free()
             self._end_trouble(host)
 
