@@ -23,12 +23,17 @@ def is_corruption(error: BaseException | None) -> bool:
     return False
 
 
+def is_damage(error: Exception) -> bool:
+    """Return whether a call of an open database failed because of a damaged file."""
+    return str(error).startswith("Corruption:")
+
+
 def failed_call(path: Path, what: str, error: Exception, advice: str = "") -> StreamsError:
     """Translate an error of an open database: TaskCorruptedError for damaged files, otherwise ProcessorStateError.
 
     what: the operation, e.g. "write to"; advice: what to check, unless the files were removed.
     """
-    if str(error).startswith("Corruption:"):
+    if is_damage(error):
         return damaged(path, error)
     if not (path / "CURRENT").exists():
         advice = "; its files were removed while it was open. The next start restores the missing data"

@@ -34,7 +34,7 @@ from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
-from .rocksdb_errors import failed_call, open_error, unwritten_memtables
+from .rocksdb_errors import failed_call, is_damage, open_error, unwritten_memtables
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
 from .row_buffer import RowBuffer
 
@@ -376,7 +376,8 @@ class RocksDBStore(BytesStore):
         return None if data is None else int(_number.unpack(data)[0])
 
     def persist(self, beside_writes: bool = False) -> None:
-        """Write the memtables to files; raises ProcessorStateError if the disk is full or fails.
+        """Write the memtables to files; raises ProcessorStateError if the disk is full or fails, TaskCorruptedError if
+        a compaction has met a damaged file meanwhile.
 
         rocksdict can only flush a single column family, not both atomically. But compacting the offsets, a handful of
         rows, starts with an atomic flush of all column families. It releases the GIL meanwhile.
@@ -392,9 +393,18 @@ class RocksDBStore(BytesStore):
             # compact_range does not report failures. During writes there are always entries in memory.
             failed = self._db.property_int_value(BACKGROUND_ERRORS) != before if beside_writes else any(left)
             if failed:
+                self._raise_damage()
                 raise unwritten_memtables(self.path, left)
         except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "flush", error, DISK_FULL) from error
+
+    def _raise_damage(self) -> None:
+        """Raise RocksDB's error if a compaction has met a damaged file: it then refuses writes, an empty one too."""
+        try:
+            self._db.write(WriteBatch(raw_mode=True), self._write_options)
+        except Exception as error:  # rocksdict raises nothing more specific
+            if is_damage(error):
+                raise
 
     def _flush(self) -> list[int | None]:
         """Flush, and return what is left in memory: entries and memtables of both column families."""

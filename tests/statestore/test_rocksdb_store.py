@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,34 @@ def test_a_damaged_store_says_that_the_task_is_corrupted(damage: str, tmp_path: 
     damaged(tmp_path / "store", damage)
     with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
         RocksDBStore(tmp_path / "store")
+
+
+@pytest.mark.parametrize("beside_writes", [True, False])
+def test_damage_that_a_compaction_meets_says_that_the_task_is_corrupted(beside_writes: bool, tmp_path: Path) -> None:
+    """RocksDB's error then is one of its background work: a flush sees only that there was one."""
+    path = tmp_path / "store"
+
+    def write(store: RocksDBStore, numbers: range) -> None:
+        for number in numbers:
+            for key in range(2000):
+                store.put(b"%06d" % key, b"%d" % (number + key * 7919) * 20)
+            store.commit(number)
+            store.persist(beside_writes)
+
+    store = RocksDBStore(path)
+    write(store, range(3))  # the fourth file makes it compact them
+    store.close()
+    file = max(path.glob("*.sst"), key=lambda found: found.stat().st_size)
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 2)
+        opened.write(b"damage" * 100)
+    store = RocksDBStore(path)
+    with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
+        write(store, range(3, 20))
+    with suppress(TaskCorruptedError):  # as a task that is closed dirty
+        store.close()
+    shutil.rmtree(path)
+    RocksDBStore(path).close()  # not locked
 
 
 def test_damaged_offsets_say_that_the_task_is_corrupted(tmp_path: Path) -> None:
