@@ -212,11 +212,12 @@ class StreamTask(Task):
     def process(self, max_records: int) -> int:
         """Process up to max_records buffered records, unless the task must wait for others. Returns how many.
 
+        What async functions have completed makes room only once it is forwarded: see ``pass_on``.
+
         Raises StreamsError naming operator, topic, partition and offset of the record that failed.
         """
         group, time = self._partition_group, self.environment.time
         now_ms = time.now_ms
-        self.pass_on()
         max_records = self._room(max_records)
         head = group.head()
         began_ms = time.read_ms() if head is not None else now_ms
