@@ -23,8 +23,8 @@ def is_corruption(error: BaseException | None) -> bool:
     return False
 
 
-def is_damage(error: Exception) -> bool:
-    """Return whether a call of an open database failed because of a damaged file."""
+def reports_corruption(error: Exception) -> bool:
+    """Return whether an open database itself has said, as the error of a call, that one of its files is damaged."""
     return str(error).startswith("Corruption:")
 
 
@@ -33,7 +33,7 @@ def failed_call(path: Path, what: str, error: Exception, advice: str = "") -> St
 
     what: the operation, e.g. "write to"; advice: what to check, unless the files were removed.
     """
-    if is_damage(error):
+    if reports_corruption(error):
         return damaged(path, error)
     if not (path / "CURRENT").exists():
         advice = "; its files were removed while it was open. The next start restores the missing data"

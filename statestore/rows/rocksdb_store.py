@@ -34,7 +34,7 @@ from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
-from .rocksdb_errors import failed_call, is_damage, open_error, unwritten_memtables
+from .rocksdb_errors import failed_call, open_error, reports_corruption, unwritten_memtables
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
 from .row_buffer import RowBuffer
 
@@ -403,7 +403,7 @@ class RocksDBStore(BytesStore):
         try:
             self._db.write(WriteBatch(raw_mode=True), self._write_options)
         except Exception as error:  # rocksdict raises nothing more specific
-            if is_damage(error):
+            if reports_corruption(error):
                 raise
 
     def _flush(self) -> list[int | None]:

@@ -32,8 +32,8 @@ Reducer = Callable[[Any, Any], Any]
 _COMBINED_UPDATES_SINCE = (3, 5)
 
 
-class KStreamAggregator(StoredTable):
-    """Base of KStreamAggregate and KStreamReduce."""
+class KeyAggregator(StoredTable):
+    """Base of aggregations by key, of streams and of grouped tables."""
 
     @override
     def flushed_store(self, node: NodeContext) -> Any:
@@ -43,17 +43,28 @@ class KStreamAggregator(StoredTable):
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """Fuse if the store is cached or if the loop can write its rows itself."""
         update = self.fused_update(code, names, self.store_name)
-        if update is None:
-            return False
+        if update is not None:
+            self.write_record(code, names, update)
+        return update is not None
+
+    @abstractmethod
+    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
+        """Generate what is done with a record: the update of the row of its key."""
+
+
+class KStreamAggregator(KeyAggregator):
+    """Base of KStreamAggregate and KStreamReduce."""
+
+    @override
+    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
         with code.block(f"if {names.held_key} is None or {names.value} is None:"):
             code.drop("null key or value")
         with code.block("else:"):
             self.write_update(update, names)
-        return True
 
     @abstractmethod
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """Generate the update of the row of a record's key."""
+        """Generate the update with a record that has a key and a value."""
 
 
 class KStreamAggregate(KStreamAggregator):
@@ -209,7 +220,7 @@ def _nothing() -> None:
     """Return the aggregate of a group that has no values."""
 
 
-class KTableAggregator(StoredTable):
+class KTableAggregator(KeyAggregator):
     """Base of KTableAggregate and KTableReduce. add and remove are functions (key, value, aggregate) -> aggregate."""
 
     #: Its name in error messages.
@@ -220,10 +231,6 @@ class KTableAggregator(StoredTable):
         self.initializer = initializer
         self.add = add
         self.remove = remove
-
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -244,15 +251,10 @@ class KTableAggregator(StoredTable):
         return aggregate
 
     @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        update = self.fused_update(code, names, self.store_name)
-        if update is None:
-            return False
+    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
         with code.block(f"if {names.held_key} is None:"):
             code.emit(f"{code.bind(self._raise_no_key, 'raise_no_key')}()")
-        with code.block("else:"):
-            update.aggregate(_nothing, self._changed(), names)
-        return True
+        update.aggregate(_nothing, self._changed(), names)
 
     def _changed(self) -> Callable[[Any, Change, Any], Any]:
         """Return a function (key, change, aggregate or None) -> aggregate or None."""
