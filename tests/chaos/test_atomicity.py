@@ -125,6 +125,22 @@ def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginni
     assert made.history().faults == []
 
 
+def test_a_commit_that_was_marked_twice_shifts_no_records_where_the_beginning_is_gone() -> None:
+    """A rolling upgrade did that to a partition whose processed records are deleted."""
+    made = MadeLog()
+    for number_ in (1, 2, 3):
+        made.append(FEEDER, IN, number("k0", number_))
+        made.decide(FEEDER, [IN])
+        if number_ == 2:
+            made.mark(FEEDER, IN, coordinator_epoch=1)
+    made.starts[IN] = 2
+    made.batches[IN] = made.batches[IN][2:]
+    history = made.history()
+    assert history.faults == []
+    held = [[record.offset for record in transaction.parts.get(IN, [])] for transaction in history.transactions]
+    assert held == [[], [2], [5]]
+
+
 def test_a_repeated_marker_is_told_from_the_end_of_a_transaction_that_wrote_nothing_here() -> None:
     """Without epochs of their own both are markers without records behind one of the same kind."""
     made = MadeLog()

@@ -131,6 +131,8 @@ def _assign(
     faults: list[str],
 ) -> None:
     """Give each segment to its transaction, the last to the last: the first ones may have been deleted."""
+    if start:
+        segments = _without_repeated_commits(segments)
     segments = _without_repetitions(segments, [transaction.decision.commit for transaction in transactions])
     known = transactions[max(len(transactions) - len(segments), 0) :]
     for transaction in transactions[: len(transactions) - len(known)]:
@@ -149,6 +151,15 @@ def _assign(
             transaction.incomplete.add(partition)
         if records := [record for record in segment.records if record.offset >= start]:
             transaction.parts[partition] = records
+
+
+def _without_repeated_commits(segments: list[Segment]) -> list[Segment]:
+    """Leave out markers of commits that were written twice where the beginning is gone, so that none can be counted.
+
+    A committed transaction has written to each partition that takes part in it; an aborted one may not have.
+    """
+    repeated = [after.marker.commit and _repeats(before, after) for before, after in pairwise(segments)]
+    return segments[:1] + [segment for segment, leave_out in zip(segments[1:], repeated, strict=True) if not leave_out]
 
 
 def _without_repetitions(segments: list[Segment], decided: list[bool]) -> list[Segment]:
