@@ -1,9 +1,9 @@
 """The compiled kernel: the work per record, in C. Optional; docs/kernel.md says when it is used.
 
-codecs: serializers that check what they write. cells: cells of record caches. rows: rows of stores between two commits.
-messages: iteration over a batch. processors: the records of user-written processors. record_batches: responses to
-Fetch requests. sinks: from objects to a producer's records. record_accumulator: batches for Produce requests. buffers:
-memory that is reused for the next record.
+codecs: serializers that check what they write. avro: Avro records as dicts, and back. cells: cells of record caches.
+rows: rows of stores between two commits. messages: iteration over a batch. processors: the records of user-written
+processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
+record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record.
 
 All modules are None unless all are built, and with ``PENSTOCK_KERNEL=off``. Only speed depends on them: their users
 have the same code in Python, or use librdkafka instead.
@@ -24,6 +24,7 @@ if __name__ != "penstock.kernel":
 VARIABLE = "PENSTOCK_KERNEL"
 MODULES = (
     "codecs",
+    "avro",
     "buffers",
     "cells",
     "rows",

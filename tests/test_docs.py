@@ -206,6 +206,8 @@ INTERNAL = {
     ("GlobalKTable", "value_getter_supplier"),
     ("Suppressed", "resolve"),
     ("StoreSupplier", "require"),
+    ("Serde", "topic_serializer"),
+    ("Serde", "topic_deserializer"),
     ("Serde", "with_default"),
     ("Serde", "with_elements"),
     ("Serde", "open_part"),

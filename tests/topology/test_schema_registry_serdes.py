@@ -25,11 +25,14 @@ from confluent_kafka.schema_registry import (
     topic_record_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.rule_registry import RuleRegistry
 from confluent_kafka.schema_registry.serde import RuleExecutor
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
+from penstock.supervisor.source import pickling
+from penstock.supervisor.source.topology_source import TopologySource
 from penstock.testing import TopologyTestDriver
 
 # What the extra's own dependencies deprecate is not ours to fix.
@@ -290,6 +293,33 @@ def test_bytes_that_are_cut_short_are_refused_each_time() -> None:
         assert serde.deserialize("prices", data) == MONEY
         with pytest.raises((EOFError, IndexError)):
             serde.deserialize("prices", data[:-1])
+
+
+# -- another process
+
+
+def test_a_topology_with_a_registry_can_be_sent_to_the_stream_threads() -> None:
+    from google.protobuf.wrappers_pb2 import StringValue  # type: ignore[import-untyped]
+
+    serdes = {
+        "avro": Serdes.avro(AVRO, "mock://"),
+        "protobuf": Serdes.protobuf(StringValue, {"url": "mock://"}),
+        "json_schema": Serdes.json_schema(JSON_SCHEMA, "mock://", is_key=True),
+        "debezium": Serdes.debezium(registry="mock://"),
+    }
+    builder = StreamsBuilder()
+    for name, serde in serdes.items():
+        values = None if name == "json_schema" else serde
+        builder.stream(name, key_serde=None if values else serde, value_serde=values).to(f"{name}-out")
+    serdes["avro"].serialize("avro", MONEY)  # knows its schema
+    sent = TopologySource.of(builder.build())
+    assert sent.load().describe() == builder.build().describe()
+
+
+def test_a_sent_serde_has_the_same_options() -> None:
+    sent = pickling.loads(pickling.dumps(Serdes.avro(AVRO, "mock://", auto_register_schemas=False)))
+    with pytest.raises(SchemaRegistryError, match="Schema Not Found"):
+        sent.serialize("prices", MONEY)
 
 
 # -- a registry that does not answer

@@ -1,8 +1,9 @@
-"""Avro with a schema registry: confluent-kafka's serializers until a schema is known, then fastavro alone.
+"""Avro with a schema registry: confluent-kafka's serializers until a schema is known, then fastavro or the kernel.
 
 For each record those serializers determine the subject, look up schemas, and prepare for rules and tags, which takes
 several times as long as Avro itself. For a record schema without rules and references, the result is always the same
-five bytes (zero and the schema's id) before those of fastavro.
+five bytes (zero and the schema's id) before those of fastavro. The kernel writes the same for values of exactly the
+schema's types; fastavro is left with all others, recursive schemas, and records to be read with another schema.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import io
 import json
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
+from penstock.kernel import avro as kernel_avro
+
 from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
-from .serdes import Serde, UserSerde
+from .serdes import FromBytes, Serde, ToBytes, nullable
 
 #: Python types of Avro's logical types, in addition to those of JSON.
 _AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -36,7 +40,7 @@ def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = F
         that a value was written with, and write with the latest schema of the subject (use_latest_version=True).
     kind: the type of the values, a msgspec.Struct or a dataclass. None: dicts.
     """
-    return UserSerde(AvroSerde(schema, registry, kind, is_key, options))
+    return AvroSerde(schema, registry, kind, is_key, options)
 
 
 def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
@@ -55,12 +59,15 @@ class AvroSerde(RegistrySerde):
         writing, reading = configurations(options)
         self._library_write = AvroSerializer(self._client, schema, to_dict=self._to_dict, conf=writing)
         self._library_read = AvroDeserializer(self._client, schema, from_dict=self._from_dict, conf=reading)
-        super().__init__("avro", self._first_write, self._first_read, is_key)
+        again = partial(AvroSerde, schema, registry, kind, is_key, options)
+        super().__init__("avro", self._first_write, self._first_read, is_key, again)
         self._is_settled = writing.get(_BY_TOPIC) == "TOPIC" and set(writing) <= {_BY_TOPIC, *_SETTLED_OPTIONS}
         self._schema = schema
         self._parsed = parsed_record(schema)
         self._writers: dict[str, Callable[[Any], bytes]] = {}
         self._readers: dict[bytes, Callable[[bytes], Any]] = {}
+        self._topic_writers: dict[str, ToBytes] = {}
+        self._topic_readers: dict[str, FromBytes] = {}
 
     @override
     def serialize(self, topic: str, value: Any) -> bytes | None:
@@ -71,6 +78,24 @@ class AvroSerde(RegistrySerde):
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         read = None if data is None else self._readers.get(data[:_ID_END])
         return super().deserialize(topic, data) if data is None or read is None else read(data)
+
+    @override
+    def topic_serializer(self, topic: str) -> ToBytes:
+        if kernel_avro is None:
+            return super().topic_serializer(topic)
+        if topic not in self._topic_writers:
+            write = kernel_avro.topic_writer(self._writers, topic, super().topic_serializer(topic))
+            self._topic_writers[topic] = nullable(write)
+        return self._topic_writers[topic]
+
+    @override
+    def topic_deserializer(self, topic: str) -> FromBytes:
+        if kernel_avro is None:
+            return super().topic_deserializer(topic)
+        if topic not in self._topic_readers:
+            read = kernel_avro.topic_reader(self._readers, super().topic_deserializer(topic))
+            self._topic_readers[topic] = nullable(read)
+        return self._topic_readers[topic]
 
     def _first_write(self, value: Any, context: Any) -> bytes:
         data: bytes = self._library_write(value, context)
@@ -105,13 +130,15 @@ def parsed_record(schema: Any) -> Any:
 def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
     from fastavro import schemaless_writer
 
-    def write(value: Any) -> bytes:
+    def write_dict(value: Any) -> bytes:
         stream = io.BytesIO()
         stream.write(header)
-        schemaless_writer(stream, parsed, value if to_dict is None else to_dict(value, None))
+        schemaless_writer(stream, parsed, value)
         return stream.getvalue()
 
-    return write
+    schema = _compiled(parsed)
+    write = write_dict if schema is None else kernel_avro.writer(schema, header, write_dict)
+    return write if to_dict is None else lambda value: write(to_dict(value, None))
 
 
 def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], Any]:
@@ -119,10 +146,19 @@ def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], Any]
 
     reader_schema = None if wanted == written else wanted  # None spares fastavro the comparison
 
-    def read(data: bytes) -> Any:
+    def read_dict(data: bytes) -> Any:
         stream = io.BytesIO(data)
         stream.seek(_ID_END)
-        value = schemaless_reader(stream, written, reader_schema)
-        return value if from_dict is None else from_dict(value, None)
+        return schemaless_reader(stream, written, reader_schema)
 
-    return read
+    schema = _compiled(written) if reader_schema is None else None
+    read = read_dict if schema is None else kernel_avro.reader(schema, read_dict)
+    return read if from_dict is None else lambda data: from_dict(read(data), None)
+
+
+def _compiled(parsed: Any) -> Any:
+    """Return a schema for the kernel; None for one of fastavro's."""
+    from fastavro.read import LOGICAL_READERS
+    from fastavro.write import LOGICAL_WRITERS
+
+    return None if kernel_avro is None else kernel_avro.compiled(parsed, LOGICAL_READERS, LOGICAL_WRITERS)

@@ -8,12 +8,14 @@ on the topic's name (subject name strategy).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from ..errors import ConfigError, SchemaRegistryUnavailableError
-from .serdes import Serde, UserSerde
+from .serdes import Serde
 
 #: Options that a deserializer has too: how schemas are looked up.
 _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metadata")
@@ -21,10 +23,15 @@ _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metad
 _NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 
 
-class RegistrySerde:
-    """A serializer and a deserializer of confluent-kafka as one serde; is_key selects the subject ``<topic>-key``."""
+class RegistrySerde(Serde[Any]):
+    """A serializer and a deserializer of confluent-kafka as one serde; is_key selects the subject ``<topic>-key``.
 
-    def __init__(self, kind: str, serializer: Any, deserializer: Any, is_key: bool) -> None:
+    again: makes an equal serde, in another process too.
+    """
+
+    def __init__(
+        self, kind: str, serializer: Any, deserializer: Any, is_key: bool, again: Callable[[], Serde[Any]]
+    ) -> None:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import SchemaRegistryError
         from confluent_kafka.serialization import MessageField, SerializationContext
@@ -32,16 +39,19 @@ class RegistrySerde:
         self.kind = kind
         self._serializer = serializer
         self._deserializer = deserializer
+        self._again = again
         self._context = SerializationContext
         self._field = MessageField.KEY if is_key else MessageField.VALUE
         self._refused = SchemaRegistryError
         self._unreachable = httpx.TransportError
 
+    @override
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Return a value as bytes; registers the schema if the serializer is configured to."""
         data: bytes | None = None if value is None else self._ask(self._serializer, topic, value)
         return data
 
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         """Return the value that the bytes stand for, by their schema in the registry."""
         return None if data is None else self._ask(self._deserializer, topic, data)
@@ -55,6 +65,9 @@ class RegistrySerde:
             if error.http_status_code in _NOT_NOW:
                 raise _unavailable(topic, error) from error
             raise
+
+    def __reduce__(self) -> Any:
+        return self._again, ()  # connections to the registry cannot be sent
 
     def __repr__(self) -> str:
         return f"Serdes.{self.kind}(…)"
@@ -93,7 +106,8 @@ def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **
     serializer = ProtobufSerializer(message_type, client, conf=writing)
     # Needs no client: fields are identified by their numbers, whatever schema a message was written with.
     deserializer = ProtobufDeserializer(message_type, reading)
-    return UserSerde(RegistrySerde("protobuf", serializer, deserializer, is_key))
+    again = partial(protobuf_serde, message_type, registry, is_key=is_key, **options)
+    return RegistrySerde("protobuf", serializer, deserializer, is_key, again)
 
 
 def json_schema_serde(
@@ -107,7 +121,8 @@ def json_schema_serde(
     writing, reading = configurations(options, "validate")
     serializer = JSONSerializer(schema, client, to_dict=to_dict, conf=writing)
     deserializer = JSONDeserializer(schema, from_dict, client, conf=reading)
-    return UserSerde(RegistrySerde("json_schema", serializer, deserializer, is_key))
+    again = partial(json_schema_serde, schema, registry, kind=kind, is_key=is_key, **options)
+    return RegistrySerde("json_schema", serializer, deserializer, is_key, again)
 
 
 def configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -79,6 +79,14 @@ class Serde(ABC, Generic[T]):
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         """Return the key or value; None stays None."""
 
+    def topic_serializer(self, topic: str) -> ToBytes:
+        """Return serialize for one topic; a serde that asks a registry only once has a faster one."""
+        return partial(self.serialize, topic)
+
+    def topic_deserializer(self, topic: str) -> FromBytes:
+        """Return deserialize for one topic."""
+        return partial(self.deserialize, topic)
+
     def with_default(self, default: Serde[Any] | None) -> Serde[T]:
         """Return this serde; a serde that wraps another one uses default if that is missing."""
         return self
@@ -136,7 +144,7 @@ class PlainSerde(Serde[T]):
 
 
 class UserSerde(Serde[T]):
-    """A user's serde, or one of a schema registry: nothing is known about its values."""
+    """A user's serde: nothing is known about its values."""
 
     def __init__(self, serde: UserSerdeLike) -> None:
         self.serde = serde
@@ -183,12 +191,12 @@ def _serde_named(given: str) -> Serde[Any]:
 
 def serializer_for(serde: Serde[Any], topic: str) -> ToBytes:
     """Return the fastest function value -> bytes for a topic."""
-    return serde.serializer or partial(serde.serialize, topic)
+    return serde.serializer or serde.topic_serializer(topic)
 
 
 def deserializer_for(serde: Serde[Any], topic: str) -> FromBytes:
     """Return the fastest function bytes -> value for a topic."""
-    return serde.deserializer or partial(serde.deserialize, topic)
+    return serde.deserializer or serde.topic_deserializer(topic)
 
 
 def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bool, where: str) -> Serde[Any]:

@@ -1,0 +1,457 @@
+"""Avro records to dicts and back, as fastavro reads and writes them; see topology/serdes/avro_serdes.py.
+
+Only values of exactly the types of a schema are handled here. fastavro gets all others, so what it accepts besides, and
+what it says of wrong values and bytes, stays as it is.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_SetItem
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.math cimport isfinite
+from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object, Py_ssize_t *) except NULL
+    long long PyLong_AsLongLongAndOverflow(object, int *overflow) except? -1
+    double PyLong_AsDouble(object) except? -1.0
+
+cdef extern from *:
+    """
+    static const union { int number; char first; } byte_order = {1};  /* Avro's numbers are little endian */
+    static inline void swapped(char *to, const char *from, int size) {
+        for (int i = 0; i < size; i++) to[i] = from[byte_order.first ? i : size - 1 - i];
+    }
+    """
+    void swapped(char *to, const char *, int size) noexcept
+
+cdef enum:
+    NULL_TYPE
+    BOOLEAN
+    INT
+    LONG
+    FLOAT
+    DOUBLE
+    BYTES
+    STRING
+    FIXED
+    ENUM
+    ARRAY
+    MAP
+    UNION
+    RECORD
+
+PRIMITIVES = {
+    "null": NULL_TYPE, "boolean": BOOLEAN, "int": INT, "long": LONG, "float": FLOAT, "double": DOUBLE, "bytes": BYTES,
+    "string": STRING,
+}
+cdef enum:
+    ROOM = 1024  # bytes of most records
+    VARINT_BYTES = 10
+    HEADER_BYTES = 5  # zero and the schema's id
+    MAX_DEPTH = 100  # of a schema; reading and writing use the C stack
+
+cdef double FLOAT_MAX = 3.4028234663852886e38
+cdef object MISSING = object()
+
+
+class Unusual(Exception):
+    """A schema, a value or bytes that are left to fastavro."""
+
+
+cdef struct Input:
+    const char *at
+    const char *end
+
+
+cdef struct Output:
+    char *data
+    Py_ssize_t size
+    Py_ssize_t room
+    char *owned  # NULL until the first block on the stack is too small
+
+
+@cython.final
+cdef class Type:
+    """One type of a schema.
+
+    parts: the types of a record's fields, a union's branches, or an array's items or map's values; names: of fields,
+    symbols of an enum; defaults: of fields, MISSING for none; places: of an enum's symbols; size: of FIXED.
+    null, other: positions of a union's branches if it has null and one other, otherwise -1: fastavro has to choose.
+    in_union: whether the type is in a union, for which fastavro checks it first. to_value, from_value: of a logical type, otherwise None; schema: theirs.
+    """
+    cdef int kind
+    cdef Py_ssize_t size
+    cdef int null, other
+    cdef bint in_union
+    cdef tuple parts, names, defaults
+    cdef dict places
+    cdef object to_value, from_value, schema
+
+    cdef object read(self, Input *source):
+        value = self.read_plain(source)
+        return value if self.to_value is None else self.to_value(value, self.schema, None)
+
+    cdef object read_plain(self, Input *source):
+        cdef Py_ssize_t i
+        cdef int64_t number
+        cdef double wide
+        cdef float narrow
+        if self.kind == STRING:
+            number = read_size(source)
+            text = PyUnicode_DecodeUTF8(source.at, number, NULL)
+            source.at += number
+            return text
+        if self.kind == LONG or self.kind == INT:
+            return read_number(source)
+        if self.kind == UNION:
+            number = read_number(source)
+            return (<Type>self.parts[place_in(self.parts, number)]).read(source)
+        if self.kind == RECORD:
+            record = {}
+            for i in range(len(self.parts)):
+                PyDict_SetItem(record, self.names[i], (<Type>self.parts[i]).read(source))
+            return record
+        if self.kind == DOUBLE:
+            need(source, 8)
+            swapped(<char *>&wide, source.at, 8)
+            source.at += 8
+            return wide
+        if self.kind == FLOAT:
+            need(source, 4)
+            swapped(<char *>&narrow, source.at, 4)
+            source.at += 4
+            return <double>narrow
+        if self.kind == NULL_TYPE:
+            return None
+        if self.kind == BOOLEAN:
+            need(source, 1)
+            source.at += 1
+            return source.at[-1] != 0
+        if self.kind == BYTES or self.kind == FIXED:
+            number = self.size
+            if self.kind == BYTES:
+                number = read_size(source)
+            need(source, number)
+            data = PyBytes_FromStringAndSize(source.at, number)
+            source.at += number
+            return data
+        if self.kind == ENUM:
+            number = read_number(source)
+            return self.names[place_in(self.names, number)]
+        return self.read_items(source)
+
+    cdef object read_items(self, Input *source):
+        """Read an array as a list or a map as a dict."""
+        cdef int64_t count, i
+        cdef Type part = <Type>self.parts[0]
+        items = [] if self.kind == ARRAY else {}
+        while True:
+            count = read_number(source)
+            if count == 0:
+                return items
+            if count < 0:  # the block's size in bytes follows
+                count = -count
+                read_size(source)
+            need(source, count)  # fewer bytes than items: items without bytes, or no Avro
+            for i in range(count):
+                if self.kind == ARRAY:
+                    (<list>items).append(part.read(source))
+                else:
+                    size = read_size(source)
+                    key = PyUnicode_DecodeUTF8(source.at, size, NULL)
+                    source.at += <Py_ssize_t>size
+                    PyDict_SetItem(items, key, part.read(source))
+
+    cdef int write(self, value, Output *to) except -1:
+        cdef Py_ssize_t size = 0
+        cdef const char *text
+        cdef int64_t number
+        cdef double wide
+        cdef float narrow
+        cdef int overflow
+        if self.from_value is not None:
+            value = self.from_value(value, self.schema)
+        if self.kind == STRING:
+            usual(type(value) is str)
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+            write_data(to, text, size)
+        elif self.kind == LONG or self.kind == INT:
+            usual(type(value) is int)
+            number = PyLong_AsLongLongAndOverflow(value, &overflow)
+            usual(not overflow and (self.kind == LONG or INT32_MIN <= number <= INT32_MAX))
+            write_number(to, number)
+        elif self.kind == UNION:
+            usual(self.null >= 0)
+            if value is None:
+                write_number(to, self.null)
+            else:
+                write_number(to, self.other)
+                (<Type>self.parts[self.other]).write(value, to)
+        elif self.kind == RECORD:
+            usual(type(value) is dict)
+            self.write_fields(<dict>value, to)
+        elif self.kind == DOUBLE or self.kind == FLOAT:
+            usual(type(value) is float or type(value) is int)
+            wide = <double>value if type(value) is float else PyLong_AsDouble(value)
+            if self.kind == DOUBLE:
+                swapped(reserve(to, 8), <const char *>&wide, 8)
+            else:
+                usual(not isfinite(wide) or -FLOAT_MAX <= wide <= FLOAT_MAX)
+                narrow = <float>wide
+                swapped(reserve(to, 4), <const char *>&narrow, 4)
+        elif self.kind == NULL_TYPE:
+            usual(value is None)
+        elif self.kind == BOOLEAN:
+            usual(value is True or value is False)
+            reserve(to, 1)[0] = value is True
+        elif self.kind == BYTES:
+            usual(type(value) is bytes)
+            write_data(to, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+        elif self.kind == FIXED:
+            usual(type(value) is bytes and PyBytes_GET_SIZE(value) == self.size)
+            memcpy(reserve(to, self.size), PyBytes_AS_STRING(value), self.size)
+        elif self.kind == ENUM:
+            usual(type(value) is str and value in self.places)
+            write_number(to, self.places[value])
+        elif self.kind == ARRAY:
+            usual(type(value) is list)
+            self.write_list(<list>value, to)
+        else:
+            usual(type(value) is dict)
+            self.write_map(<dict>value, to)
+        return 0
+
+    cdef int write_fields(self, dict record, Output *to) except -1:
+        cdef Py_ssize_t i
+        cdef PyObject *found
+        if self.in_union:
+            usual("-type" not in record)  # names the branch
+        for i in range(len(self.parts)):
+            found = PyDict_GetItemWithError(record, self.names[i])
+            value = self.defaults[i] if found == NULL else <object>found
+            usual(value is not MISSING)
+            (<Type>self.parts[i]).write(value, to)
+        return 0
+
+    cdef int write_list(self, list items, Output *to) except -1:
+        cdef Type part = <Type>self.parts[0]
+        cdef Py_ssize_t count = len(items)
+        if count:
+            write_number(to, count)
+            for value in items:
+                part.write(value, to)
+            usual(len(items) == count)  # a logical type's function is the user's
+        write_number(to, 0)
+        return 0
+
+    cdef int write_map(self, dict items, Output *to) except -1:
+        cdef Type part = <Type>self.parts[0]
+        cdef Py_ssize_t size = 0, count = len(items)
+        cdef const char *text
+        if count:
+            write_number(to, count)
+            for key, value in items.items():
+                usual(type(key) is str)
+                text = PyUnicode_AsUTF8AndSize(key, &size)
+                write_data(to, text, size)
+                part.write(value, to)
+        write_number(to, 0)
+        return 0
+
+
+def compiled(schema, dict to_value not None, dict from_value not None):
+    """Return a record schema, parsed by fastavro, for reader and writer; None if all of it is left to fastavro.
+
+    to_value, from_value: fastavro's functions of logical types, by names such as "long-timestamp-millis".
+    """
+    try:
+        return made(schema, {}, to_value, from_value, False, 0)
+    except Unusual:
+        return None
+
+
+cdef Type made(schema, dict named, dict to_value, dict from_value, bint in_union, int depth):
+    """Return a Type; named: the types with a name that have been defined so far."""
+    cdef Type new = Type.__new__(Type)
+    if depth > MAX_DEPTH:
+        raise Unusual
+    if type(schema) is list:
+        new.kind = UNION
+        new.parts = tuple([made(branch, named, to_value, from_value, True, depth + 1) for branch in schema])
+        kinds = [(<Type>part).kind for part in new.parts]
+        has_choice = len(kinds) != 2 or kinds.count(NULL_TYPE) != 1
+        new.null = -1 if has_choice else kinds.index(NULL_TYPE)
+        new.other = 1 - new.null
+        return new
+    kind = schema["type"] if type(schema) is dict else schema
+    if type(kind) is not str:  # {"type": {"type": …}}
+        raise Unusual
+    new.in_union = in_union
+    if type(schema) is dict and "logicalType" in schema:
+        name = f"{kind}-{schema['logicalType']}"
+        new.schema = schema
+        new.to_value, new.from_value = to_value.get(name), from_value.get(name)
+    if kind in PRIMITIVES:
+        new.kind = PRIMITIVES[kind]
+    elif kind == "record":
+        new.kind = RECORD
+        fields = schema["fields"]
+        new.names = tuple([field["name"] for field in fields])
+        new.parts = tuple([made(field["type"], named, to_value, from_value, in_union, depth + 1) for field in fields])
+        new.defaults = tuple([default_of(field, in_union) for field in fields])
+        named[schema["name"]] = schema
+    elif kind == "array" or kind == "map":
+        new.kind = ARRAY if kind == "array" else MAP
+        items = schema["items" if kind == "array" else "values"]
+        new.parts = (made(items, named, to_value, from_value, in_union, depth + 1),)
+    elif kind == "enum":
+        new.kind = ENUM
+        new.names = tuple(schema["symbols"])
+        new.places = {symbol: place for place, symbol in enumerate(new.names)}
+        named[schema["name"]] = schema
+    elif kind == "fixed":
+        new.kind = FIXED
+        new.size = schema["size"]
+        named[schema["name"]] = schema
+    elif type(schema) is str and schema in named:
+        return made(named[schema], named, to_value, from_value, in_union, depth + 1)
+    else:  # a record inside of itself
+        raise Unusual
+    return new
+
+
+cdef object default_of(field, bint in_union):
+    """Return what is written for a field that a dict does not have, MISSING if fastavro decides."""
+    if "default" in field:
+        return field["default"]
+    return None if not in_union and type(field["type"]) is list and "null" in field["type"] else MISSING
+
+
+def reader(Type schema not None, read):
+    """Return the function from bytes, whose first five name the schema, to a dict. read: the same with fastavro."""
+    def read_compiled(bytes data not None):
+        cdef Input source
+        source.at = PyBytes_AS_STRING(data) + HEADER_BYTES
+        source.end = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data)
+        try:
+            return schema.read(&source)
+        except Exception:  # fastavro says what is wrong
+            return read(data)
+
+    return read_compiled
+
+
+def writer(Type schema not None, bytes header not None, write):
+    """Return the function from a dict to bytes. write: the same with fastavro."""
+    def write_compiled(value):
+        cdef char[ROOM] block
+        cdef Output to
+        to.data, to.size, to.room, to.owned = block, 0, ROOM, NULL
+        try:
+            memcpy(reserve(&to, PyBytes_GET_SIZE(header)), PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+            schema.write(value, &to)
+            return PyBytes_FromStringAndSize(to.data, to.size)
+        except Exception:  # fastavro says what is wrong
+            return write(value)
+        finally:
+            PyMem_Free(to.owned)
+
+    return write_compiled
+
+
+def topic_reader(dict readers not None, read):
+    """Return a function from bytes to an object: the reader of the first five bytes, read where there is none yet."""
+    def read_any(bytes data not None):
+        known = readers.get(data[:HEADER_BYTES])
+        return read(data) if known is None else known(data)
+
+    return read_any
+
+
+def topic_writer(dict writers not None, str topic not None, write):
+    """Return a function from an object to bytes: the topic's writer, write where there is none yet."""
+    def write_any(value):
+        known = writers.get(topic)
+        return write(value) if known is None else known(value)
+
+    return write_any
+
+
+cdef inline int usual(bint holds) except -1:
+    if not holds:
+        raise Unusual
+    return 0
+
+
+cdef inline int need(Input *source, int64_t size) except -1:
+    """Raise Unusual unless there are so many bytes."""
+    return usual(0 <= size <= source.end - source.at)
+
+
+cdef int64_t read_number(Input *source) except? -1:
+    """Read a number of 64 bits."""
+    cdef uint64_t found = 0, byte
+    cdef int shift = 0
+    while True:
+        usual(source.at < source.end and shift < 7 * VARINT_BYTES)
+        byte = <unsigned char>source.at[0]
+        source.at += 1
+        usual(shift < 63 or byte < 2)
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
+        shift += 7
+
+
+cdef inline int64_t read_size(Input *source) except? -1:
+    """Read a number of bytes, which follow."""
+    cdef int64_t size = read_number(source)
+    need(source, size)
+    return size
+
+
+cdef inline Py_ssize_t place_in(tuple choices, int64_t place) except -1:
+    usual(0 <= place < len(choices))
+    return place
+
+
+cdef char *reserve(Output *to, Py_ssize_t size) except NULL:
+    """Return the place of so many more bytes."""
+    cdef Py_ssize_t room = to.room
+    cdef char *block
+    if to.size + size > room:
+        while to.size + size > room:
+            room *= 2
+        block = <char *>PyMem_Realloc(to.owned, room)
+        if block == NULL:
+            raise MemoryError
+        if to.owned == NULL:
+            memcpy(block, to.data, to.size)
+        to.data = to.owned = block
+        to.room = room
+    to.size += size
+    return to.data + to.size - size
+
+
+cdef int write_number(Output *to, int64_t number) except -1:
+    cdef uint64_t rest = <uint64_t>number << 1 ^ <uint64_t>(number >> 63)
+    cdef char *at = reserve(to, VARINT_BYTES)
+    cdef char *begin = at
+    while rest > 0x7F:
+        at[0] = <char>(rest & 0x7F | 0x80)
+        at += 1
+        rest >>= 7
+    at[0] = <char>rest
+    to.size -= VARINT_BYTES - (at + 1 - begin)
+    return 0
+
+
+cdef inline int write_data(Output *to, const char *data, Py_ssize_t size) except -1:
+    """Write the number of bytes, and the bytes."""
+    write_number(to, size)
+    memcpy(reserve(to, size), data, size)
+    return 0

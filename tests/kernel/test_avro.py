@@ -1,0 +1,281 @@
+"""Avro that the kernel reads and writes is what fastavro reads and writes, and what fastavro says is wrong with it."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import math
+import random
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pytest
+from fastavro.read import LOGICAL_READERS
+from fastavro.write import LOGICAL_WRITERS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import kernel
+
+avro = kernel.avro
+pytestmark = pytest.mark.skipif(avro is None, reason="the compiled kernel is not built here")
+
+HEADER = b"\0\0\0\0\7"
+UTC = datetime.UTC
+INTEGERS = (0, 1, -1, 63, 64, -65, 8191, 8192, 2**31 - 1, -(2**31))
+LONGS = (*INTEGERS, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63))
+FLOATS = (0.0, -0.0, 1.5, -1e30, math.inf, -math.inf)
+TEXTS = ("", "a", "Überschuss €", "\U0001f600", "x" * 70, "y" * 5000)
+#: Values for each type without parts; the first line is what users mostly have.
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "null": (None,),
+    "boolean": (True, False),
+    "int": INTEGERS,
+    "long": LONGS,
+    "float": (*FLOATS, 7),
+    "double": (*FLOATS, 0.1, 1e300, 7, 2**60 + 1),
+    "bytes": (b"", b"\0\xff", bytes(3000)),
+    "string": TEXTS,
+}
+LOGICAL: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "millis": (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        (datetime.datetime(2026, 11, 27, 1, 2, 3, 4000, UTC), datetime.datetime(1969, 1, 1, tzinfo=UTC)),
+    ),
+    "date": ({"type": "int", "logicalType": "date"}, (datetime.date(2026, 11, 27), datetime.date(1, 1, 1))),
+    "uuid": ({"type": "string", "logicalType": "uuid"}, (uuid.UUID(int=7), uuid.UUID(int=2**128 - 1))),
+    "decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        (decimal.Decimal("1.25"), decimal.Decimal("-99.99"), decimal.Decimal("0.00")),
+    ),
+    "unknown": ({"type": "long", "logicalType": "of another program"}, LONGS),
+}
+#: What does not fit, or only by a conversion that is fastavro's.
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    2**31,
+    2**63,
+    -(2**70),
+    1e39,
+    math.nan,
+    "7",
+    "\ud800",
+    b"7",
+    bytearray(b"7"),
+    [],
+    {},
+    (1, 2),
+    ("int", 7),
+    {"-type": "x"},
+    object,
+)
+CHOSEN_BY_FASTAVRO = (["null", "string", "long"], ["null", "float", "double"])
+DEFAULTS = {"int": 5, "string": "d", "null": None, "double": 1.5, "boolean": True}
+
+
+class Made:
+    """A schema by a random generator, with values that fit it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.names = 0
+        #: By type name: its schema, for a second use by name.
+        self.named: dict[str, Any] = {}
+        self.schema = self.record(3)
+
+    def name(self) -> str:
+        self.names += 1
+        return f"n{self.names}"
+
+    def record(self, depth: int) -> dict[str, Any]:
+        fields = []
+        for _ in range(self.random.randrange(5)):
+            field: dict[str, Any] = {"name": self.name(), "type": self.type(depth - 1)}
+            if str(field["type"]) in DEFAULTS and self.random.random() < 0.5:
+                field["default"] = DEFAULTS[field["type"]]
+            fields.append(field)
+        return self.keep({"type": "record", "name": self.name(), "fields": fields})
+
+    def keep(self, schema: dict[str, Any]) -> dict[str, Any]:
+        self.named[schema["name"]] = schema
+        return schema
+
+    def type(self, depth: int, *, in_union: bool = False) -> Any:
+        choice = self.random.randrange(14 if depth > 0 else 8)
+        if choice < 4:
+            return self.random.choice([name for name in PLAIN if not (in_union and name == "null")])
+        if choice == 4:
+            return self.random.choice(list(LOGICAL.values()))[0]
+        if choice == 5:
+            return self.keep({"type": "enum", "name": self.name(), "symbols": ["A", "B", "C"]})
+        if choice == 6:
+            return self.keep({"type": "fixed", "name": self.name(), "size": self.random.randrange(5)})
+        if choice == 7 and self.named:
+            return self.random.choice(list(self.named))
+        if choice == 8:
+            return {"type": "array", "items": self.item(depth - 1)}
+        if choice == 9:
+            return {"type": "map", "values": self.type(depth - 1)}
+        if choice in (10, 11) and not in_union:
+            if self.random.random() < 0.2:
+                return self.random.choice(CHOSEN_BY_FASTAVRO)
+            both = ["null", self.type(depth - 1, in_union=True)]
+            return both if self.random.random() < 0.5 else both[::-1]
+        return self.record(depth)
+
+    def item(self, depth: int) -> Any:
+        """Return a type of at least one byte: damaged bytes may ask for any number of items."""
+        if depth > 0 and self.random.random() < 0.5:
+            first = {"name": self.name(), "type": "long"}
+            return self.keep(
+                {
+                    "type": "record",
+                    "name": self.name(),
+                    "fields": [first, {"name": self.name(), "type": self.type(depth)}],
+                }
+            )
+        return self.random.choice([name for name in PLAIN if name != "null"])
+
+    def value(self, schema: Any, odd: float = 0) -> Any:
+        """Return a value; odd: the share of parts that do not fit, or that only fastavro accepts."""
+        if self.random.random() < odd:
+            return self.random.choice(ODD)
+        if isinstance(schema, list):
+            return self.value(self.random.choice(schema), odd)
+        if isinstance(schema, str):
+            if schema in PLAIN:
+                return self.random.choice(PLAIN[schema])
+            return self.value(self.named[schema], odd)
+        kind = schema["type"]
+        if kind == "record":
+            record = {
+                field["name"]: self.value(field["type"], odd)
+                for field in schema["fields"]
+                if "default" not in field or self.random.random() < 0.7
+            }
+            return {**record, "more": 1} if self.random.random() < odd else record
+        if kind == "array":
+            return [self.value(schema["items"], odd) for _ in range(self.random.randrange(4))]
+        if kind == "map":
+            return {
+                self.random.choice(TEXTS): self.value(schema["values"], odd) for _ in range(self.random.randrange(4))
+            }
+        if kind == "enum":
+            return self.random.choice(schema["symbols"])
+        if kind == "fixed":
+            return self.random.randbytes(schema["size"])
+        return self.random.choice(next(values for found, values in LOGICAL.values() if found == schema))
+
+
+class Both:
+    """A schema in fastavro and in the kernel; counts how often the kernel left something to fastavro."""
+
+    def __init__(self, schema: Any) -> None:
+        self.parsed = fastavro.parse_schema(schema, named_schemas={})
+        self.left = 0
+        compiled = avro.compiled(self.parsed, LOGICAL_READERS, LOGICAL_WRITERS)
+        assert compiled is not None
+        self.write, self.read = (
+            avro.writer(compiled, HEADER, self._left(self.by_fastavro)),
+            avro.reader(compiled, self._left(self.read_by_fastavro)),
+        )
+
+    def _left(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(argument: Any) -> Any:
+            self.left += 1
+            return function(argument)
+
+        return call
+
+    def by_fastavro(self, value: Any) -> bytes:
+        stream = io.BytesIO()
+        stream.write(HEADER)
+        fastavro.schemaless_writer(stream, self.parsed, value)
+        return stream.getvalue()
+
+    def read_by_fastavro(self, data: bytes) -> Any:
+        stream = io.BytesIO(data)
+        stream.seek(len(HEADER))
+        return fastavro.schemaless_reader(stream, self.parsed, None)
+
+
+def result(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Return a text for what a function returns or raises, with the types and NaN."""
+    try:
+        return repr(function(argument))
+    except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
+        return type(error), re.sub("0x[0-9a-f]+", "", str(error))
+
+
+def is_chosen_by_fastavro(schema: Any) -> bool:
+    """Return whether a schema has a union with more than null and one other type."""
+    return any(str(union) in str(schema) for union in CHOSEN_BY_FASTAVRO)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 2**32))
+def test_values_of_the_schema_s_types_are_written_and_read_without_fastavro(seed: int) -> None:
+    made = Made(seed)
+    both = Both(made.schema)
+    for _ in range(5):
+        value = made.value(made.schema)
+        both.left = 0
+        data = both.write(value)
+        assert data == both.by_fastavro(value)
+        assert both.left == 0 or is_chosen_by_fastavro(made.schema)
+        both.left = 0
+        assert repr(both.read(data)) == repr(both.read_by_fastavro(data))
+        assert both.left == 0
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.integers(0, 2**32))
+def test_values_that_do_not_fit_are_fastavro_s_to_judge(seed: int) -> None:
+    made = Made(seed)
+    both = Both(made.schema)
+    for _ in range(5):
+        value = made.value(made.schema, 0.15)
+        assert result(both.write, value) == result(both.by_fastavro, value)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 2**32))
+def test_damaged_bytes_are_fastavro_s_to_judge(seed: int) -> None:
+    made = Made(seed)
+    both = Both(made.schema)
+    data = bytearray(both.by_fastavro(made.value(made.schema)))
+    for _ in range(10):
+        damaged = data[: made.random.randint(len(HEADER), len(data))]
+        if len(damaged) > len(HEADER):
+            damaged[made.random.randrange(len(HEADER), len(damaged))] = made.random.choice([0, 1, 2, 127, 128, 255])
+        assert result(both.read, bytes(damaged)) == result(both.read_by_fastavro, bytes(damaged))
+
+
+def test_a_record_inside_of_itself_is_left_to_fastavro() -> None:
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [{"name": "left", "type": ["null", "Tree"]}, {"name": "right", "type": ["null", "Tree"]}],
+    }
+    assert avro.compiled(fastavro.parse_schema(tree, named_schemas={}), {}, {}) is None
+
+
+def test_blocks_with_their_size_are_read() -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "long"}}]}
+    both = Both(schema)
+    data = HEADER + bytes([3, 4, 2, 4, 2, 6, 0])  # a block of 2 items in 2 bytes, a block of 1, the end
+    assert both.read(data) == both.read_by_fastavro(data) == {"a": [1, 2, 3]}
+    assert both.left == 0
+
+
+def test_more_items_than_bytes_are_left_to_fastavro() -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}]}
+    both = Both(schema)
+    assert both.read(HEADER + b"\x06\0") == {"a": [None] * 3}
+    assert both.left == 1
