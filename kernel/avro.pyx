@@ -363,22 +363,20 @@ def writer(Type schema not None, bytes header not None, write):
     return write_compiled
 
 
-def topic_reader(dict readers not None, read):
-    """Return a function from bytes to an object: the reader of the first five bytes, read where there is none yet."""
-    def read_any(bytes data not None):
-        known = readers.get(data[:HEADER_BYTES])
-        return read(data) if known is None else known(data)
-
-    return read_any
-
-
-def topic_writer(dict writers not None, str topic not None, write):
-    """Return a function from an object to bytes: the topic's writer, write where there is none yet."""
+def topic_writer(dict writers not None, topic, write):
+    """See topology/serdes/avro_serdes.py."""
     def write_any(value):
-        known = writers.get(topic)
-        return write(value) if known is None else known(value)
+        return writers.get(topic, write)(value)
 
     return write_any
+
+
+def topic_reader(dict readers not None, read):
+    """See topology/serdes/avro_serdes.py."""
+    def read_any(bytes data not None):
+        return readers.get(data[:HEADER_BYTES], read)(data)
+
+    return read_any
 
 
 cdef inline int usual(bint holds) except -1:

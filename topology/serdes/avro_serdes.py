@@ -22,7 +22,7 @@ from typing_extensions import override
 from penstock.kernel import avro as kernel_avro
 
 from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
-from .serdes import FromBytes, Serde, ToBytes, nullable
+from .serdes import FromBytes, Serde, ToBytes, TopicSerde, nullable
 
 #: Python types of Avro's logical types, in addition to those of JSON.
 _AVRO_TYPES = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -48,7 +48,7 @@ def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
     return AvroSerde(None, registry, None, False, options).deserialize
 
 
-class AvroSerde(RegistrySerde):
+class AvroSerde(TopicSerde[Any], RegistrySerde):
     """What ``avro_serde`` returns."""
 
     def __init__(self, schema: Any, registry: Any, kind: Any, is_key: bool, options: dict[str, Any]) -> None:
@@ -59,43 +59,22 @@ class AvroSerde(RegistrySerde):
         writing, reading = configurations(options)
         self._library_write = AvroSerializer(self._client, schema, to_dict=self._to_dict, conf=writing)
         self._library_read = AvroDeserializer(self._client, schema, from_dict=self._from_dict, conf=reading)
+        TopicSerde.__init__(self)
         again = partial(AvroSerde, schema, registry, kind, is_key, options)
-        super().__init__("avro", self._first_write, self._first_read, is_key, again)
+        RegistrySerde.__init__(self, "avro", self._first_write, self._first_read, is_key, again)
         self._is_settled = writing.get(_BY_TOPIC) == "TOPIC" and set(writing) <= {_BY_TOPIC, *_SETTLED_OPTIONS}
         self._schema = schema
         self._parsed = parsed_record(schema)
-        self._writers: dict[str, Callable[[Any], bytes]] = {}
-        self._readers: dict[bytes, Callable[[bytes], Any]] = {}
-        self._topic_writers: dict[str, ToBytes] = {}
-        self._topic_readers: dict[str, FromBytes] = {}
+        self._writers: dict[str, ToBytes] = {}
+        self._readers: dict[bytes, FromBytes] = {}
 
     @override
-    def serialize(self, topic: str, value: Any) -> bytes | None:
-        write = self._writers.get(topic)
-        return super().serialize(topic, value) if write is None or value is None else write(value)
+    def make_serializer(self, topic: str) -> ToBytes:
+        return nullable(topic_writer(self._writers, topic, partial(RegistrySerde.serialize, self, topic)))
 
     @override
-    def deserialize(self, topic: str, data: bytes | None) -> Any:
-        read = None if data is None else self._readers.get(data[:_ID_END])
-        return super().deserialize(topic, data) if data is None or read is None else read(data)
-
-    @override
-    def topic_serializer(self, topic: str) -> ToBytes:
-        if kernel_avro is None:
-            return super().topic_serializer(topic)
-        if topic not in self._topic_writers:
-            write = kernel_avro.topic_writer(self._writers, topic, super().topic_serializer(topic))
-            self._topic_writers[topic] = nullable(write)
-        return self._topic_writers[topic]
-
-    @override
-    def topic_deserializer(self, topic: str) -> FromBytes:
-        if kernel_avro is None:
-            return super().topic_deserializer(topic)
-        if topic not in self._topic_readers:
-            read = kernel_avro.topic_reader(self._readers, super().topic_deserializer(topic))
-            self._topic_readers[topic] = nullable(read)
-        return self._topic_readers[topic]
+    def make_deserializer(self, topic: str) -> FromBytes:
+        return nullable(topic_reader(self._readers, partial(RegistrySerde.deserialize, self, topic)))
 
     def _first_write(self, value: Any, context: Any) -> bytes:
         data: bytes = self._library_write(value, context)
@@ -127,6 +106,28 @@ def parsed_record(schema: Any) -> Any:
     return parsed if isinstance(parsed, dict) and parsed.get("type") == "record" else None
 
 
+def topic_writer(writers: dict[str, ToBytes], topic: str, write: ToBytes) -> ToBytes:
+    """Return a function from an object to bytes: the topic's writer, write while there is none."""
+
+    def write_any(value: Any) -> bytes | None:
+        return writers.get(topic, write)(value)
+
+    return write_any
+
+
+def topic_reader(readers: dict[bytes, FromBytes], read: FromBytes) -> FromBytes:
+    """Return a function from bytes to an object: the reader of the first five bytes, read while there is none."""
+
+    def read_any(data: Any) -> Any:
+        return readers.get(data[:_ID_END], read)(data)
+
+    return read_any
+
+
+if kernel_avro is not None:
+    topic_writer, topic_reader = kernel_avro.topic_writer, kernel_avro.topic_reader
+
+
 def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
     from fastavro import schemaless_writer
 
@@ -141,12 +142,12 @@ def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
     return write if to_dict is None else lambda value: write(to_dict(value, None))
 
 
-def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], Any]:
+def _reader(written: Any, wanted: Any, from_dict: Any) -> FromBytes:
     from fastavro import schemaless_reader
 
     reader_schema = None if wanted == written else wanted  # None spares fastavro the comparison
 
-    def read_dict(data: bytes) -> Any:
+    def read_dict(data: Any) -> Any:
         stream = io.BytesIO(data)
         stream.seek(_ID_END)
         return schemaless_reader(stream, written, reader_schema)

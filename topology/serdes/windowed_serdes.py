@@ -20,6 +20,7 @@ from .serdes import (
     Serde,
     SerdeLike,
     ToBytes,
+    TopicSerde,
     as_serde,
     deserializer_for,
     inline,
@@ -32,7 +33,7 @@ from .serdes import (
 _TIME_MAX = 2**63 - 1
 
 
-class WindowedSerde(Serde[Windowed]):
+class WindowedSerde(TopicSerde[Windowed]):
     """A serde of windowed keys: the key's bytes from the inner serde, by default the default serde, then the window.
 
     times: indices of the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: the size of the
@@ -43,15 +44,15 @@ class WindowedSerde(Serde[Windowed]):
     window_size_ms = 0
 
     def __init__(self, inner: SerdeLike | None) -> None:
+        super().__init__()
         self.inner = as_serde(inner)
         inner_serde = self.inner
         if inner_serde is None:
             return
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
             encode = windowed_encoder(inner_serde.serializer, self.times)
-            self.serializer = nullable(encode)
+            self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
-            set_inline(self.serializer, inline_windowed(inner_serde.serializer, self.times))
             if inner_serde.is_written is not None:
                 self.is_written = windowed_written(inner_serde.is_written, self.times_size)
             self.rewrite = rewriter(encode, self.deserializer, self.is_written)
@@ -60,6 +61,11 @@ class WindowedSerde(Serde[Windowed]):
     def times_size(self) -> int:
         """The number of bytes after the key."""
         return 8 * len(self.times)
+
+    def _serializer(self, inner: ToBytes) -> ToBytes:
+        made = nullable(windowed_encoder(inner, self.times))
+        set_inline(made, inline_windowed(inner, self.times))
+        return made
 
     def _deserializer(self, inner: FromBytes) -> FromBytes:
         size, unpack = self.times_size, struct.Struct(f">{len(self.times)}q").unpack_from
@@ -77,16 +83,12 @@ class WindowedSerde(Serde[Windowed]):
         return nullable(kernel_codecs.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
 
     @override
-    def serialize(self, topic: str, value: Windowed | None) -> bytes | None:
-        if self.serializer is not None:
-            return self.serializer(value)
-        return None if value is None else windowed_encoder(serializer_for(self._inner(), topic), self.times)(value)
+    def make_serializer(self, topic: str) -> ToBytes:
+        return self._serializer(serializer_for(self._inner(), topic))
 
     @override
-    def deserialize(self, topic: str, data: bytes | None) -> Windowed | None:
-        read = self.deserializer or self._deserializer(deserializer_for(self._inner(), topic))
-        result: Windowed | None = read(data)
-        return result
+    def make_deserializer(self, topic: str) -> FromBytes:
+        return self._deserializer(deserializer_for(self._inner(), topic))
 
     @override
     def open_part(self) -> str | None:
@@ -184,7 +186,7 @@ def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
-class ChangedSerde(Serde[Change]):
+class ChangedSerde(TopicSerde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
     The last byte is the format of the bytes before it. 0: old value; 1: new value; 2: length of the new value as zigzag
@@ -192,6 +194,7 @@ class ChangedSerde(Serde[Change]):
     """
 
     def __init__(self, inner: SerdeLike | None) -> None:
+        super().__init__()
         self.inner = as_serde(inner)
         inner_serde = self.inner
         if inner_serde is not None and inner_serde.serializer is not None and inner_serde.deserializer is not None:
@@ -206,13 +209,12 @@ class ChangedSerde(Serde[Change]):
         return ChangedSerde(default) if self.inner is None else self
 
     @override
-    def serialize(self, topic: str, value: Change | None) -> bytes | None:
-        return self._serializer(serializer_for(self._inner(), topic))(value)
+    def make_serializer(self, topic: str) -> ToBytes:
+        return self._serializer(serializer_for(self._inner(), topic))
 
     @override
-    def deserialize(self, topic: str, data: bytes | None) -> Change | None:
-        result: Change | None = self._deserializer(deserializer_for(self._inner(), topic))(data)
-        return result
+    def make_deserializer(self, topic: str) -> FromBytes:
+        return self._deserializer(deserializer_for(self._inner(), topic))
 
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
