@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from .row_buffer import RowBuffer
@@ -62,6 +63,13 @@ class RecentRows:
             buffer.recent = dict(rows) if len(rows) <= room else {}
         self._read_room = buffer.read_room = max(0, room - len(buffer.recent))
         return int(row_bytes * len(buffer.recent))
+
+    def drop(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """Drop the rows of some ranges of keys."""
+        kept: Iterable[tuple[bytes, bytes | None]] = self._buffer.recent.items()
+        for start, end in ranges:
+            kept = [row for row in kept if not start <= row[0] < end]
+        self._buffer.recent = dict(kept)
 
     def clear(self) -> None:
         """Drop all rows, because the disk has changed in another way."""

@@ -259,7 +259,7 @@ class RocksDBStore(BytesStore):
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
         if self._deleted_ranges:
-            self._recent.clear()
+            self._recent.drop(self._deleted_ranges)
         self._keep(self._recent.take(self._room()) if self._latest is None else self._latest.fit())
         self._forget_uncommitted()
 

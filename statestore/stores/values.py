@@ -99,7 +99,7 @@ class Values:
         if timestamped:
             plain = builder.plain_values
             self.encode = _timestamped_encoder(encode, plain)
-            self.decode = _timestamped_decoder(decode, plain)
+            self.decode = timestamped_decoder(decode, plain)
             self.hold, self.read = _timestamped_holder(self.hold_plain), _timestamped_reader(self.read_plain)
             self.from_row = _timestamped_held(held_plain, plain)
             self.to_row = _timestamped_encoder(self.bytes_of, plain)
@@ -138,8 +138,8 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
     return encode
 
 
-def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
-    """Return the decoder to ValueAndTimestamp."""
+def timestamped_decoder(decode_value: Decode, plain_values: bool = False) -> Decode:
+    """Return the decoder of rows (8 bytes of timestamp, value) to ValueAndTimestamp; plain_values: of the value only."""
     if kernel_codecs is not None and not plain_values:
         made: Decode = kernel_codecs.timestamped_decoder(decode_value, ValueAndTimestamp)
         return made

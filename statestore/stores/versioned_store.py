@@ -27,12 +27,14 @@ from ..rows.bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, StateStore
 from .store_iterator import Rows
-from .values import Values
+from .values import Values, timestamped_decoder
 
 #: Results of ``put``: valid without an end, and not kept because it was too late.
 VALID_TO_UNDEFINED = -1
 NOT_PUT = -(2**63)
 LATEST = b"\xfe"
+#: The latest time of a deletion, of any key.
+DELETED_TIME = "deleted-time"
 _pack, _unpack = LONG.pack, LONG.unpack_from
 
 
@@ -55,13 +57,16 @@ class VersionedStore(StateStore):
         if builder.history_retention_ms is None:
             raise StreamsError(f"The versioned store {builder.name} was declared without a history retention; set it")
         self.values = Values(builder, task, self.serdes)
+        self._decode_row = timestamped_decoder(self.serdes.decode_value)
         self._retention_ms = builder.history_retention_ms
         self._interval_ms = builder.segment_interval_ms or default_segment_interval_ms(self._retention_ms)
         self._reload()
 
     def _reload(self) -> None:
-        mark = self.rows.committed_mark(OBSERVED_TIME)
-        self._observed_ms = NOTHING_OBSERVED if mark is None else mark
+        observed, deleted = self.rows.committed_mark(OBSERVED_TIME), self.rows.committed_mark(DELETED_TIME)
+        self._observed_ms = NOTHING_OBSERVED if observed is None else observed
+        #: From this time on, a key without a newest version has no history, so RocksDB need not be asked for it.
+        self._deleted_ms = self._observed_ms if deleted is None else deleted
         self._live_from = self._oldest_segment(self._observed_ms)
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
@@ -106,10 +111,12 @@ class VersionedStore(StateStore):
         row_key = self.serdes.encode_key(key)
         latest = self.rows.get(LATEST + row_key)
         if latest is not None:
-            start = _unpack(latest)[0]
-            if as_of is None or start <= as_of:
-                return ValueAndTimestamp(self.serdes.decode_value(latest[8:]), start)
+            row: ValueAndTimestamp = self._decode_row(latest)
+            if as_of is None or row.timestamp <= as_of:
+                return row
         if as_of is None or as_of < self._observed_ms - self._retention_ms:
+            return None
+        if latest is None and as_of >= self._deleted_ms:
             return None
         for start, end, data in self._history(row_key, as_of):
             if start <= as_of < end and data is not None:
@@ -134,15 +141,22 @@ class VersionedStore(StateStore):
 
     def _put(self, key: bytes, data: bytes | None, timestamp: int) -> int:
         """Add a version of a serialized key."""
-        self._advance(timestamp)
-        latest = self.rows.get(LATEST + key)
+        if timestamp > self._observed_ms:
+            self._advance(timestamp)
+        latest_key = LATEST + key
+        latest = self.rows.get(latest_key)
+        if data is None:
+            self._deleted_ms = max(self._deleted_ms, timestamp)
+        elif latest is None and timestamp >= self._deleted_ms:
+            self.rows.put(latest_key, _pack(timestamp) + data)
+            return VALID_TO_UNDEFINED
         next_start = None
         if latest is not None:
             latest_start = _unpack(latest)[0]
             if timestamp >= latest_start:
                 if timestamp > latest_start:
                     self._archive(key, latest_start, timestamp, latest[8:])
-                self.rows.put(LATEST + key, None if data is None else _pack(timestamp) + data)
+                self.rows.put(latest_key, None if data is None else _pack(timestamp) + data)
                 return VALID_TO_UNDEFINED
             next_start = latest_start
         return self._put_into_history(key, data, timestamp, next_start)
@@ -173,12 +187,12 @@ class VersionedStore(StateStore):
         """Write the history row of a version; return False if its segment has expired."""
         if end < self._live_from:
             return False
-        row = _pack(end) + b"\0" if data is None else b"%b\1%b" % (_pack(end), data)
+        row = _pack(end) + (b"\0" if data is None else b"\1" + data)
         self.rows.put(self._history_key(key, start, end), row)
         return True
 
     def _history_key(self, key: bytes, start: int, end: int) -> bytes:
-        return b"%b%b%b" % (_pack(end // self._interval_ms), key, _pack(start))
+        return _pack(end // self._interval_ms) + key + _pack(start)
 
     def _history(self, key: bytes, time: int) -> Iterator[Version]:
         """Yield the old versions of a key that ended at or after time, and some earlier ones."""
@@ -195,15 +209,14 @@ class VersionedStore(StateStore):
         return max(0, observed_ms - self._retention_ms) // self._interval_ms * self._interval_ms
 
     def _advance(self, timestamp: int) -> None:
-        if timestamp > self._observed_ms:
-            before, self._live_from = self._live_from, self._oldest_segment(timestamp)
-            self._observed_ms = timestamp
-            if self._live_from > before:
-                self.rows.delete_range(_pack(before // self._interval_ms), _pack(self._live_from // self._interval_ms))
+        before, self._live_from = self._live_from, self._oldest_segment(timestamp)
+        self._observed_ms = timestamp
+        if self._live_from > before:
+            self.rows.delete_range(_pack(before // self._interval_ms), _pack(self._live_from // self._interval_ms))
 
     @override
     def marks(self) -> Marks:
-        return {OBSERVED_TIME: self._observed_ms}
+        return {OBSERVED_TIME: self._observed_ms, DELETED_TIME: self._deleted_ms}
 
     @override
     def rollback(self) -> None:

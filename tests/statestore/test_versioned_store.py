@@ -141,6 +141,21 @@ def test_versions_that_were_valid_at_any_time_of_a_range() -> None:
     assert store.get_versions("other", 0, 100) == []
 
 
+def test_the_history_of_a_deleted_key_is_read_until_its_deletion(tmp_path: Path) -> None:
+    opened = OpenStore(builder(), tmp_path)
+    opened.store.put("k", 1, 10)
+    opened.store.put("k", None, 15)
+    assert opened.store.get("k", 12) == VersionedRecord(1, 10)
+    opened.commit()
+    opened.reopen()
+    assert opened.store.get("k", 14) == VersionedRecord(1, 10)
+    assert opened.store.put("k", 2, 13) == 15
+    assert [opened.store.get("k", time) for time in (9, 12, 14, 15)] == [
+        None, VersionedRecord(1, 10), VersionedRecord(2, 13), None
+    ]  # fmt: skip
+    opened.store.close()
+
+
 def test_a_put_that_comes_too_late_is_logged_and_counted() -> None:
     open_store = OpenStore(builder())
     open_store.store.put("k", 1, 100)
