@@ -139,7 +139,7 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 
 def timestamped_decoder(decode_value: Decode, plain_values: bool = False) -> Decode:
-    """Return the decoder of rows (8 bytes of timestamp, value) to ValueAndTimestamp; plain_values: of the value only."""
+    """Return the decoder of rows (8 bytes of timestamp, value) to ValueAndTimestamp; plain_values: of values only."""
     if kernel_codecs is not None and not plain_values:
         made: Decode = kernel_codecs.timestamped_decoder(decode_value, ValueAndTimestamp)
         return made

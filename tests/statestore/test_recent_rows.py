@@ -65,6 +65,12 @@ def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch
     assert not asked
     assert store.get(b"never") is None
     assert asked == [b"never"]
+    store.delete_range(b"g", b"h")
+    store.commit(2)
+    assert store.get(b"k") == b"1"
+    assert asked == [b"never"], "other rows stay known"
+    assert store.get(b"gone") is None
+    assert asked == [b"never", b"gone"]
     store.close()
 
 
