@@ -34,6 +34,9 @@ from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes,
 from penstock.supervisor.source import pickling
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.testing import TopologyTestDriver
+from penstock.topology.records import Windowed
+from penstock.topology.serdes.serdes import deserializer_for, serializer_for
+from penstock.topology.serdes.windowed_serdes import ChangedSerde
 
 # What the extra's own dependencies deprecate is not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
@@ -293,6 +296,21 @@ def test_bytes_that_are_cut_short_are_refused_each_time() -> None:
         assert serde.deserialize("prices", data) == MONEY
         with pytest.raises((EOFError, IndexError)):
             serde.deserialize("prices", data[:-1])
+
+
+def test_a_serde_around_one_of_a_registry_makes_its_functions_once_for_a_topic() -> None:
+    inner = Serdes.avro(AVRO, client(), is_key=True)
+    for serde in (Serdes.time_windowed(inner, 1000), ChangedSerde(inner)):
+        assert serializer_for(serde, "prices") is serializer_for(serde, "prices")
+        assert deserializer_for(serde, "prices") is deserializer_for(serde, "prices")
+    windowed = Windowed(MONEY, 3000, 4000)
+    serde = Serdes.time_windowed(inner, 1000)
+    for _ in range(2):
+        data = serializer_for(serde, "prices")(windowed)
+        assert data == serde.serialize("prices", windowed)
+        assert data == (inner.serialize("prices", MONEY) or b"") + (3000).to_bytes(8)
+        assert deserializer_for(serde, "prices")(data) == serde.deserialize("prices", data) == windowed
+    assert serializer_for(serde, "prices")(None) is None
 
 
 # -- another process
