@@ -10,7 +10,6 @@ from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_SetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.math cimport isfinite
 from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint64_t
 from libc.string cimport memcpy
 
@@ -54,8 +53,7 @@ cdef enum:
     HEADER_BYTES = 5  # zero and the schema's id
     MAX_DEPTH = 100  # of a schema; reading and writing use the C stack
 
-cdef double FLOAT_MAX = 3.4028234663852886e38
-cdef object MISSING = object()
+cdef object MISSING = object()  # fits no type
 
 
 class Unusual(Exception):
@@ -200,7 +198,6 @@ cdef class Type:
             if self.kind == DOUBLE:
                 swapped(reserve(to, 8), <const char *>&wide, 8)
             else:
-                usual(not isfinite(wide) or -FLOAT_MAX <= wide <= FLOAT_MAX)
                 narrow = <float>wide
                 swapped(reserve(to, 4), <const char *>&narrow, 4)
         elif self.kind == NULL_TYPE:
@@ -233,7 +230,6 @@ cdef class Type:
         for i in range(len(self.parts)):
             found = PyDict_GetItemWithError(record, self.names[i])
             value = self.defaults[i] if found == NULL else <object>found
-            usual(value is not MISSING)
             (<Type>self.parts[i]).write(value, to)
         return 0
 
@@ -244,7 +240,6 @@ cdef class Type:
             write_number(to, count)
             for value in items:
                 part.write(value, to)
-            usual(len(items) == count)  # a logical type's function is the user's
         write_number(to, 0)
         return 0
 
@@ -302,7 +297,7 @@ cdef Type made(schema, dict named, dict to_value, dict from_value, bint in_union
         fields = schema["fields"]
         new.names = tuple([field["name"] for field in fields])
         new.parts = tuple([made(field["type"], named, to_value, from_value, in_union, depth + 1) for field in fields])
-        new.defaults = tuple([default_of(field, in_union) for field in fields])
+        new.defaults = tuple([default_of(field) for field in fields])
         named[schema["name"]] = schema
     elif kind == "array" or kind == "map":
         new.kind = ARRAY if kind == "array" else MAP
@@ -324,11 +319,11 @@ cdef Type made(schema, dict named, dict to_value, dict from_value, bint in_union
     return new
 
 
-cdef object default_of(field, bint in_union):
+cdef object default_of(field):
     """Return what is written for a field that a dict does not have, MISSING if fastavro decides."""
     if "default" in field:
         return field["default"]
-    return None if not in_union and type(field["type"]) is list and "null" in field["type"] else MISSING
+    return None if type(field["type"]) is list and "null" in field["type"] else MISSING
 
 
 def reader(Type schema not None, read):
@@ -398,7 +393,6 @@ cdef int64_t read_number(Input *source) except? -1:
         usual(source.at < source.end and shift < 7 * VARINT_BYTES)
         byte = <unsigned char>source.at[0]
         source.at += 1
-        usual(shift < 63 or byte < 2)
         found |= (byte & 0x7F) << shift
         if byte < 0x80:
             return <int64_t>(found >> 1) ^ -<int64_t>(found & 1)

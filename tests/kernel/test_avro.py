@@ -159,7 +159,10 @@ class Made:
                 for field in schema["fields"]
                 if "default" not in field or self.random.random() < 0.7
             }
-            return {**record, "more": 1} if self.random.random() < odd else record
+            if self.random.random() < odd:
+                missing = self.random.choice(["more", *record])  # one too many, or one too few
+                return {name: found for name, found in {**record, "more": 1}.items() if name != missing}
+            return {**record, "-type": "x"} if self.random.random() < odd else record
         if kind == "array":
             return [self.value(schema["items"], odd) for _ in range(self.random.randrange(4))]
         if kind == "map":

@@ -304,13 +304,13 @@ def test_a_serde_around_one_of_a_registry_makes_its_functions_once_for_a_topic()
         assert serializer_for(serde, "prices") is serializer_for(serde, "prices")
         assert deserializer_for(serde, "prices") is deserializer_for(serde, "prices")
     windowed = Windowed(MONEY, 3000, 4000)
-    serde = Serdes.time_windowed(inner, 1000)
+    windows = Serdes.time_windowed(inner, 1000)
     for _ in range(2):
-        data = serializer_for(serde, "prices")(windowed)
-        assert data == serde.serialize("prices", windowed)
+        data = serializer_for(windows, "prices")(windowed)
+        assert data == windows.serialize("prices", windowed)
         assert data == (inner.serialize("prices", MONEY) or b"") + (3000).to_bytes(8)
-        assert deserializer_for(serde, "prices")(data) == serde.deserialize("prices", data) == windowed
-    assert serializer_for(serde, "prices")(None) is None
+        assert deserializer_for(windows, "prices")(data) == windows.deserialize("prices", data) == windowed
+    assert serializer_for(windows, "prices")(None) is None
 
 
 # -- another process
