@@ -6,12 +6,14 @@ what it says of wrong values and bytes, stays as it is.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_SetItem
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_SetItem
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint8_t
 from libc.string cimport memcpy
+
+from penstock.kernel.varints cimport put_varint, take_varint
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object, Py_ssize_t *) except NULL
@@ -51,7 +53,7 @@ cdef enum:
     ROOM = 1024  # bytes of most records
     VARINT_BYTES = 10
     HEADER_BYTES = 5  # zero and the schema's id
-    MAX_DEPTH = 100  # of a schema; reading and writing use the C stack
+    MAX_DEPTH = 100  # of types in types
 
 cdef object MISSING = object()  # fits no type
 
@@ -76,15 +78,14 @@ cdef struct Output:
 cdef class Type:
     """One type of a schema.
 
-    parts: the types of a record's fields, a union's branches, or an array's items or map's values; names: of fields,
-    symbols of an enum; defaults: of fields, MISSING for none; places: of an enum's symbols; size: of FIXED.
-    null, other: positions of a union's branches if it has null and one other, otherwise -1: fastavro has to choose.
-    in_union: whether the type is in a union, for which fastavro checks it first. to_value, from_value: of a logical type, otherwise None; schema: theirs.
+    parts: the types of a record's fields, a union's branches, or an array's items or map's values; depth: of parts in
+    parts; names: of fields, symbols of an enum; defaults: of fields, MISSING for none; places: of an enum's symbols;
+    size: of FIXED. null, other: positions of a union's branches if it has null and one other, otherwise -1: fastavro
+    has to choose. to_value, from_value: of a logical type, otherwise None; schema: theirs.
     """
     cdef int kind
     cdef Py_ssize_t size
-    cdef int null, other
-    cdef bint in_union
+    cdef int null, other, depth
     cdef tuple parts, names, defaults
     cdef dict places
     cdef object to_value, from_value, schema
@@ -99,10 +100,7 @@ cdef class Type:
         cdef double wide
         cdef float narrow
         if self.kind == STRING:
-            number = read_size(source)
-            text = PyUnicode_DecodeUTF8(source.at, number, NULL)
-            source.at += number
-            return text
+            return read_text(source)
         if self.kind == LONG or self.kind == INT:
             return read_number(source)
         if self.kind == UNION:
@@ -132,7 +130,7 @@ cdef class Type:
         if self.kind == BYTES or self.kind == FIXED:
             number = self.size
             if self.kind == BYTES:
-                number = read_size(source)
+                number = read_number(source)
             need(source, number)
             data = PyBytes_FromStringAndSize(source.at, number)
             source.at += number
@@ -153,20 +151,16 @@ cdef class Type:
                 return items
             if count < 0:  # the block's size in bytes follows
                 count = -count
-                read_size(source)
+                read_number(source)
             need(source, count)  # fewer bytes than items: items without bytes, or no Avro
             for i in range(count):
                 if self.kind == ARRAY:
                     (<list>items).append(part.read(source))
                 else:
-                    size = read_size(source)
-                    key = PyUnicode_DecodeUTF8(source.at, size, NULL)
-                    source.at += <Py_ssize_t>size
+                    key = read_text(source)
                     PyDict_SetItem(items, key, part.read(source))
 
     cdef int write(self, value, Output *to) except -1:
-        cdef Py_ssize_t size = 0
-        cdef const char *text
         cdef int64_t number
         cdef double wide
         cdef float narrow
@@ -174,9 +168,7 @@ cdef class Type:
         if self.from_value is not None:
             value = self.from_value(value, self.schema)
         if self.kind == STRING:
-            usual(type(value) is str)
-            text = PyUnicode_AsUTF8AndSize(value, &size)
-            write_data(to, text, size)
+            write_text(to, value)
         elif self.kind == LONG or self.kind == INT:
             usual(type(value) is int)
             number = PyLong_AsLongLongAndOverflow(value, &overflow)
@@ -225,8 +217,7 @@ cdef class Type:
     cdef int write_fields(self, dict record, Output *to) except -1:
         cdef Py_ssize_t i
         cdef PyObject *found
-        if self.in_union:
-            usual("-type" not in record)  # names the branch
+        usual("-type" not in record)  # in a union, fastavro looks at it
         for i in range(len(self.parts)):
             found = PyDict_GetItemWithError(record, self.names[i])
             value = self.defaults[i] if found == NULL else <object>found
@@ -245,14 +236,11 @@ cdef class Type:
 
     cdef int write_map(self, dict items, Output *to) except -1:
         cdef Type part = <Type>self.parts[0]
-        cdef Py_ssize_t size = 0, count = len(items)
-        cdef const char *text
+        cdef Py_ssize_t count = len(items)
         if count:
             write_number(to, count)
             for key, value in items.items():
-                usual(type(key) is str)
-                text = PyUnicode_AsUTF8AndSize(key, &size)
-                write_data(to, text, size)
+                write_text(to, key)
                 part.write(value, to)
         write_number(to, 0)
         return 0
@@ -264,28 +252,25 @@ def compiled(schema, dict to_value not None, dict from_value not None):
     to_value, from_value: fastavro's functions of logical types, by names such as "long-timestamp-millis".
     """
     try:
-        return made(schema, {}, to_value, from_value, False, 0)
+        return made(schema, {}, to_value, from_value)
     except Unusual:
         return None
 
 
-cdef Type made(schema, dict named, dict to_value, dict from_value, bint in_union, int depth):
-    """Return a Type; named: the types with a name that have been defined so far."""
+cdef Type made(schema, dict named, dict to_value, dict from_value):
+    """Return a Type; named: those with a name that are complete so far."""
     cdef Type new = Type.__new__(Type)
-    if depth > MAX_DEPTH:
-        raise Unusual
     if type(schema) is list:
         new.kind = UNION
-        new.parts = tuple([made(branch, named, to_value, from_value, True, depth + 1) for branch in schema])
+        new.parts = tuple([made(branch, named, to_value, from_value) for branch in schema])
         kinds = [(<Type>part).kind for part in new.parts]
         has_choice = len(kinds) != 2 or kinds.count(NULL_TYPE) != 1
         new.null = -1 if has_choice else kinds.index(NULL_TYPE)
         new.other = 1 - new.null
-        return new
+        return limited(new)
     kind = schema["type"] if type(schema) is dict else schema
     if type(kind) is not str:  # {"type": {"type": …}}
         raise Unusual
-    new.in_union = in_union
     if type(schema) is dict and "logicalType" in schema:
         name = f"{kind}-{schema['logicalType']}"
         new.schema = schema
@@ -296,27 +281,38 @@ cdef Type made(schema, dict named, dict to_value, dict from_value, bint in_union
         new.kind = RECORD
         fields = schema["fields"]
         new.names = tuple([field["name"] for field in fields])
-        new.parts = tuple([made(field["type"], named, to_value, from_value, in_union, depth + 1) for field in fields])
+        new.parts = tuple([made(field["type"], named, to_value, from_value) for field in fields])
         new.defaults = tuple([default_of(field) for field in fields])
-        named[schema["name"]] = schema
+        named[schema["name"]] = new
     elif kind == "array" or kind == "map":
         new.kind = ARRAY if kind == "array" else MAP
         items = schema["items" if kind == "array" else "values"]
-        new.parts = (made(items, named, to_value, from_value, in_union, depth + 1),)
+        new.parts = (made(items, named, to_value, from_value),)
     elif kind == "enum":
         new.kind = ENUM
         new.names = tuple(schema["symbols"])
         new.places = {symbol: place for place, symbol in enumerate(new.names)}
-        named[schema["name"]] = schema
+        named[schema["name"]] = new
     elif kind == "fixed":
         new.kind = FIXED
         new.size = schema["size"]
-        named[schema["name"]] = schema
+        named[schema["name"]] = new
     elif type(schema) is str and schema in named:
-        return made(named[schema], named, to_value, from_value, in_union, depth + 1)
+        return named[schema]
     else:  # a record inside of itself
         raise Unusual
-    return new
+    return limited(new)
+
+
+cdef Type limited(Type made):
+    """Return a Type with its depth; raise Unusual if that is too much for the C stack, which is used to read it."""
+    cdef Type part
+    if made.parts is not None:
+        for part in made.parts:
+            made.depth = max(made.depth, part.depth + 1)
+    if made.depth > MAX_DEPTH:
+        raise Unusual
+    return made
 
 
 cdef object default_of(field):
@@ -385,25 +381,20 @@ cdef inline int need(Input *source, int64_t size) except -1:
     return usual(0 <= size <= source.end - source.at)
 
 
-cdef int64_t read_number(Input *source) except? -1:
+cdef inline int64_t read_number(Input *source) except? -1:
     """Read a number of 64 bits."""
-    cdef uint64_t found = 0, byte
-    cdef int shift = 0
-    while True:
-        usual(source.at < source.end and shift < 7 * VARINT_BYTES)
-        byte = <unsigned char>source.at[0]
-        source.at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
-        shift += 7
+    cdef int64_t number = 0
+    usual(take_varint(<const uint8_t **>&source.at, <const uint8_t *>source.end, &number))
+    return number
 
 
-cdef inline int64_t read_size(Input *source) except? -1:
-    """Read a number of bytes, which follow."""
+cdef object read_text(Input *source):
+    """Read a number of bytes, and them as text."""
     cdef int64_t size = read_number(source)
     need(source, size)
-    return size
+    text = PyUnicode_DecodeUTF8(source.at, size, NULL)
+    source.at += size
+    return text
 
 
 cdef inline Py_ssize_t place_in(tuple choices, int64_t place) except -1:
@@ -430,15 +421,16 @@ cdef char *reserve(Output *to, Py_ssize_t size) except NULL:
 
 
 cdef int write_number(Output *to, int64_t number) except -1:
-    cdef uint64_t rest = <uint64_t>number << 1 ^ <uint64_t>(number >> 63)
-    cdef char *at = reserve(to, VARINT_BYTES)
-    cdef char *begin = at
-    while rest > 0x7F:
-        at[0] = <char>(rest & 0x7F | 0x80)
-        at += 1
-        rest >>= 7
-    at[0] = <char>rest
-    to.size -= VARINT_BYTES - (at + 1 - begin)
+    cdef uint8_t *at = <uint8_t *>reserve(to, VARINT_BYTES)
+    to.size -= VARINT_BYTES - (put_varint(at, number) - at)
+    return 0
+
+
+cdef int write_text(Output *to, text) except -1:
+    cdef Py_ssize_t size = 0
+    usual(type(text) is str)
+    cdef const char *data = PyUnicode_AsUTF8AndSize(text, &size)
+    write_data(to, data, size)
     return 0
 
 

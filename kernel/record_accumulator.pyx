@@ -29,6 +29,7 @@ from penstock.kernel.record_format cimport (
     TRANSACTIONAL,
 )
 from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordTaker, find_bytes
+from penstock.kernel.varints cimport put_varint
 
 from crc32c import crc32c
 
@@ -43,17 +44,6 @@ cdef enum:
     NONE = -1  # the size of a key or value that is None
 
 NO_HEADERS = b"\0"
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
-    """Write a zigzag varint; return the position after it."""
-    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
-    while rest > 127:
-        at[0] = <uint8_t>(rest & 127) | 128
-        at += 1
-        rest >>= 7
-    at[0] = <uint8_t>rest
-    return at + 1
 
 
 cdef inline int varint_size(int64_t number) noexcept nogil:

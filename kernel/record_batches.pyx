@@ -24,6 +24,7 @@ from penstock.kernel.record_format cimport (
     RECORDS_AT,
     TRANSACTIONAL,
 )
+from penstock.kernel.varints cimport take_varint
 
 from crc32c import crc32c
 
@@ -76,16 +77,9 @@ cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
 
 cdef inline int64_t varint(const uint8_t **at, const uint8_t *end) noexcept nogil:
     """Return a zigzag varint and advance at; INT64_MIN, which is never a valid length, if the varint does not end."""
-    cdef const uint8_t *byte = at[0]
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    while byte < end and shift < 64:
-        value |= <uint64_t>(byte[0] & 127) << shift
-        byte += 1
-        if byte[-1] < 128:
-            at[0] = byte
-            return <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
-        shift += 7
+    cdef int64_t number
+    if take_varint(at, end, &number):
+        return number
     at[0] = end
     return INT64_MIN
 

@@ -65,7 +65,7 @@ class VersionedStore(StateStore):
     def _reload(self) -> None:
         observed, deleted = self.rows.committed_mark(OBSERVED_TIME), self.rows.committed_mark(DELETED_TIME)
         self._observed_ms = NOTHING_OBSERVED if observed is None else observed
-        #: From this time on, a key without a newest version has no history, so RocksDB need not be asked for it.
+        #: When a key was last deleted; later than that, a key without a newest version has no history.
         self._deleted_ms = self._observed_ms if deleted is None else deleted
         self._live_from = self._oldest_segment(self._observed_ms)
 
@@ -116,9 +116,7 @@ class VersionedStore(StateStore):
                 return row
         if as_of is None or as_of < self._observed_ms - self._retention_ms:
             return None
-        if latest is None and as_of >= self._deleted_ms:
-            return None
-        for start, end, data in self._history(row_key, as_of):
+        for start, end, data in self._history(row_key, as_of, latest is not None):
             if start <= as_of < end and data is not None:
                 return ValueAndTimestamp(self.serdes.decode_value(data), start)
         return None
@@ -133,7 +131,7 @@ class VersionedStore(StateStore):
             found.append(VersionedRecord(decode(latest[8:]), _unpack(latest)[0]))
         if time_to >= self._observed_ms - self._retention_ms:
             first = max(time_from, self._observed_ms - self._retention_ms, 0)
-            old = [version for version in self._history(row_key, first) if version.data is not None]
+            old = [version for version in self._history(row_key, first, latest is not None) if version.data is not None]
             wanted = [version for version in old if version.start <= time_to and version.end > time_from]
             wanted.sort(reverse=True)
             found += [VersionedRecord(decode(data), start, end) for start, end, data in wanted]
@@ -147,9 +145,6 @@ class VersionedStore(StateStore):
         latest = self.rows.get(latest_key)
         if data is None:
             self._deleted_ms = max(self._deleted_ms, timestamp)
-        elif latest is None and timestamp >= self._deleted_ms:
-            self.rows.put(latest_key, _pack(timestamp) + data)
-            return VALID_TO_UNDEFINED
         next_start = None
         if latest is not None:
             latest_start = _unpack(latest)[0]
@@ -163,7 +158,7 @@ class VersionedStore(StateStore):
 
     def _put_into_history(self, key: bytes, data: bytes | None, timestamp: int, next_start: int | None) -> int:
         """Add a version that is older than the newest one, if any, which starts at next_start."""
-        for version in self._history(key, timestamp):
+        for version in self._history(key, timestamp, next_start is not None):
             if version.start <= timestamp < version.end:
                 return self._split(key, version, data, timestamp)
             if version.start > timestamp and (next_start is None or version.start < next_start):
@@ -194,8 +189,13 @@ class VersionedStore(StateStore):
     def _history_key(self, key: bytes, start: int, end: int) -> bytes:
         return _pack(end // self._interval_ms) + key + _pack(start)
 
-    def _history(self, key: bytes, time: int) -> Iterator[Version]:
-        """Yield the old versions of a key that ended at or after time, and some earlier ones."""
+    def _history(self, key: bytes, time: int, has_newest: bool) -> Iterator[Version]:
+        """Yield the old versions of a key that ended at or after time, and some earlier ones.
+
+        has_newest: whether the key has a version without an end. If not, its last one ended with a deletion.
+        """
+        if not has_newest and time > self._deleted_ms:
+            return
         length = 8 + len(key) + 8  # other keys may begin with the bytes of this one
         for number in range(max(0, time) // self._interval_ms, self._observed_ms // self._interval_ms + 1):
             prefix = _pack(number) + key

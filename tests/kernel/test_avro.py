@@ -269,6 +269,17 @@ def test_a_record_inside_of_itself_is_left_to_fastavro() -> None:
     assert avro.compiled(fastavro.parse_schema(tree, named_schemas={}), {}, {}) is None
 
 
+def test_types_that_are_too_deep_for_the_stack_are_left_to_fastavro() -> None:
+    fields = [{"name": "f0", "type": {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "long"}]}}]
+    for n in range(1, 200):
+        inner = [{"name": "x", "type": f"R{n - 1}"}]
+        fields.append({"name": f"f{n}", "type": {"type": "record", "name": f"R{n}", "fields": inner}})
+    for number, is_compiled in ((50, True), (200, False)):
+        schema = {"type": "record", "name": "R", "fields": fields[:number]}
+        compiled = avro.compiled(fastavro.parse_schema(schema, named_schemas={}), {}, {})
+        assert (compiled is not None) == is_compiled
+
+
 def test_blocks_with_their_size_are_read() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "long"}}]}
     both = Both(schema)

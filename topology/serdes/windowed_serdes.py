@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
@@ -30,10 +31,35 @@ from .serdes import (
     set_inline,
 )
 
+T = TypeVar("T")
 _TIME_MAX = 2**63 - 1
 
 
-class WindowedSerde(TopicSerde[Windowed]):
+class _OuterSerde(TopicSerde[T]):
+    """A serde around an inner one, whose functions it makes its own of."""
+
+    @override
+    def make_serializer(self, topic: str) -> ToBytes:
+        return self._serializer(serializer_for(self._inner(), topic))
+
+    @override
+    def make_deserializer(self, topic: str) -> FromBytes:
+        return self._deserializer(deserializer_for(self._inner(), topic))
+
+    @abstractmethod
+    def _inner(self) -> Serde[Any]:
+        """Return the inner serde; raises SerializationError if it is missing."""
+
+    @abstractmethod
+    def _serializer(self, inner: ToBytes) -> ToBytes:
+        """Return the serializer around the inner one."""
+
+    @abstractmethod
+    def _deserializer(self, inner: FromBytes) -> FromBytes:
+        """Return the deserializer around the inner one."""
+
+
+class WindowedSerde(_OuterSerde[Windowed]):
     """A serde of windowed keys: the key's bytes from the inner serde, by default the default serde, then the window.
 
     times: indices of the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: the size of the
@@ -62,11 +88,13 @@ class WindowedSerde(TopicSerde[Windowed]):
         """The number of bytes after the key."""
         return 8 * len(self.times)
 
+    @override
     def _serializer(self, inner: ToBytes) -> ToBytes:
         made = nullable(windowed_encoder(inner, self.times))
         set_inline(made, inline_windowed(inner, self.times))
         return made
 
+    @override
     def _deserializer(self, inner: FromBytes) -> FromBytes:
         size, unpack = self.times_size, struct.Struct(f">{len(self.times)}q").unpack_from
 
@@ -83,14 +111,6 @@ class WindowedSerde(TopicSerde[Windowed]):
         return nullable(kernel_codecs.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
 
     @override
-    def make_serializer(self, topic: str) -> ToBytes:
-        return self._serializer(serializer_for(self._inner(), topic))
-
-    @override
-    def make_deserializer(self, topic: str) -> FromBytes:
-        return self._deserializer(deserializer_for(self._inner(), topic))
-
-    @override
     def open_part(self) -> str | None:
         return "inner key of windowed keys" if self.inner is None else self.inner.open_part()
 
@@ -98,6 +118,7 @@ class WindowedSerde(TopicSerde[Windowed]):
         """Return the bytes of a windowed key's inner key, which determine its partition."""
         return self._inner().serialize(topic, key)
 
+    @override
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
             raise SerializationError(f"{self!r} has no serde for the inner key")
@@ -186,7 +207,7 @@ def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
-class ChangedSerde(TopicSerde[Change]):
+class ChangedSerde(_OuterSerde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
     The last byte is the format of the bytes before it. 0: old value; 1: new value; 2: length of the new value as zigzag
@@ -209,18 +230,12 @@ class ChangedSerde(TopicSerde[Change]):
         return ChangedSerde(default) if self.inner is None else self
 
     @override
-    def make_serializer(self, topic: str) -> ToBytes:
-        return self._serializer(serializer_for(self._inner(), topic))
-
-    @override
-    def make_deserializer(self, topic: str) -> FromBytes:
-        return self._deserializer(deserializer_for(self._inner(), topic))
-
     def _inner(self) -> Serde[Any]:
         if self.inner is None:
             raise SerializationError("a grouped table's repartition topic has no value serde")
         return self.inner
 
+    @override
     def _serializer(self, inner: ToBytes) -> ToBytes:
         def serialize(change: Change | None) -> bytes | None:
             if change is None:
@@ -236,6 +251,7 @@ class ChangedSerde(TopicSerde[Change]):
 
         return serialize
 
+    @override
     def _deserializer(self, inner: FromBytes) -> FromBytes:
         def deserialize(data: bytes | None) -> Change | None:
             if data is None:
