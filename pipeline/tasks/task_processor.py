@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from operator import methodcaller
 from typing import Any
 
@@ -16,6 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from typing_extensions import override
 
 from penstock.topology.records import Message
+from penstock.workers.thread.garbage_collection import few_collections
 
 from .kafka_sink import open_sink
 from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
@@ -26,26 +25,11 @@ STATE_VARIABLE = "pages"
 KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
 VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
 OUTPUT_DDL = "records binary"
-#: Net new objects between two collections of the youngest generation, and between those of the older ones. Python's
-#: defaults, 700 and 10, cost a sixth of a Python process's time on Spark. Cycles of users' functions wait: about 50 MB
-#: at most.
-COLLECTION_THRESHOLDS = (300_000, 50, 50)
 
 
 def wall_clock_ms() -> int:
     """Return the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Make Python collect cycles only rarely: records are many, and are freed without it."""
-    before = gc.get_threshold()
-    gc.set_threshold(*COLLECTION_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class SparkState:

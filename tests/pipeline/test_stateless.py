@@ -15,8 +15,9 @@ from penstock.pipeline.tasks import task_processor
 from penstock.pipeline.tasks.kafka_sink import KafkaSink
 from penstock.pipeline.tasks.record_batches import by_partition, messages, sent_batch
 from penstock.pipeline.tasks.spark_task import TaskPlan
-from penstock.pipeline.tasks.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
+from penstock.pipeline.tasks.task_processor import run_stateless, run_stateless_to_kafka
 from penstock.topology.records import SentRecord
+from penstock.workers.thread.garbage_collection import COLLECTION_THRESHOLDS
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 

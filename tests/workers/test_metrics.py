@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.workers.metrics.sensors import Sensor, ThreadMetrics
 from penstock.workers.thread.batch_sizer import RECORDS_MAX, TARGET_MS, BatchSizer
-from penstock.workers.thread.garbage_collection import YOUNG_THRESHOLD, tuned_garbage_collection
+from penstock.workers.thread.garbage_collection import COLLECTION_THRESHOLDS, tuned_garbage_collection
 
 WINDOW_MS = 1_000
 
@@ -108,7 +108,7 @@ def test_the_garbage_collector_is_as_before_afterwards() -> None:
 
     @tuned_garbage_collection()
     def fail() -> None:
-        assert gc.get_threshold()[0] == YOUNG_THRESHOLD
+        assert gc.get_threshold() == COLLECTION_THRESHOLDS
         assert gc.get_freeze_count() > 0
         raise ValueError("x")
 
