@@ -76,6 +76,11 @@ class Host:
         """How the supervisor ended, None as long as it lives."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def may_end(self) -> bool:
+        """Whether faults of its machine explain an exit code other than 0."""
+        return self.troubled or self.excused
+
     def start(self) -> None:
         """Start the supervisor; it ends with this process, whatever happens."""
         self.threads, self.excused = THREADS, False

@@ -91,12 +91,13 @@ class ProcessFaults(Faults):
 
 
 def stop_cleanly(stage: Stage, host: Host) -> int:
-    """Stop a host that may run; return its exit code, which fails the run if it is not 0."""
+    """Stop a host that may run; return its exit code. Another one than 0 fails the run, unless the host may end."""
     resume(host)  # a stopped process cannot stop cleanly
     started = bool(host.workers())
     code = host.stop() if host.runs else 0
     if code and (started or code != -signal.SIGTERM):  # before it has handlers, SIGTERM just ends it
-        stage.fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
+        report = stage.say if host.may_end else stage.fail
+        report(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
     return code
 
 

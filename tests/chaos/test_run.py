@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.agenda import Agenda
 from tests.chaos.faults import Stage
+from tests.chaos.hosts import Host
 from tests.chaos.options import Options
 from tests.chaos.process_faults import ProcessFaults, stop_cleanly
 from tests.chaos.recovery import Recovery
@@ -22,6 +23,7 @@ class Ending:
 
     name = "host-1"
     troubled = excused = False
+    may_end = Host.may_end
     runs = True
 
     def __init__(self, code: int | None) -> None:
@@ -97,6 +99,10 @@ def test_a_host_that_does_not_stop_cleanly_is_a_failure() -> None:
     assert failures == []
     stop_cleanly(stage(failures), Ending(6))  # type: ignore[arg-type]
     assert failures == ["host-1 was told to stop and ended with exit code 6: why"]
+    excused = Ending(1)  # it met a failing disk just before
+    excused.excused = True
+    assert stop_cleanly(stage(failures), excused) == 1  # type: ignore[arg-type]
+    assert len(failures) == 1
 
 
 def test_workers_that_outlive_their_supervisor_are_a_failure() -> None:
