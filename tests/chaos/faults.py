@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.chaos.agenda import Agenda
+from tests.chaos.hosts import Host
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import Action, Event
 
@@ -23,6 +24,14 @@ class Stage:
     recovery: Recovery
     say: Callable[[str], None]
     fail: Callable[[str], None]
+
+    def report_end(self, host: Host, how: str, code: int) -> None:
+        """Report an exit code other than 0: a failure, unless faults of the host's machine explain it."""
+        ended = f"{host.name} {how} with exit code {code}: {host.last_error()}"
+        if host.may_end:
+            self.say(f"{'':10} {ended}")
+        else:
+            self.fail(ended)
 
 
 class Faults(ABC):

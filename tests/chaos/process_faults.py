@@ -14,6 +14,8 @@ from tests.chaos.faults import Faults, Stage
 from tests.chaos.hosts import THREADS_MAX, Host
 from tests.chaos.schedule import Action, Event
 
+TOLD_TO_STOP = "was told to stop and ended"
+
 
 class ProcessFaults(Faults):
     """Kills, stops and restarts of hosts and stream threads."""
@@ -96,8 +98,7 @@ def stop_cleanly(stage: Stage, host: Host) -> int:
     started = bool(host.workers())
     code = host.stop() if host.runs else 0
     if code and (started or code != -signal.SIGTERM):  # before it has handlers, SIGTERM just ends it
-        report = stage.say if host.may_end else stage.fail
-        report(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
+        stage.report_end(host, TOLD_TO_STOP, code)
     return code
 
 

@@ -24,7 +24,7 @@ from tests.chaos.growth import Growth
 from tests.chaos.hosts import Host
 from tests.chaos.means import Means
 from tests.chaos.options import Options
-from tests.chaos.process_faults import resume
+from tests.chaos.process_faults import TOLD_TO_STOP, resume
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
 from tests.chaos.unclean import CONFIG as UNCLEAN_CONFIG
@@ -109,6 +109,7 @@ class Chaos:
         self._hosts: list[Host] = []
         self._agenda = Agenda()
         self._recovery = Recovery(self._agenda, self._outputs, self._fail, self._workload.restore_seconds)
+        self._stage = Stage(self._agenda, self._recovery, self._say, self._fail)
         self._faults: Mapping[Action, Faults] = {}
         self._interrupted = False
         self._broker_faults: set[str] = set()
@@ -175,8 +176,7 @@ class Chaos:
             self._hosts.append(means.host(number + 1, config, environment, workload.topology))
             self._hosts[-1].start()
         workload.start(address)
-        stage = Stage(self._agenda, self._recovery, self._say, self._fail)
-        self._faults = means.faults(stage, self._hosts, self._cluster, self._reader, self._turn)
+        self._faults = means.faults(self._stage, self._hosts, self._cluster, self._reader, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.exact
@@ -227,8 +227,7 @@ class Chaos:
         self._growth.look(self._hosts, time.monotonic() - self._start)
         for host in self._hosts:
             if host.exit_code is not None and not host.troubled and not self._agenda.expects(host.name):
-                ended = f"{host.name} ended by itself with exit code {host.exit_code}: {host.last_error()}"
-                self._say(f"{'':10} {ended}") if host.excused else self._fail(ended)
+                self._stage.report_end(host, "ended by itself", host.exit_code)
                 host.start()
         self._show_progress(time.monotonic())
         return bool(records)
@@ -302,8 +301,7 @@ class Chaos:
         for host in self._hosts:
             code = host.stop()
             if code:
-                report = self._say if host.may_end else self._fail
-                report(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
+                self._stage.report_end(host, TOLD_TO_STOP, code)
         for record in self._reader.read_to_end():
             workload.see(record)
         self._look_at_brokers_log()
