@@ -199,12 +199,14 @@ class Bench:
         partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]
         records = sum(progress.values())
         warm_up = int(records * WARM_UP_SHARE)
-        result = measure(program, self._bootstrap_servers, partitions, records, warm_up, self.apart)
+        try:
+            result = measure(program, self._bootstrap_servers, partitions, records, warm_up, self.apart)
+        finally:
+            shutil.rmtree(home / "state", ignore_errors=True)
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))
         if problem:
             raise BenchmarkError(f"wrong output: {problem}")
         delete_topics(self._admin, name)
-        shutil.rmtree(home / "state", ignore_errors=True)
         return result
 
     def _properties(self, name: str, scenario: Scenario, system: System, home: Path) -> str:

@@ -17,6 +17,8 @@ from typing_extensions import override
 from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.recovery import (
+    PATIENCE_SECONDS,
+    PATIENCE_SECONDS_PER_RECORD,
     SESSION_TIMEOUT_MS,
     LogLines,
     Recovered,
@@ -252,7 +254,8 @@ class RecoveryBench:
         home = self._directory / name
         home.mkdir()
         source = scenario.prepare(self._bootstrap_servers) or f"{name}-input"
-        run = Run(self._bootstrap_servers, system, name, home, source)
+        patience = PATIENCE_SECONDS + self._workload.records * PATIENCE_SECONDS_PER_RECORD
+        run = Run(self._bootstrap_servers, system, name, home, source, patience_seconds=patience)
         found = scenario.run(run, self._workload)
         delete_topics(self._admin, name)
         return found

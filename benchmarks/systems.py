@@ -51,14 +51,17 @@ FOR_PEERS = {"group.initial.rebalance.delay.ms": "3000"}
 def broker(name: str, directory: Path, config: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yield the address of the broker in $KAFKA_BOOTSTRAP_SERVERS, else of a dev broker that runs meanwhile.
 
-    config: the dev broker's own settings.
+    config: the dev broker's own settings. Of that broker only the log remains: its topics may fill the disk.
     """
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given:
         yield given
     else:
-        with DevBroker(name, directory / "broker", config=config) as started:
-            yield started.bootstrap_servers
+        try:
+            with DevBroker(name, directory / "broker", config=config) as started:
+                yield started.bootstrap_servers
+        finally:
+            shutil.rmtree(directory / "broker" / "data", ignore_errors=True)
 
 
 class Named(Protocol):

@@ -29,7 +29,7 @@ from benchmarks.measure import BenchmarkError, Measurement, Watch
 from benchmarks.moving import ADDING_RATE, LATE_MS, MOVING_SCENARIOS, PUNCTUAL_SECONDS, Punctuality
 from benchmarks.plot import write_plot
 from benchmarks.progress import Curve, Progress
-from benchmarks.recovery import Recovered, Restore, Run
+from benchmarks.recovery import Recovered, Restore, Run, running
 from benchmarks.report import write_markdown
 from benchmarks.rounds import Rounds
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
@@ -350,6 +350,18 @@ def test_of_many_partitions_the_sum_is_looked_at() -> None:
         progress.note(second, {p: 1_000 if p.partition < 10 * second else 0 for p in partitions})
     assert progress.span(25_000) == (2.5, 9)
     assert progress.at(9) - progress.at(2.5) == 65_000
+
+
+def test_a_run_that_fails_keeps_its_logs_and_not_its_state(bootstrap_servers: str, tmp_path: Path) -> None:
+    run = Run(bootstrap_servers, Penstock(), f"failed-{uuid.uuid4().hex[:8]}", tmp_path, "in")
+    (tmp_path / "state-0").mkdir()
+    (tmp_path / "log-0").touch()
+    try:
+        with pytest.raises(BenchmarkError), running(run):
+            raise BenchmarkError("wrong")
+    finally:
+        delete_topics(AdminClient({"bootstrap.servers": bootstrap_servers}), run.name)
+    assert [path.name for path in tmp_path.iterdir()] == ["log-0"]
 
 
 def test_an_unknown_scenario_is_named() -> None:
