@@ -70,9 +70,11 @@ cdef class RowBuffer:
     cdef public Py_ssize_t check_at
     cdef object read
     cdef object check
+    cdef object refill
     cdef int64_t row_time  # of the row that find returned
 
     cdef object row(self, bytes key)
+    cdef int note(self, bytes key, row) except -1
     cdef int set(self, bytes key, value) except -1
 
 

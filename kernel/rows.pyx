@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """The rows of a store in memory: those written between two commits, and the latest ones by time and key.
 
-In Python: statestore/rows/row_buffer.py for the former, without find, newest and put_timed, which fused loops call;
+In Python: statestore/rows/row_buffer.py for the former, without find and newest, which fused loops call;
 statestore/cache/ for StoredEntries, which converts rows to entries of a record cache and back.
 """
 
@@ -19,12 +19,13 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 cdef class RowBuffer:
     """See statestore.row_buffer.RowBuffer."""
 
-    def __init__(self, read, check, Py_ssize_t check_at):
+    def __init__(self, read, check, Py_ssize_t check_at, refill):
         self.rows = {}
         self.recent = {}
         self.check_at = check_at
         self.read = read
         self.check = check
+        self.refill = refill
 
     def get(self, bytes key not None):
         """Return a row, None if there is none."""
@@ -37,11 +38,20 @@ cdef class RowBuffer:
             if value is NULL:
                 read = self.read(key)
                 if self.read_room:
-                    self.read_room -= 1
-                    self.recent[key] = read
+                    self.note(key, read)
                 return read
             self.found += 1
         return <object>value
+
+    cdef int note(self, bytes key, row) except -1:
+        if self.read_room > 0:
+            self.recent[key] = row
+            self.read_room -= 1
+        else:
+            self.read_room += 1
+        if not self.read_room:
+            self.refill()
+        return 0
 
     def put(self, bytes key not None, value):
         """Set a row; None deletes it."""
@@ -85,10 +95,6 @@ cdef class RowBuffer:
     def newest(self, timestamp):
         """Return the later of this timestamp and that of the row that find returned last."""
         return timestamp if <int64_t>timestamp > self.row_time else self.row_time
-
-    def put_timed(self, bytes key not None, timestamp, bytes value not None):
-        """Set a row that begins with its timestamp."""
-        self.set(key, timed(timestamp, value))
 
 
 def getter(RowBuffer buffer not None, encode_key, decode):

@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.kernel.murmur2 cimport partition_of
-from penstock.kernel.rows cimport timed
+from penstock.kernel.rows cimport RowBuffer, timed
 
 cdef extern from "Python.h":
     int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
@@ -136,7 +136,7 @@ cdef class WindowedSink:
 
 @cython.final
 cdef class Changelog:
-    """Writes the changes of a store, without headers, by a task's log_change."""
+    """Writes the changes of a store by a task's log_change."""
 
     cdef object log_change
     cdef RecordWriter writer
@@ -152,9 +152,9 @@ cdef class Changelog:
             self.writer = <RecordWriter>owner
             self.topic, self.partition = self.writer.changelogs[store]
 
-    cdef int write(self, key, value, timestamp) except -1:
-        if self.writer is None or not self.writer.write(self.topic, self.partition, key, value, timestamp, None):
-            self.log_change(self.store, key, value, timestamp)
+    cdef int write(self, key, value, timestamp, headers=None) except -1:
+        if self.writer is None or not self.writer.write(self.topic, self.partition, key, value, timestamp, headers):
+            self.log_change(self.store, key, value, timestamp, headers)
         return 0
 
 
@@ -192,6 +192,17 @@ def timestamped_logger(log_change, str store, task, encode, log_any):
         return row
 
     return log_value
+
+
+def row_writer(RowBuffer buffer not None, log_change, str store not None):
+    """Return put(key, value, timestamp, headers=None): writes the changelog, then the row. None as value deletes it."""
+    cdef Changelog changelog = Changelog(log_change, store)
+
+    def put(bytes key not None, value, timestamp, headers=None):
+        changelog.write(key, value, timestamp, headers)
+        buffer.set(key, None if value is None else timed(timestamp, <bytes?>value))
+
+    return put
 
 
 def sink_for(send, str topic, to_key, to_value, Py_ssize_t times_size=0):

@@ -9,9 +9,9 @@ from .row_buffer import RowBuffer
 
 #: Memory of a row in addition to its bytes: two bytes objects and a slot of a dict.
 BUFFERED_ROW_OVERHEAD_BYTES = 180
-#: Rows are kept if reads have found one in USEFUL; otherwise none are kept for some commits. Keeping a row takes a
-#: twentieth of the time of a read from disk.
-USEFUL, COMMITS_WITHOUT = 16, 4
+#: Rows are kept if reads have found one in USEFUL; otherwise none are kept while so many rows are read. Keeping a row
+#: takes a twentieth of the time of a read from disk.
+USEFUL, READS_WITHOUT = 16, 40_000
 #: Whether rows are worth it is decided when there is no more room, and each time that so many were added, but not the
 #: first time: the first reads of many keys find little.
 DECIDED_AFTER = 10_000
@@ -24,43 +24,53 @@ class RecentRows:
     rows that are read; RocksDB's get takes ten times as long.
 
     Rows are kept as long as reads find them. Otherwise (each update has a new key, or a record cache has the rows
-    already) they are not worth their memory; after some commits they are tried again.
+    already) they are not worth their memory; after some reads they are tried again. Reads count, not commits: a table
+    that is only read, or a global one, has hardly any.
     """
 
-    __slots__ = ("_added", "_buffer", "_has_rows", "_read_room", "_without")
+    __slots__ = ("_added", "_buffer", "_has_rows", "_read_room")
 
     def __init__(self, buffer: RowBuffer) -> None:
         self._buffer = buffer
         self._added = 0  # since the last decision
         self._has_rows = False  # that reads could have found since then
         self._read_room = 0
-        self._without = 0  # number of commits to skip
+        self.clear()
 
     def take(self, max_bytes: int) -> int:
         """Keep the buffer's rows, which were just committed, and earlier ones if there is room for both.
 
         Returns how many bytes of memory they take.
         """
-        buffer = self._buffer
-        rows, recent = buffer.rows, buffer.recent
-        if self._without:
-            self._without -= 1
+        if self._buffer.read_room < 0:
             return 0
-        self._added += len(rows) + self._read_room - buffer.read_room
-        recent.update(rows)
+        return self._fit(self._buffer.rows, max_bytes)
+
+    def refill(self, max_bytes: int) -> int:
+        """Make room for more rows that are read, because read_room has become zero; returns as take does."""
+        return self._fit({}, max_bytes)
+
+    def _fit(self, committed: dict[bytes, bytes | None], max_bytes: int) -> int:
+        buffer = self._buffer
+        recent = buffer.recent
+        self._added += len(committed) + self._read_room - buffer.read_room
+        recent.update(committed)
         row_bytes = bytes_of_a_row(recent) if recent else 0
         room = int(max_bytes / row_bytes) if recent else FIRST_READS
-        is_full = len(recent) > room
+        surplus = len(recent) - room
+        is_full = surplus > 0
         if is_full or self._added > DECIDED_AFTER:
             useful = buffer.found * USEFUL >= self._added or not (is_full or self._has_rows)
             self._added = buffer.found = 0
             self._has_rows = useful
             if not useful:
-                self._without = COMMITS_WITHOUT - 1  # after this one
-                self.clear()
+                self.clear(-READS_WITHOUT)
                 return 0
-        if is_full:
-            buffer.recent = dict(rows) if len(rows) <= room else {}
+        if len(committed) > room:
+            recent.clear()
+        elif is_full:
+            for key in list(islice(recent, surplus)):  # the rows that came first
+                del recent[key]
         self._read_room = buffer.read_room = max(0, room - len(buffer.recent))
         return int(row_bytes * len(buffer.recent))
 
@@ -71,9 +81,10 @@ class RecentRows:
             kept = [row for row in kept if not start <= row[0] < end]
         self._buffer.recent = dict(kept)
 
-    def clear(self) -> None:
-        """Drop all rows, because the disk has changed in another way."""
-        self._buffer.recent, self._buffer.read_room, self._read_room = {}, 0, 0
+    def clear(self, read_room: int = FIRST_READS) -> None:
+        """Drop all rows: they are not worth it, or the disk has changed in another way. read_room: see RowBuffer."""
+        buffer = self._buffer
+        buffer.recent, buffer.read_room, self._read_room = {}, read_room, max(0, read_room)
 
 
 def bytes_of_a_row(rows: dict[bytes, bytes | None]) -> float:

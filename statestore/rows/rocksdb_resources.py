@@ -32,7 +32,7 @@ class RocksDBConfig:
     #: KIP-892: a store with more uncommitted bytes requests a commit.
     uncommitted_max_bytes: int = 64 << 20
     #: Committed rows kept as Python objects for reads, of all stores.
-    recent_bytes: int = 32 << 20
+    recent_bytes: int = 64 << 20
 
 
 class RocksDBResources:

@@ -100,8 +100,8 @@ class RocksDBStore(BytesStore):
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
         new_buffer = RowBuffer if kernel_rows is None else kernel_rows.RowBuffer
-        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
-        self._recent = RecentRows(self._buffer)
+        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check, self._refill)
+        self._recent: RecentRows | None = RecentRows(self._buffer)
         self._read_rows = read_rows if kernel_rows is None else kernel_rows.read_rows
         self._latest: Any = None
         self._kept_bytes = 0
@@ -234,6 +234,7 @@ class RocksDBStore(BytesStore):
     def latest_rows(self, second_size: int, interval_ms: int) -> Any:
         """Return them; they replace the recently committed rows."""
         if kernel_rows is not None:
+            self._recent, self._buffer.read_room = None, 0
             self._latest = kernel_rows.LatestRows(self._buffer, second_size, interval_ms, self._room)
         return self._latest
 
@@ -258,10 +259,17 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
-        if self._deleted_ranges:
-            self._recent.drop(self._deleted_ranges)
-        self._keep(self._recent.take(self._room()) if self._latest is None else self._latest.fit())
+        if self._recent is None:
+            self._keep(self._latest.fit())
+        else:
+            if self._deleted_ranges:
+                self._recent.drop(self._deleted_ranges)
+            self._keep(self._recent.take(self._room()))
         self._forget_uncommitted()
+
+    def _refill(self) -> None:
+        if self._recent is not None:
+            self._keep(self._recent.refill(self._room()))
 
     def _room(self) -> int:
         return self._resources.recent_room(self._kept_bytes)
@@ -275,7 +283,9 @@ class RocksDBStore(BytesStore):
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(dict(rows).items(), next_offset, marks)  # the last record of a key counts
-        self._recent.clear()
+        if self._recent is not None:
+            self._recent.clear()
+            self._keep(0)
         self._forget_uncommitted()
 
     def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
@@ -432,7 +442,7 @@ class RocksDBStore(BytesStore):
         self._closed = True
         self._resources.open_stores -= 1
         self._forget_uncommitted()
-        self._recent.clear()
+        self._buffer.recent = {}
         self._keep(0)
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open

@@ -16,10 +16,17 @@ class RowBuffer:
 
     read(key): reads from disk. check(): called by each put from check_at rows on. recent: rows that are also on disk,
     see RecentRows; found: how often get has found a row there; read_room: how many rows that get reads from disk may
-    still be kept there. index: the keys of rows in order, maintained once it exists.
+    still be kept there, or below zero how many must be read first. refill(): called when it becomes zero. index: the
+    keys of rows in order, maintained once it exists.
     """
 
-    def __init__(self, read: Callable[[bytes], bytes | None], check: Callable[[], None], check_at: int) -> None:
+    def __init__(
+        self,
+        read: Callable[[bytes], bytes | None],
+        check: Callable[[], None],
+        check_at: int,
+        refill: Callable[[], None],
+    ) -> None:
         self.rows: dict[bytes, bytes | None] = {}
         self.recent: dict[bytes, bytes | None] = {}
         self.found = 0
@@ -28,6 +35,7 @@ class RowBuffer:
         self.check_at = check_at
         self._read = read
         self._check = check
+        self._refill = refill
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row, None if there is none."""
@@ -37,11 +45,19 @@ class RowBuffer:
             if value is MISSING:
                 read = self._read(key)
                 if self.read_room:
-                    self.read_room -= 1
-                    self.recent[key] = read
+                    self._note(key, read)
                 return read
             self.found += 1
         return value
+
+    def _note(self, key: bytes, row: bytes | None) -> None:
+        if self.read_room > 0:
+            self.recent[key] = row
+            self.read_room -= 1
+        else:
+            self.read_room += 1
+        if not self.read_room:
+            self._refill()
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a row, or delete it."""

@@ -28,7 +28,7 @@ ROOM = 2_000
 
 
 def latest_rows(second_size: int, room: Callable[[], int]) -> Any:
-    buffer = kernel.rows.RowBuffer({}.get, pytest.fail, 1 << 30)
+    buffer = kernel.rows.RowBuffer({}.get, pytest.fail, 1 << 30, pytest.fail)
     return kernel.rows.LatestRows(buffer, second_size, 60_000, room)
 
 

@@ -31,7 +31,13 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
     def check() -> None:
         checks.append(len(buffer.rows))
 
-    buffer: Any = kind(disk.get, check, 3)
+    def refill() -> None:
+        buffer.read_room = 2 if len(refills) % 2 else -2
+        refills.append(len(buffer.recent))
+
+    refills: list[int] = []
+    buffer: Any = kind(disk.get, check, 3, refill)
+    buffer.read_room = -1
     seen: list[Any] = []
     for action, key, value in steps:
         if action == "get":
@@ -50,7 +56,8 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
         else:
             buffer.clear()
         indexed = None if buffer.index is None else buffer.between(None, None, reverse=True)
-        seen.append((dict(buffer.rows), buffer.found, dict(buffer.recent), indexed and list(indexed), list(checks)))
+        rows = dict(buffer.rows), dict(buffer.recent), indexed and list(indexed)
+        seen.append((*rows, buffer.found, *checks, *refills))
     return seen
 
 
@@ -65,17 +72,22 @@ def test_it_is_the_plain_buffer(steps: list[tuple[str, bytes, bytes]]) -> None:
     value=st.binary(max_size=20),
 )
 def test_rows_begin_with_their_timestamp(row_time: int, timestamp: int, value: bytes) -> None:
-    buffer = kernel.rows.RowBuffer({b"disk": struct.pack(">q", row_time) + value}.get, pytest.fail, 100)
+    buffer = kernel.rows.RowBuffer({b"disk": struct.pack(">q", row_time) + value}.get, pytest.fail, 100, pytest.fail)
     assert buffer.find(b"none") is None
     assert buffer.find(b"disk") == value
     assert buffer.newest(timestamp) == max(timestamp, row_time)
-    buffer.put_timed(b"k", timestamp, value)
+    changes: list[tuple[Any, ...]] = []
+    put = kernel.sinks.row_writer(buffer, lambda *change: changes.append(change), "store")
+    put(b"k", value, timestamp)
     assert buffer.get(b"k") == struct.pack(">q", timestamp) + value
     assert buffer.find(b"k") == value
+    put(b"k", None, timestamp, [("h", b"")])
+    assert buffer.get(b"k") is None
+    assert changes == [("store", b"k", value, timestamp, None), ("store", b"k", None, timestamp, [("h", b"")])]
 
 
 def test_a_row_that_is_too_short_is_told() -> None:
-    buffer = kernel.rows.RowBuffer({b"k": b"short"}.get, pytest.fail, 100)
+    buffer = kernel.rows.RowBuffer({b"k": b"short"}.get, pytest.fail, 100, pytest.fail)
     with pytest.raises(ValueError, match="a row of 5 bytes has no timestamp"):
         buffer.find(b"k")
 
@@ -84,7 +96,7 @@ def test_what_reading_raises_reaches_the_caller() -> None:
     def read(_key: bytes) -> bytes:
         raise OSError("a damaged block")
 
-    buffer = kernel.rows.RowBuffer(read, pytest.fail, 100)
+    buffer = kernel.rows.RowBuffer(read, pytest.fail, 100, pytest.fail)
     for get in (buffer.get, buffer.find):
         with pytest.raises(OSError, match="a damaged block"):
             get(b"k")
@@ -94,8 +106,8 @@ def test_what_check_raises_reaches_the_caller() -> None:
     def check() -> None:
         raise OSError("no commit")
 
-    buffer = kernel.rows.RowBuffer({}.get, check, 1)
+    buffer = kernel.rows.RowBuffer({}.get, check, 1, pytest.fail)
     with pytest.raises(OSError, match="no commit"):
         buffer.put(b"k", b"v")
     with pytest.raises(OSError, match="no commit"):
-        buffer.put_timed(b"k", 1, b"v")
+        kernel.sinks.row_writer(buffer, lambda *_: None, "store")(b"k", b"v", 1)

@@ -10,7 +10,7 @@ import pytest
 from rocksdict import Rdict
 
 from penstock.statestore.rows import recent_rows
-from penstock.statestore.rows.recent_rows import COMMITS_WITHOUT, RecentRows, bytes_of_a_row
+from penstock.statestore.rows.recent_rows import FIRST_READS, READS_WITHOUT, RecentRows, bytes_of_a_row
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.statestore.rows.row_buffer import RowBuffer
@@ -31,13 +31,18 @@ class Recent:
 
     def __init__(self) -> None:
         self.disk: dict[bytes, bytes | None] = {}
-        self.buffer = RowBuffer(self._read, pytest.fail, 1_000)
+        self._max_bytes = PLENTY
+        self.buffer = RowBuffer(self._read, pytest.fail, 1_000, self._refill)
         self._recent = RecentRows(self.buffer)
+
+    def _refill(self) -> None:
+        self._recent.refill(self._max_bytes)
 
     def _read(self, key: bytes) -> bytes | None:
         return self.disk.get(key)
 
     def commit(self, rows: dict[bytes, bytes | None], max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self.buffer.rows.update(rows)
         self._recent.take(max_bytes)
         self.buffer.clear()
@@ -74,9 +79,32 @@ def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch
     store.close()
 
 
+def test_restored_rows_that_are_only_read_are_found_without_rocksdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    get_from_disk = Rdict.get
+
+    def get(db: Rdict, key: bytes) -> Any:
+        asked.append(key)
+        return get_from_disk(db, key)
+
+    monkeypatch.setattr(Rdict, "get", get)
+    store = RocksDBStore(tmp_path / "db")
+    count = FIRST_READS + 100
+    store.restore([(b"%d" % number, b"first") for number in range(count)], None)  # as a global table: no commit follows
+    for _ in range(3):
+        assert [store.get(b"%d" % number) for number in range(count)] == [b"first"] * count
+    assert len(asked) == count
+    store.restore([(b"1", b"second")], None)
+    assert store.get(b"1") == b"second"
+    store.close()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_reads_are_those_of_a_dict_whatever_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(recent_rows, "COMMITS_WITHOUT", 0)
+    monkeypatch.setattr(recent_rows, "READS_WITHOUT", 5)
+    monkeypatch.setattr(recent_rows, "FIRST_READS", 3)
     draw = random.Random(seed)
     store = RocksDBStore(tmp_path / "db", RocksDBResources(RocksDBConfig(recent_bytes=30 * 200)))
     committed: dict[bytes, bytes] = {}
@@ -122,7 +150,7 @@ def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
     recent.commit(rows(*range(4, 10)), room)
     assert recent.kept(range(20)) == list(range(10))
     recent.commit(rows(*range(8, 12)), room)
-    assert recent.kept(range(20)) == [8, 9, 10, 11]
+    assert recent.kept(range(20)) == list(range(2, 12)), "those that came first have left"
     recent.commit(rows(*range(11)), room)
     assert recent.kept(range(20)) == []
 
@@ -148,14 +176,35 @@ def decided_after_8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
+def test_rows_that_nobody_reads_are_not_kept_and_tried_again_after_some_reads() -> None:
     recent = Recent()
     for _ in range(4):  # the first sixteen rows say nothing
         recent.commit(rows(*range(8)), PLENTY)
-    for _ in range(COMMITS_WITHOUT):
-        assert recent.kept(range(8)) == []
+    for _ in range(10):
+        assert recent.buffer.recent == {}
         recent.commit(rows(*range(8)), PLENTY)
-    assert recent.kept(range(8)) == list(range(8))
+    recent.disk = rows(*range(8))
+    for _ in range(READS_WITHOUT):
+        recent.buffer.get(key(1))
+    assert recent.buffer.recent == {}
+    recent.commit(rows(*range(4)), PLENTY)
+    recent.buffer.get(key(6))
+    assert sorted(recent.buffer.recent) == [key(number) for number in (0, 1, 2, 3, 6)]
+
+
+@pytest.mark.usefixtures("decided_after_8")
+def test_a_table_that_is_only_read_needs_no_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_rows, "READS_WITHOUT", 100)
+    recent = Recent()
+    for number in range(40):  # a table is loaded: each row is looked up, and written
+        recent.buffer.get(key(number))
+        recent.commit(rows(number), PLENTY)
+    assert recent.buffer.recent == {}
+    recent.disk = rows(*range(40))
+    for number in range(400):
+        recent.buffer.get(key(number % 40))
+    assert len(recent.buffer.recent) == 40
+    assert recent.buffer.found > 100
 
 
 @pytest.mark.usefixtures("decided_after_8")

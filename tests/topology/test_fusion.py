@@ -87,7 +87,7 @@ def test_without_a_cache_the_loop_reads_and_writes_the_rows() -> None:
         lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream(), **UNCACHED
     )
     assert "process_" not in text.replace("process_batch", "")
-    for call in ("find_", "newest_", "put_timed_"):
+    for call in ("find_", "newest_", "put_row_"):
         assert call in text
 
 
@@ -105,7 +105,7 @@ def test_without_a_cache_the_loop_reads_and_writes_the_rows() -> None:
 def test_where_an_update_is_more_than_a_row_the_aggregation_is_called(aggregate: Callable[[Any], Any]) -> None:
     text = loop_of(lambda builder: aggregate(builder.stream("in", **TEXT)), **UNCACHED)
     assert "process_" in text.replace("process_batch", "")
-    assert "put_timed_" not in text
+    assert "put_row_" not in text
 
 
 def uncached_results(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:

@@ -17,8 +17,8 @@ from ..common.murmur3 import hash128
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Change, Headers, ValueAndTimestamp
-from ..serdes.serdes import SerdeLike, resolve_serde, serializer_for
+from ..records import Change, Headers, Message, ValueAndTimestamp
+from ..serdes.serdes import SerdeLike, ToBytes, inline, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,
@@ -71,7 +71,8 @@ class SubscriptionSendProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Process:
-        forward, dropped, use_versioned_semantics = node.forward, node.dropped, self.use_versioned_semantics
+        task, forward, dropped = node.task, node.forward, node.dropped
+        use_versioned_semantics = self.use_versioned_semantics
         foreign_key_of = self._foreign_key_function()
         steps_for, hash_of = self._steps_function(node), self._hash_function(node)
         partition_of, version = self._partition_function(node), self._version(node)
@@ -86,7 +87,7 @@ class SubscriptionSendProcessor(Operator):
             steps = steps_for(foreign_key_of(key, old), foreign_key_of(key, new), new is not None)
             if not steps:
                 return
-            partition, value_hash = partition_of(), None if new is None else hash_of(new)
+            partition, value_hash = partition_of(task.message), None if new is None else hash_of(new)
             for foreign_key, instruction in steps:
                 subscription = value_hash, instruction, key, partition, version
                 forward(foreign_key, _new(SubscriptionWrapper, subscription), timestamp, headers)
@@ -104,12 +105,18 @@ class SubscriptionSendProcessor(Operator):
             arguments = f"{key}, {value}" if self.with_key else value
             code.emit(f"{keys[-1]} = None if {value} is None else {extract}({arguments})")
         steps, value_hash, partition = code.fresh("steps"), code.fresh("hash"), code.fresh("partition")
-        steps_for = code.bind(self._steps_function(node), "steps_for")
-        code.say_record()
         with code.block(f"if {new} is not None or {old} is not None:"):
-            code.emit(f"{steps} = {steps_for}({keys[0]}, {keys[1]}, {new} is not None)")
+            before, after = (code.use(inline(self._key_function(node)), key) for key in keys)
+            stays = f"{keys[1]} is not None and ({keys[0]} is None or {before} == {after})"
+            with code.block(f"if {stays}:"):  # what is usual, without a call
+                code.emit(f"{steps} = (({keys[1]}, {code.bind(self._asks, 'asks')}),)")
+            with code.block("else:"):
+                code.say_record()
+                steps_for = code.bind(self._steps_function(node), "steps_for")
+                code.emit(f"{steps} = {steps_for}({keys[0]}, {keys[1]}, {new} is not None)")
             with code.block(f"if {steps}:"):
-                code.emit(f"{partition} = {code.bind(self._partition_function(node), 'partition_of')}()")
+                partition_of = code.bind(self._partition_function(node), "partition_of")
+                code.emit(f"{partition} = message.partition() if message is not None else {partition_of}(message)")
                 hashed = f"{code.bind(self._hash_function(node), 'hash_of')}({new})"
                 serde = resolve_serde(self.value_serde, node.task.config, False, f"the left table of {node.name}")
                 if names.data and names.value_serde is serde:
@@ -131,23 +138,32 @@ class SubscriptionSendProcessor(Operator):
         return value_hash_function(node, self.value_serde, self.value_hash_topic)
 
     @staticmethod
-    def _partition_function(node: NodeContext) -> Callable[[], int]:
-        """Return what returns the partition of the record being processed."""
-        task, name = node.task, node.name
+    def _partition_function(node: NodeContext) -> Callable[[Message | None], int]:
+        """Return (message being processed) -> its partition."""
+        name = node.name
 
-        def partition_of() -> int:
-            message = task.message
+        def partition_of(message: Message | None) -> int:
             if message is None:
                 raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
             return message.partition()
 
         return partition_of
 
+    @property
+    def _asks(self) -> Instruction:
+        """What a subscription to the same foreign key as before requests.
+
+        A left join always asks: each update of a left row has a result, a deletion too.
+        """
+        return _ALWAYS if self.left_join else _IF_FOUND
+
+    def _key_function(self, node: NodeContext) -> ToBytes:
+        serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
+        return serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
+
     def _steps_function(self, node: NodeContext) -> Callable[[Any, Any, bool], Plan]:
         """Return (old foreign key, new one, whether there is a left row) -> what to send."""
-        dropped, left_join = node.dropped, self.left_join
-        serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
-        to_bytes = serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
+        dropped, left_join, asks, to_bytes = node.dropped, self.left_join, self._asks, self._key_function(node)
 
         def steps_for(old_key: Any, new_key: Any, has_row: bool) -> Plan:
             if not left_join and new_key is None:
@@ -157,8 +173,7 @@ class SubscriptionSendProcessor(Operator):
             if old_key is not None and (new_key is None or to_bytes(old_key) != to_bytes(new_key)):
                 # The answer "no such row" is needed to delete the result of before.
                 return (old_key, _DELETE_ONLY), (new_key, _ALWAYS)
-            # A left join always asks: each update of a left row has a result, a deletion too.
-            return ((new_key, _ALWAYS if left_join else _IF_FOUND),)
+            return ((new_key, asks),)
 
         return steps_for
 
@@ -226,18 +241,18 @@ class SubscriptionReceiveProcessor(Operator):
             with code.block(f"if {version} > {_CURRENT_VERSION}:"):
                 code.emit(f"{code.bind(_refusal('SubscriptionWrapper', node.name), 'refuse')}({version})")
             row, combined, row_key = code.fresh("row"), code.fresh("combined"), code.fresh("row_key")
-            code.emit(f"{row} = {new_tuple(code, ValueAndTimestamp, f'({subscription}, timestamp)')}")
-            code.say_record()
+            code.emit(f"{row} = ({subscription}, timestamp)")
             with code.block(f"if {foreign_key} is not None:"):
                 to_bytes = code.bind(_schema(self.key_schema, node).to_bytes, "to_bytes")
                 code.emit(f"{row_key} = {to_bytes}({foreign_key}, {primary_key})")
                 store, keeps = node.store(self.store_name), f"if {instruction} > {_DELETE.value} else None"
                 rows = store.timestamped_rows()
                 if rows is None:
+                    code.say_record()
                     code.emit(f"{code.bind(store.put, 'put')}({row_key}, {row} {keeps})")
                 else:
                     FusedRow(code, rows, self.store_name, names.with_key(row_key)).put(f"{subscription} {keeps}")
-            code.emit(f"{combined} = {new_tuple(code, CombinedKey, f'({foreign_key}, {primary_key})')}")
+            code.emit(f"{combined} = ({foreign_key}, {primary_key})")
             code.forward_change(names.with_key(combined)._replace(value=row), "None")
         return True
 
@@ -300,7 +315,7 @@ class SubscriptionJoinProcessor(Operator):
         row, value, response = code.fresh("row"), code.fresh("value"), code.fresh("response")
         getter = self.foreign_value_getter_supplier.compile(code.context)
         rows = getter.rows
-        code.emit(f"{foreign_key}, {primary_key} = {names.key}")  # the parent has said the record
+        code.emit(f"{foreign_key}, {primary_key} = {names.key}")
         code.emit(f"({value_hash}, {instruction}, _, {partition}, _), {newest} = {names.value}")
         code.emit(f"{row} = {value} = None")
         if rows is not None and rows.value_serde.serializer is not None:
@@ -310,6 +325,7 @@ class SubscriptionJoinProcessor(Operator):
                 code.emit(f"{value} = {new_tuple(code, Serialized, f'({row},)')}")
                 code.emit(f"{newest} = {code.bind(rows.buffer.newest, 'newest')}({newest})")
         else:
+            code.say_record()
             with code.block(f"if {foreign_key} is not None:"):
                 code.emit(f"{row} = {code.bind(getter.get_forwarded, 'get')}({foreign_key})")
             with code.block(f"if {row} is not None:"):

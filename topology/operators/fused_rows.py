@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from penstock.kernel import sinks as kernel_sinks
+
 from ..context.store_interfaces import TimestampedRows
 from .fused_update import FusedUpdate, counts
 
@@ -57,7 +59,7 @@ class FusedRow(FusedUpdate):
         else:
             self._write_row_key()
         code.emit(f"{self._new} = {names.value}")
-        code.emit(f"{self._newest} = timestamp")
+        self._newest = "timestamp"
         # What its own serde has just read would be read back as it is.
         self._is_read = names.value_serde is self._rows.value_serde and self._rows.value_serde.serializer is not None
         self._put(is_count=False)
@@ -105,20 +107,25 @@ class FusedRow(FusedUpdate):
             code.forward_change(names, self._old if self._sends_old else "None")
 
     def _write_put(self, is_count: bool) -> None:
-        code, new = self._code, self._new
+        code, new, data, newest = self._code, self._new, self._data, self._newest
         if is_count:
-            self._put_value(as_it_is=self._rows.exact_value_type is int)
+            self._encode(as_it_is=self._rows.exact_value_type is int)
+        elif self._is_read:
+            code.emit(f"{data} = None if {new} is None else {code.use(self._rows.encode_value, new)}")
         else:
-            with code.block(f"if {new} is None:"):
-                self._log("None", "timestamp")
-                code.emit(f"{code.bind(self._rows.buffer.put, 'put_row')}({self._row_key}, None)")
-                if self._is_read:
-                    code.emit(f"{self._data} = None")
-            with code.block("else:"):
-                self._put_value(as_it_is=False)
+            code.emit(f"{data} = None")
+            with code.block(f"if {new} is not None:"):
+                self._encode(as_it_is=False)
+        time = newest if is_count or newest == "timestamp" else f"timestamp if {data} is None else {newest}"
+        with_value, with_tombstone = self._rows.log_headers
+        headers = f", headers if {data} is None else None" if with_tombstone and not is_count else ""
+        if with_value:
+            headers = ", headers"
+        write = kernel_sinks.row_writer(self._rows.buffer, code.context.task.log_change, self._store)
+        code.emit(f"{code.bind(write, 'put_row')}({self._row_key}, {data}, {time}{headers})")
 
-    def _put_value(self, as_it_is: bool) -> None:
-        """Generate the put of a value, and assign what the store reads back to its variable.
+    def _encode(self, as_it_is: bool) -> None:
+        """Generate the bytes of a value that is not None, and assign what the store reads back to its variable.
 
         as_it_is: the value has the exact type already and needs no conversion.
         """
@@ -128,12 +135,5 @@ class FusedRow(FusedUpdate):
             with code.block(f"if type({new}) is not {kind}:"):
                 code.emit(f"{new} = {code.bind(rows.exact_value, 'exact_value')}({new})")
         code.emit(f"{data} = {code.use(rows.encode_value, new)}")
-        self._log(data, self._newest)
-        code.emit(f"{code.bind(rows.buffer.put_timed, 'put_timed')}({self._row_key}, {self._newest}, {data})")
         if rows.exact_value is None and not self._is_read and code.has_children:
             code.emit(f"{new} = {code.use(rows.decode_value, data)}")
-
-    def _log(self, data: str, timestamp: str) -> None:
-        log_change = self._code.bind(self._code.context.task.log_change, "log_change")
-        headers = ", headers" if self._rows.log_headers[data == "None"] else ""
-        self._code.emit(f"{log_change}({self._store!r}, {self._row_key}, {data}, {timestamp}{headers})")

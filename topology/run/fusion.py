@@ -303,6 +303,9 @@ class LoopCode:
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
         """Use another timestamp in the code written within the context; errors report the record's."""
+        if timestamp == "timestamp":
+            yield
+            return
         outer, self._record_time = self._record_time, self.fresh("record_time")
         outer_time, self._time = self._time, timestamp
         self.emit(f"{self._record_time} = timestamp")

@@ -24,7 +24,7 @@ def stores_config(config: StreamsConfig, num_threads: int, host: int) -> RocksDB
     bytes.
 
     With ``penstock.memory.bytes`` the whole share is distributed: half to the block cache, a quarter to the memtables,
-    a sixteenth to the most recently committed rows; at an eighth, a store with uncommitted updates requests a commit.
+    an eighth to the most recently committed rows; at an eighth, a store with uncommitted updates requests a commit.
     Without it, RocksDBConfig's sizes apply, limited to half of the host's memory. Raises ConfigError if the configured
     budget is too small.
     """
@@ -47,7 +47,7 @@ def stores_config(config: StreamsConfig, num_threads: int, host: int) -> RocksDB
         )
         left = STORES_BYTES_MIN
     memtable = min(RocksDBConfig().write_buffer_bytes, left // 16)
-    sized = RocksDBConfig(left // 2, left // 4, memtable, left // 8, left // 16)
+    sized = RocksDBConfig(left // 2, left // 4, memtable, left // 8, left // 8)
     return sized if given is not None else _at_most(sized, RocksDBConfig())
 
 
