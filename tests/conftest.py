@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev.dev_broker import DevBroker
 from tests import short_lived_jvms
+from tests.waiting import wait_for_partitions
 from tests.without_kernel import leave_out_kernel
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
@@ -117,6 +118,7 @@ def make_topic(unique_name: Callable[[str], str], admin: AdminClient) -> Iterato
         future = admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic]
         future.result(ADMIN_TIMEOUT_SECONDS)
         made.append(topic)
+        wait_for_partitions(admin, topic, partitions)
         return topic
 
     yield make

@@ -26,9 +26,10 @@ def eventually(
 
 
 def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
-    """Wait until the broker, which learns of it with a delay, shows a change of a topic."""
+    """Wait until the broker, which learns of it with a delay, shows a new topic or a change, with all leaders."""
 
     def is_shown() -> bool:
-        return len(admin.list_topics(timeout=10).topics.get(topic, TopicMetadata()).partitions or ()) == count
+        found = admin.list_topics(topic, timeout=10).topics.get(topic, TopicMetadata()).partitions or {}
+        return len(found) == count and all(partition.leader >= 0 for partition in found.values())
 
-    eventually(is_shown, f"{topic} has {count} partitions", patience_seconds=10)
+    eventually(is_shown, f"{topic} has {count} partitions with leaders", patience_seconds=10)
