@@ -17,8 +17,6 @@ from typing_extensions import override
 from benchmarks.data import ADMIN_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.recovery import (
-    PATIENCE_SECONDS,
-    PATIENCE_SECONDS_PER_RECORD,
     SESSION_TIMEOUT_MS,
     LogLines,
     Recovered,
@@ -254,8 +252,7 @@ class RecoveryBench:
         home = self._directory / name
         home.mkdir()
         source = scenario.prepare(self._bootstrap_servers) or f"{name}-input"
-        patience = PATIENCE_SECONDS + self._workload.records * PATIENCE_SECONDS_PER_RECORD
-        run = Run(self._bootstrap_servers, system, name, home, source, patience_seconds=patience)
+        run = Run(self._bootstrap_servers, system, name, home, source, records=self._workload.records)
         found = scenario.run(run, self._workload)
         delete_topics(self._admin, name)
         return found

@@ -42,7 +42,7 @@ from penstock.topology.records import TopicPartition
 
 #: Records that are counted on top of the restored ones: they show that the restore is complete.
 TAIL_RECORDS = 20_000
-#: How long a program may take for a step before the run counts as failed: for any step, and on top for each record.
+#: How long a program may take for a step before the run counts as failed; and longer by this for each record.
 PATIENCE_SECONDS, PATIENCE_SECONDS_PER_RECORD = 600.0, 30e-6
 LOOK_SECONDS = 0.02
 #: Kafka's shortest session under the broker's defaults: with Kafka Streams' 45 s a failover would measure only that.
@@ -143,8 +143,8 @@ class Instance:
 class Run:
     """One application of one system: its topics, its directory, its programs.
 
-    partitions: of its input; topology, store: what it runs, and the store with a changelog. patience_seconds: see
-    wait_until.
+    records: the workload's; more of them may take longer. partitions: of its input; topology, store: what it runs, and
+    the store with a changelog.
     """
 
     bootstrap_servers: str
@@ -156,7 +156,7 @@ class Run:
     partitions: int = PARTITIONS
     topology: str = "count"
     store: str = "counts"
-    patience_seconds: float = PATIENCE_SECONDS
+    records: int = 0
     instances: list[Instance] = field(default_factory=list)
 
     @property
@@ -209,13 +209,14 @@ class Run:
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; raises BenchmarkError if it takes too long or a program ends."""
-        deadline = time.monotonic() + self.patience_seconds
+        patience = PATIENCE_SECONDS + self.records * PATIENCE_SECONDS_PER_RECORD
+        deadline = time.monotonic() + patience
         with console.status(f"Waiting for {what}"):
             while not condition():
                 for instance in self.instances:
                     instance.look()
                 if time.monotonic() > deadline:
-                    raise BenchmarkError(f"not within {self.patience_seconds:.0f} s: {what}. Its logs: {self.home}")
+                    raise BenchmarkError(f"not within {patience:.0f} s: {what}. Its logs: {self.home}")
                 time.sleep(LOOK_SECONDS)  # from outside there is nothing to wait for but its answers
 
     def write_counts(self, workload: Workload) -> Counter[bytes]:

@@ -52,7 +52,9 @@ class Recent:
         return [number for number in there if self.buffer.get(key(number)) is not None]
 
 
-def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The keys that RocksDB is asked for, by databases that are opened after this."""
     asked: list[bytes] = []
     get_from_disk = Rdict.get
 
@@ -61,6 +63,10 @@ def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch
         return get_from_disk(db, key)
 
     monkeypatch.setattr(Rdict, "get", get)
+    return asked
+
+
+def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, asked: list[bytes]) -> None:
     store = RocksDBStore(tmp_path / "db")
     store.put(b"k", b"1")
     store.put(b"gone", None)
@@ -79,17 +85,7 @@ def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch
     store.close()
 
 
-def test_restored_rows_that_are_only_read_are_found_without_rocksdb(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bytes] = []
-    get_from_disk = Rdict.get
-
-    def get(db: Rdict, key: bytes) -> Any:
-        asked.append(key)
-        return get_from_disk(db, key)
-
-    monkeypatch.setattr(Rdict, "get", get)
+def test_restored_rows_that_are_only_read_are_found_without_rocksdb(tmp_path: Path, asked: list[bytes]) -> None:
     store = RocksDBStore(tmp_path / "db")
     count = FIRST_READS + 100
     store.restore([(b"%d" % number, b"first") for number in range(count)], None)  # as a global table: no commit follows

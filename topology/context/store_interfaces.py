@@ -129,7 +129,8 @@ class TimestampedRows(NamedTuple):
     key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes.
     exact_value, exact_value_type: as of the value's Serde.
     log_headers: whether the changelog gets the record's headers, with values and with tombstones.
-    buffer: penstock.kernel's RowBuffer. Each change has to be written to the changelog first.
+    buffer: penstock.kernel's RowBuffer. Each change has to be written to the changelog first:
+    penstock.kernel.sinks.row_writer does both.
     """
 
     key_serde: Serde[Any]

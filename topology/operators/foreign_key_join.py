@@ -17,7 +17,7 @@ from ..common.murmur3 import hash128
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Change, Headers, Message, ValueAndTimestamp
+from ..records import Change, Headers, ValueAndTimestamp
 from ..serdes.serdes import SerdeLike, ToBytes, inline, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
@@ -75,7 +75,7 @@ class SubscriptionSendProcessor(Operator):
         use_versioned_semantics = self.use_versioned_semantics
         foreign_key_of = self._foreign_key_function()
         steps_for, hash_of = self._steps_function(node), self._hash_function(node)
-        partition_of, version = self._partition_function(node), self._version(node)
+        refuse, version = _punctuation_refusal(node.name), self._version(node)
 
         def send(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
@@ -87,7 +87,8 @@ class SubscriptionSendProcessor(Operator):
             steps = steps_for(foreign_key_of(key, old), foreign_key_of(key, new), new is not None)
             if not steps:
                 return
-            partition, value_hash = partition_of(task.message), None if new is None else hash_of(new)
+            message, value_hash = task.message, None if new is None else hash_of(new)
+            partition = refuse() if message is None else message.partition()
             for foreign_key, instruction in steps:
                 subscription = value_hash, instruction, key, partition, version
                 forward(foreign_key, _new(SubscriptionWrapper, subscription), timestamp, headers)
@@ -106,7 +107,8 @@ class SubscriptionSendProcessor(Operator):
             code.emit(f"{keys[-1]} = None if {value} is None else {extract}({arguments})")
         steps, value_hash, partition = code.fresh("steps"), code.fresh("hash"), code.fresh("partition")
         with code.block(f"if {new} is not None or {old} is not None:"):
-            before, after = (code.use(inline(self._key_function(node)), key) for key in keys)
+            to_bytes = inline(self._key_function(node))
+            before, after = (code.use(to_bytes, key) for key in keys)
             stays = f"{keys[1]} is not None and ({keys[0]} is None or {before} == {after})"
             with code.block(f"if {stays}:"):  # what is usual, without a call
                 code.emit(f"{steps} = (({keys[1]}, {code.bind(self._asks, 'asks')}),)")
@@ -115,8 +117,8 @@ class SubscriptionSendProcessor(Operator):
                 steps_for = code.bind(self._steps_function(node), "steps_for")
                 code.emit(f"{steps} = {steps_for}({keys[0]}, {keys[1]}, {new} is not None)")
             with code.block(f"if {steps}:"):
-                partition_of = code.bind(self._partition_function(node), "partition_of")
-                code.emit(f"{partition} = message.partition() if message is not None else {partition_of}(message)")
+                refuse = code.bind(_punctuation_refusal(node.name), "refuse")
+                code.emit(f"{partition} = {refuse}() if message is None else message.partition()")
                 hashed = f"{code.bind(self._hash_function(node), 'hash_of')}({new})"
                 serde = resolve_serde(self.value_serde, node.task.config, False, f"the left table of {node.name}")
                 if names.data and names.value_serde is serde:
@@ -137,18 +139,6 @@ class SubscriptionSendProcessor(Operator):
     def _hash_function(self, node: NodeContext) -> Callable[[Any], bytes]:
         return value_hash_function(node, self.value_serde, self.value_hash_topic)
 
-    @staticmethod
-    def _partition_function(node: NodeContext) -> Callable[[Message | None], int]:
-        """Return (message being processed) -> its partition."""
-        name = node.name
-
-        def partition_of(message: Message | None) -> int:
-            if message is None:
-                raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
-            return message.partition()
-
-        return partition_of
-
     @property
     def _asks(self) -> Instruction:
         """What a subscription to the same foreign key as before requests.
@@ -158,6 +148,7 @@ class SubscriptionSendProcessor(Operator):
         return _ALWAYS if self.left_join else _IF_FOUND
 
     def _key_function(self, node: NodeContext) -> ToBytes:
+        """Return a function that maps a foreign key to its bytes."""
         serde = resolve_serde(self.foreign_key_serde, node.task.config, True, f"the foreign key of {node.name}")
         return serializer_for(serde, node.task.internal_topic(self.foreign_key_topic))
 
@@ -255,6 +246,13 @@ class SubscriptionReceiveProcessor(Operator):
             code.emit(f"{combined} = ({foreign_key}, {primary_key})")
             code.forward_change(names.with_key(combined)._replace(value=row), "None")
         return True
+
+
+def _punctuation_refusal(name: str) -> Callable[[], NoReturn]:
+    def refuse() -> NoReturn:
+        raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
+
+    return refuse
 
 
 def _refusal(message: str, name: str) -> Callable[[int], NoReturn]:

@@ -118,9 +118,9 @@ class FusedRow(FusedUpdate):
                 self._encode(as_it_is=False)
         time = newest if is_count or newest == "timestamp" else f"timestamp if {data} is None else {newest}"
         with_value, with_tombstone = self._rows.log_headers
-        headers = f", headers if {data} is None else None" if with_tombstone and not is_count else ""
-        if with_value:
-            headers = ", headers"
+        headers = ", headers" if with_value else ""
+        if with_tombstone and not with_value and not is_count:
+            headers = f", headers if {data} is None else None"
         write = kernel_sinks.row_writer(self._rows.buffer, code.context.task.log_change, self._store)
         code.emit(f"{code.bind(write, 'put_row')}({self._row_key}, {data}, {time}{headers})")
 

@@ -303,7 +303,7 @@ class LoopCode:
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
         """Use another timestamp in the code written within the context; errors report the record's."""
-        if timestamp == "timestamp":
+        if timestamp == "timestamp":  # the one in use, as where a row is replaced
             yield
             return
         outer, self._record_time = self._record_time, self.fresh("record_time")
