@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.driver import CACHE_BYTES
 from benchmarks.heat_map import Cell, heat_map
-from benchmarks.instructions import counted, made_task
+from benchmarks.instructions import counted, made_task, process
 from benchmarks.report import machine_line
 from penstock import (
     BufferConfig,
@@ -261,21 +261,7 @@ class Running:
         ]
 
     def _process(self, messages: Sequence[RawRecord]) -> None:
-        source = self.task.compiled.source_of(messages[0].topic())
-        assert source is not None
-        source.process_batch(messages)
-        self.task.commit()
-        sent = self.task.take_produced()
-        for topic in {record.topic for record in sent}:
-            if topic == OUTPUT:
-                self.outputs += sum(record.topic == topic for record in sent)
-            elif self.task.compiled.source_of(topic) is not None:
-                again = [
-                    RawRecord(topic, 0, n, record.timestamp or 0, record.key, record.value)
-                    for n, record in enumerate(sent)
-                    if record.topic == topic
-                ]
-                self._process(again)
+        self.outputs += sum(sent.topic == OUTPUT for sent in process(self.task, messages))
 
 
 def instructions(operator: str, keys: Kind, values: Kind, records: int = 100) -> float:

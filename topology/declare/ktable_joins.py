@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.naming import Named
+from ..context.partitioners import PrimaryPartitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..graph.declarations import Consumed, Partitioner
@@ -31,7 +32,6 @@ from ..operators.foreign_key_join import (
 )
 from ..operators.foreign_key_serdes import (
     CombinedKeySchema,
-    SubscriptionResponseWrapper,
     SubscriptionResponseWrapperSerde,
     SubscriptionWrapperSerde,
 )
@@ -171,7 +171,7 @@ def _resolve(
     topic = join.name("-subscription-response", _RESPONSE) + "-topic"
     serdes = (this.key_serde, SubscriptionResponseWrapperSerde(join.other.value_serde))
     sink_name = join.name("-subscription-response-sink", _SINK)
-    sink = StreamSinkNode(sink_name, topic, *serdes, partitioner or _to_primary_partition)
+    sink = StreamSinkNode(sink_name, topic, *serdes, partitioner or PrimaryPartitioner())
     builder.add_graph_node(answers, sink)
     source = join.internal_topic(topic, serdes, join.name("-subscription-response-source", _SOURCE))
     join.attach(sink, source)
@@ -188,11 +188,6 @@ def _resolve(
     result.output_versioned = kept.versioned
     join.attach(resolved, result)
     return kept_table(kept, builder, result, sources, operator)
-
-
-def _to_primary_partition(topic: str, key: Any, value: SubscriptionResponseWrapper, count: int) -> int | None:
-    """Send an answer to the partition that its subscription came from."""
-    return value.primary_partition
 
 
 def table_join(

@@ -18,7 +18,7 @@ from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from ..serdes.serdes import SerdeLike, ToBytes, inline, resolve_serde, serializer_for
+from ..serdes.serdes import Serde, SerdeLike, ToBytes, inline, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,
@@ -120,8 +120,7 @@ class SubscriptionSendProcessor(Operator):
                 refuse = code.bind(_punctuation_refusal(node.name), "refuse")
                 code.emit(f"{partition} = {refuse}() if message is None else message.partition()")
                 hashed = f"{code.bind(self._hash_function(node), 'hash_of')}({new})"
-                serde = resolve_serde(self.value_serde, node.task.config, False, f"the left table of {node.name}")
-                if names.data and names.value_serde is serde:
+                if names.data and names.value_serde is _left_serde(node, self.value_serde):
                     hashed = f"{code.bind(hash128, 'hash128')}({names.data})"
                 code.emit(f"{value_hash} = None if {new} is None else {hashed}")
                 foreign_key, instruction = code.fresh("foreign_key"), code.fresh("instruction")
@@ -179,10 +178,13 @@ class SubscriptionSendProcessor(Operator):
         return foreign_key_of
 
 
+def _left_serde(node: NodeContext, serde: SerdeLike | None) -> Serde[Any]:
+    return resolve_serde(serde, node.task.config, False, f"the left table of {node.name}")
+
+
 def value_hash_function(node: NodeContext, serde: SerdeLike | None, topic: str) -> Callable[[Any], bytes]:
     """Return a function that maps a left value to the hash of its bytes."""
-    resolved = resolve_serde(serde, node.task.config, False, f"the left table of {node.name}")
-    to_bytes = serializer_for(resolved, node.task.internal_topic(topic))
+    to_bytes = serializer_for(_left_serde(node, serde), node.task.internal_topic(topic))
 
     def hash_of(value: Any) -> bytes:
         return hash128(to_bytes(value) or b"")
@@ -231,8 +233,7 @@ class SubscriptionReceiveProcessor(Operator):
         with code.block("else:"):
             with code.block(f"if {version} > {_CURRENT_VERSION}:"):
                 code.emit(f"{code.bind(_refusal('SubscriptionWrapper', node.name), 'refuse')}({version})")
-            row, combined, row_key = code.fresh("row"), code.fresh("combined"), code.fresh("row_key")
-            code.emit(f"{row} = ({subscription}, timestamp)")
+            row_key, row = code.fresh("row_key"), f"({subscription}, timestamp)"
             with code.block(f"if {foreign_key} is not None:"):
                 to_bytes = code.bind(_schema(self.key_schema, node).to_bytes, "to_bytes")
                 code.emit(f"{row_key} = {to_bytes}({foreign_key}, {primary_key})")
@@ -242,9 +243,10 @@ class SubscriptionReceiveProcessor(Operator):
                     code.say_record()
                     code.emit(f"{code.bind(store.put, 'put')}({row_key}, {row} {keeps})")
                 else:
-                    FusedRow(code, rows, self.store_name, names.with_key(row_key)).put(f"{subscription} {keeps}")
-            code.emit(f"{combined} = ({foreign_key}, {primary_key})")
-            code.forward_change(names.with_key(combined)._replace(value=row), "None")
+                    named = names.with_key(row_key)._replace(key_serde=rows.key_serde)
+                    FusedRow(code, rows, self.store_name, named).put(f"{subscription} {keeps}")
+            # Not as objects: the join takes them apart again.
+            code.forward_change(names.with_key(f"({foreign_key}, {primary_key})")._replace(value=row), "None")
         return True
 
 
@@ -416,21 +418,23 @@ class ResponseJoinProcessor(Operator):
             code.emit(f"{code.bind(_refusal('SubscriptionResponseWrapper', node.name), 'refuse')}({version})")
         getter = self.value_getter_supplier.compile(node)
         rows = getter.rows
-        hash_of = code.bind(value_hash_function(node, self.value_serde, self.value_hash_topic), "hash_of")
-        has_changed = f"{asked} != (None if {row} is None else {hash_of}({left}))"
+        serde = _left_serde(node, self.value_serde)
+        hash_of = value_hash_function(node, self.value_serde, self.value_hash_topic)
         if rows is not None:
-            row_key = code.key_bytes(names, rows.key_serde, rows.encode_key)
+            row_key, value = code.key_bytes(names, rows.key_serde, rows.encode_key), code.use(rows.decode_value, row)
             code.emit(f"{row} = {code.bind(rows.buffer.find, 'find')}({row_key})")
-            code.emit(f"{left} = None if {row} is None else {code.use(rows.decode_value, row)}")
-            # These bytes were hashed, nearly always.
-            has_changed = f"({row} is None or {asked} != {code.bind(hash128, 'hash128')}({row})) and {has_changed}"
+            has_changed = f"{asked} != (None if {row} is None else {code.bind(hash128, 'hash128')}({row}))"
+            if rows.value_serde is not serde or serde.serializer is None:  # other bytes than those that were hashed
+                has_changed += f" and ({row} is None or {asked} != {code.bind(hash_of, 'hash_of')}({value}))"
         else:
+            value = f"{row}[0]"
             code.say_record()
             code.emit(f"{row} = {code.bind(getter.get, 'get')}({names.key})")
-            code.emit(f"{left} = None if {row} is None else {row}[0]")
+            has_changed = f"{asked} != (None if {row} is None else {code.bind(hash_of, 'hash_of')}({value}))"
         with code.block(f"if {has_changed}:"):
             code.drop(_CHANGED_SINCE)
         with code.block("else:"):
+            code.emit(f"{left} = None if {row} is None else {value}")
             nothing = f"{foreign} is None and {row} is None" if self.left_join else f"{foreign} is None"
             made = f"{code.bind(self.joiner, 'joiner')}({left}, {foreign})"
             code.emit(f"{joined} = None if {nothing} else {made}")

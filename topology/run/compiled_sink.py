@@ -9,7 +9,7 @@ from penstock.kernel import sinks
 
 from ..context.error_handling import ErrorHandling
 from ..context.exception_handlers import ProducerRecord
-from ..context.partitioners import WindowedStreamPartitioner, partition_for_key
+from ..context.partitioners import PrimaryPartitioner, WindowedStreamPartitioner, partition_for_key
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..graph.processor_topology import SinkNode
@@ -91,11 +91,14 @@ def fuse_sink(
     compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
     if node.partitioner is not None and windowed is None and compiled_send is None:
         return False
-    count = None if node.partitioner is None else _write_partition_count(code, topic, task)
+    is_known = isinstance(node.partitioner, PrimaryPartitioner)
+    count = None if node.partitioner is None or is_known else _write_partition_count(code, topic, task)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         sent = f"{error} = {send}({given_key}, {names.value}, timestamp, headers"
-        if node.partitioner is not None and windowed is None:
+        if is_known:
+            code.emit(f"{sent}, {names.value}[{PrimaryPartitioner.POSITION}])")
+        elif node.partitioner is not None and windowed is None:
             chosen, given = code.fresh("chosen"), f"{names.key}, {names.value}"
             code.emit(f"{chosen} = {code.bind(node.partitioner, 'partitioner')}({full}, {given}, {count})")
             with code.block(f"if {chosen} is None or type({chosen}) is int:"):

@@ -25,18 +25,19 @@ NODE_GROUP = "stream-processor-node-metrics"
 
 
 class Growth:
-    """Records the growth of a count since it was last read."""
+    """Records the growth of a count since it was last read. total: a sensor that sums over several counts."""
 
-    def __init__(self, sensor: Sensor) -> None:
-        self.sensor = sensor
+    def __init__(self, sensor: Sensor, total: Sensor | None = None) -> None:
+        self.sensor, self._total = sensor, total
         self._seen = 0
 
     def look(self, count: int, now_ms: int) -> None:
         """Read the current count; a smaller one than before has restarted."""
         grown = count if count < self._seen else count - self._seen
         self._seen = count
-        if grown:
-            self.sensor.record(1, now_ms, grown)
+        for sensor in (self.sensor, self._total):
+            if grown and sensor is not None:
+                sensor.record(1, now_ms, grown)
 
     def begin_anew(self) -> None:
         """Expect a count that starts at 0."""
@@ -64,13 +65,13 @@ class TaskMetrics:
     """The sensors of one task. thread: the sensors of its stream thread, which sum over its tasks."""
 
     def __init__(self, thread: ThreadMetrics, topology: ProcessorTopology, full_name: Callable[[str], str]) -> None:
-        self._thread = thread
         self.process, self.punctuate, self.commit = thread.sensor(), thread.sensor(), thread.sensor()
         self.active_process_ratio = thread.sensor()
         #: Counts kept where they arise.
         self.dropped_records = self.enforced_processing = 0
         self._dead_letters: Counter[tuple[str, str, str]] = Counter()  # by node, exception and topic
-        self._dropped, self._enforced = Growth(thread.sensor()), Growth(thread.sensor())
+        self._dropped = Growth(thread.sensor(), thread.dropped_records)
+        self._enforced = Growth(thread.sensor(), thread.enforced_processing)
         self._restored = Growth(thread.sensor())
         self._process_ms = 0
         self._last_look_ms: int | None = None
@@ -81,19 +82,9 @@ class TaskMetrics:
         ]
         self._by_topic = {topic: source for source in self._sources for topic in source.topics}
 
-    def drop(self, now_ms: int) -> None:
-        """Count a record that was dropped."""
-        self.dropped_records += 1
-        self._thread.dropped_records.record(1, now_ms)
-
     def dead_letter(self, node: str, error: Exception, topic: str) -> None:
         """Count a record that was written to a dead-letter topic."""
         self._dead_letters[node, type(error).__qualname__, topic] += 1
-
-    def enforce(self, now_ms: int) -> None:
-        """Count a call that processed records although a partition was empty."""
-        self.enforced_processing += 1
-        self._thread.enforced_processing.record(1, now_ms)
 
     def batch(self, head: tuple[TopicPartition, int], wall_clock_ms: int, records: int, ms: int, now_ms: int) -> None:
         """Record a batch: its first record's partition and timestamp, its number of records, and its time."""
@@ -103,28 +94,29 @@ class TaskMetrics:
         self._process_ms += ms
 
     def look(self, group: PartitionGroup | None, restored: int, now_ms: int) -> None:
-        """Record the counts of the queues, and the number of restored records. Called with each beat."""
-        self._dropped.look(self.dropped_records, now_ms)
-        self._enforced.look(self.enforced_processing, now_ms)
+        """Record the counts, and the number of restored records. Called with each beat."""
         self._restored.look(restored, now_ms)
         if self._last_look_ms is not None and now_ms > self._last_look_ms:
             self.active_process_ratio.record(self._process_ms / (now_ms - self._last_look_ms), now_ms)
         self._last_look_ms, self._process_ms = now_ms, 0
-        if group is not None:
-            self._look_at_queues(group, now_ms)
+        self._look_at_counts(group, now_ms)
 
     def load(self, now_ms: int) -> int | None:
         """Return the active-process-ratio in thousandths, None if no record was processed."""
         return round(self.active_process_ratio.average(now_ms) * 1000) if self.process.total else None
 
-    def _look_at_queues(self, group: PartitionGroup, now_ms: int) -> None:
+    def _look_at_counts(self, group: PartitionGroup | None, now_ms: int) -> None:
+        self._dropped.look(self.dropped_records, now_ms)
+        self._enforced.look(self.enforced_processing, now_ms)
+        if group is None:
+            return
         for source in self._sources:
             mine = [partition for partition in group.partitions if partition.topic in source.topics]
             source.process.look(sum(map(group.processed, mine)), now_ms)
 
-    def leave(self, group: PartitionGroup, now_ms: int) -> None:
-        """Record the counts of the queues since the last beat, before the task is suspended."""
-        self._look_at_queues(group, now_ms)
+    def leave(self, group: PartitionGroup | None, now_ms: int) -> None:
+        """Record the counts since the last beat, before the task is suspended. group: its queues, if it has any."""
+        self._look_at_counts(group, now_ms)
         for source in self._sources:
             source.process.begin_anew()
 

@@ -25,10 +25,11 @@ class StandbyTask(Task):
     def suspend(self) -> None:
         """Change to SUSPENDED."""
         if self.state is not TaskState.SUSPENDED:
+            self.metrics.leave(None, self.environment.time.now_ms)
             self.log.info("Suspended from %s", self.state.name)
             self._transition_to(TaskState.SUSPENDED)
 
     @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a row that a store dropped, e.g. because it has expired."""
-        self.metrics.drop(self.environment.time.now_ms)
+        self.metrics.dropped_records += 1

@@ -110,7 +110,7 @@ class StreamTask(Task):
             self.input_partitions,
             self._compiled.sources,
             self._clients.consumer.lag,
-            lambda: self.metrics.enforce(self.environment.time.now_ms),
+            self._count_enforced,
             self.config["max.task.idle.ms"],
             self.log,
         )
@@ -128,6 +128,9 @@ class StreamTask(Task):
                 store.follower = self.samples.of_changes
         self._transition_to(TaskState.RUNNING)
         self.log.info("Restored and ready to run")
+
+    def _count_enforced(self) -> None:
+        self.metrics.enforced_processing += 1
 
     def _trace_batches(self, compiled: CompiledTopology) -> None:
         spans = self.environment.spans
@@ -172,8 +175,7 @@ class StreamTask(Task):
             self.log.info("Skip suspending since state is %s", self.state.name)
             return
         before = self.state
-        if self._group is not None:
-            self.metrics.leave(self._group, self.environment.time.now_ms)
+        self.metrics.leave(self._group, self.environment.time.now_ms)
         try:
             self._clients.consumer.unassign(self.input_partitions)
             if self._compiled is not None:
@@ -432,7 +434,7 @@ class StreamTask(Task):
     @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a dropped record; the first one of its kind is logged with its source."""
-        self.metrics.drop(self.environment.time.now_ms)
+        self.metrics.dropped_records += 1
         if (node, reason) in self._dropped_reasons:
             return
         self._dropped_reasons.add((node, reason))
