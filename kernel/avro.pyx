@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from penstock.kernel.varints cimport put_varint, take_varint
 
@@ -356,18 +356,39 @@ def writer(Type schema not None, bytes header not None, write):
 
 def topic_writer(dict writers not None, topic, write):
     """See topology/serdes/avro_serdes.py."""
+    known = None
+
     def write_any(value):
-        return writers.get(topic, write)(value)
+        nonlocal known
+        if known is None:
+            known = writers.get(topic)
+            if known is None:
+                return write(value)
+        return known(value)
 
     return write_any
 
 
 def topic_reader(dict readers not None, read):
     """See topology/serdes/avro_serdes.py."""
+    cdef bytes before = b""  # the first bytes of the record before, usually this one's too
+    read_before = None
+
     def read_any(bytes data not None):
-        return readers.get(data[:HEADER_BYTES], read)(data)
+        nonlocal before, read_before
+        if read_before is None or not begins_with(data, before):
+            found = readers.get(data[:HEADER_BYTES])
+            if found is None:
+                return read(data)
+            before, read_before = data[:HEADER_BYTES], found
+        return read_before(data)
 
     return read_any
+
+
+cdef inline bint begins_with(bytes data, bytes first) noexcept:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(first)
+    return PyBytes_GET_SIZE(data) >= size and memcmp(PyBytes_AS_STRING(data), PyBytes_AS_STRING(first), size) == 0
 
 
 cdef inline int usual(bint holds) except -1:
