@@ -28,9 +28,8 @@ from benchmarks.recovery import SESSION_TIMEOUT_MS, Instance, Recovered, Recover
 from benchmarks.steady import following
 from benchmarks.systems import THREADS
 
-VALUE_BYTES = 1_000
-#: Of the records: keys of a store with large values, a gigabyte by default; and records that read them.
-LARGE_SHARE, READ_SHARE = 1 / 6, 1 / 60
+#: Of the records: keys of a store of large values, a gigabyte by default; and records that read them, so many at most.
+LARGE_SHARE, READ_SHARE, READ_MAX = 1 / 6, 1 / 60, 1_000_000
 #: How often a group looks whether a copy of a task's state has caught up: the least that Kafka Streams accepts.
 PROBING_MS = 60_000
 #: An answer that took longer is late; for so long none may be.
@@ -43,8 +42,9 @@ CACHE_BYTES = "10485760"
 
 
 class LargeStore(RecoveryScenario):
-    """One task has a value of a kilobyte for each key. It restores all of them, and answers a record with one."""
+    """One task has a large value for each key. It restores all of them, and answers a record with one."""
 
+    value_bytes = 1_000
     name, title, unit, more_is_better = "restore-large", "restore one store of values of 1 KB", "MB/s", True
 
     @override
@@ -52,7 +52,7 @@ class LargeStore(RecoveryScenario):
         keys = int(workload.records * LARGE_SHARE)
         run.partitions, run.topology, run.store = 1, "keep_first", "first"
         run.config = {"session.timeout.ms": str(SESSION_TIMEOUT_MS)}
-        run.write_changelog(((_key(n), _value(n), FIRST_TIMESTAMP_MS) for n in range(keys)), keys)
+        run.write_changelog(((_key(n), self._value(n), FIRST_TIMESTAMP_MS) for n in range(keys)), keys)
         recreate_topic(run.bootstrap_servers, run.input, run.partitions)
         with running(run):
             begin = time.monotonic()
@@ -60,13 +60,17 @@ class LargeStore(RecoveryScenario):
             asked = [keys - 1]
             self.ask(run, asked)
             first_answer = time.monotonic() - begin
-            megabytes = keys * VALUE_BYTES / 1e6 / run.log_lines().restore_seconds(run.partitions)
+            megabytes = keys * self.value_bytes / 1e6 / run.log_lines().restore_seconds(run.partitions)
             found = Recovered(megabytes, first_answer, program.rss_bytes, program.cpu_seconds)
-            found = self.go_on(run, program, found, asked, int(workload.records * READ_SHARE))
-        problem = check_topic(run.bootstrap_servers, run.output, LatestCheck({_key(n): _value(n) for n in asked}))
+            found = self.go_on(run, program, found, asked, min(int(workload.records * READ_SHARE), READ_MAX))
+        answers = LatestCheck({_key(n): self._value(n) for n in asked})
+        problem = check_topic(run.bootstrap_servers, run.output, answers)
         if problem:
             raise BenchmarkError(f"wrong output: {problem}")
         return found
+
+    def _value(self, number: int) -> bytes:
+        return shake_128(_key(number)).digest(self.value_bytes)
 
     def go_on(self, run: Run, program: Instance, found: Recovered, asked: list[int], reads: int) -> Recovered:
         """Return what is measured of an application that has restored its store. asked: the keys of all records."""
@@ -101,6 +105,13 @@ class LargeState(LargeStore):
         run.start_with(program.properties)
         self.ask(run, asked[:1])
         return Recovered(rate / 1000, time.monotonic() - begin, program.rss_bytes, program.cpu_seconds)
+
+
+class ManyKeys(LargeState):
+    """The same with more keys and smaller values: 50 million of 400 bytes are 20 GB."""
+
+    value_bytes = 400
+    name, title = "many-keys", "random keys of a store of values of 400 bytes; started again"
 
 
 class CatchUp(RecoveryScenario):
@@ -217,10 +228,6 @@ def _key(number: int) -> bytes:
     return b"k%09d" % number
 
 
-def _value(number: int) -> bytes:
-    return shake_128(_key(number)).digest(VALUE_BYTES)
-
-
 #: What ``--only moving`` runs.
 MOVING_SCENARIOS: tuple[RecoveryScenario, ...] = (
     Restore("restore-256", "restore 256 stores of a count, start included", partitions=256, start_included=True),
@@ -228,4 +235,5 @@ MOVING_SCENARIOS: tuple[RecoveryScenario, ...] = (
     AddHost(),
     CatchUp(),
     LargeState(),
+    ManyKeys(),
 )

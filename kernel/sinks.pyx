@@ -72,7 +72,7 @@ cdef class RecordWriter:
 cdef class RecordSink:
     """Sends a sink's objects to the producer. to_key, to_value: serialize keys and values that are not None.
 
-    to_key is None if keys are bytes already. ASCII text keys are used without encoding them.
+    They are None if keys or values are bytes already. ASCII text keys are used without encoding them.
     """
 
     cdef RecordWriter writer
@@ -92,7 +92,7 @@ cdef class RecordSink:
         try:
             if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
                 key = self.to_key(key)
-            if value is not None:
+            if value is not None and self.to_value is not None:
                 value = self.to_value(value)
         except Exception as error:
             return error
@@ -124,7 +124,7 @@ cdef class WindowedSink:
         if key is None or PyBytes_GET_SIZE(key) < self.times_size:
             raise TypeError(f"a windowed key is needed, not {windowed!r}")
         cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key) - self.times_size, partitions)
-        if value is not None:
+        if value is not None and self.to_value is not None:
             try:
                 value = self.to_value(value)
             except Exception as error:

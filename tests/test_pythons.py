@@ -1,4 +1,7 @@
-"""The first app with every other Python of the machine: Penstock's wheel is built, installed and run there."""
+"""The first app with the newest Python of the machine, and with -m long with every other one.
+
+Penstock's wheel is built, installed and run there.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ def version_of(python: Path) -> tuple[int, ...]:
 
 
 PYTHONS = other_pythons()
+#: Oldest first.
+VERSIONS = sorted(PYTHONS, key=lambda version: int(version.split(".")[1]))
 #: Prints the version, and which modules of the kernel are compiled.
 KERNEL = """\
 import sys, penstock.kernel
@@ -50,7 +55,9 @@ print(*(getattr(penstock.kernel, name) is not None for name in penstock.kernel.M
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not PYTHONS, reason=f"this machine has no other Python from {'.'.join(map(str, OLDEST))} on")
-@pytest.mark.parametrize("version", sorted(PYTHONS))
+@pytest.mark.parametrize(
+    "version", [*(pytest.param(version, marks=pytest.mark.long) for version in VERSIONS[:-1]), *VERSIONS[-1:]]
+)
 def test_the_first_app_runs_with_another_python(version: str, tmp_path: Path) -> None:
     with reader(tmp_path, PYTHONS[version]) as new_user:
         new_user.follow(ROOT / "README.md")

@@ -208,6 +208,7 @@ class CachingStore(StateStore):
             hold=values.hold_plain,
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
+            bytes_serde=serdes.value_serde if values.bytes_of is same and serdes.value_serde.serializer else None,
             record_key=record_key,
             timestamped=timestamped,
         )

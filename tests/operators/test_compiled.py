@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError
+from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, kernel
 from penstock.testing import TopologyTestDriver
 from penstock.topology.common.murmur3 import hash128, hash128_in_python
 from penstock.topology.records import RawRecord
 from penstock.topology.run.compiled import call_all, compile_topology
+from penstock.topology.serdes.serdes import PlainSerde
 
 Options = dict[str, Any]
 
@@ -224,6 +225,46 @@ def test_a_partitioner_chooses_partitions(compiled: Any, text: Options) -> None:
     source.process_batch([record(name.encode(), 1) for name in chosen])
     assert sent == [(b"none", (None,)), (b"one", (1,)), (b"two", (0,)), (b"two", (2,))]
     assert sum(task.dropped.values()) == 1
+
+
+@pytest.mark.skipif(kernel.sinks is None, reason="the compiled kernel is not built here")
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_a_row_is_serialized_once_for_store_changelog_and_sink(compiled: Any, cache_bytes: int) -> None:
+    written = []
+
+    def encode(value: str) -> bytes:
+        written.append(value)
+        return value.encode()
+
+    counted: PlainSerde[str] = PlainSerde("counted", encode, bytes.decode)
+    options: Options = {"key_serde": Serdes.string(), "value_serde": counted}
+
+    def declare(builder: StreamsBuilder) -> None:
+        table = builder.stream("in", **options).group_by_key().reduce(lambda old, new: f"{old}{new}", store="rows")
+        table.to_stream().to("out", **options)
+
+    task = compiled(declare, {"statestore.cache.max.bytes": cache_bytes})
+    for value in (b"a", b"b"):
+        task.compiled.source_of("in").process_batch((record(value, 0),))
+        task.commit()
+    assert written == ["a", "ab"]
+    assert [sent.value for sent in task.take_produced() if sent.topic == "out"] == [b"a", b"ab"]
+
+
+@pytest.mark.usefixtures("with_and_without_kernel")
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_a_sink_sends_what_another_child_has_made_of_the_value(
+    compiled: Any, documents: Options, cache_bytes: int
+) -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        changes = builder.stream("in", **documents).group_by_key().reduce(lambda _, new: new, store="rows").to_stream()
+        changes.peek(lambda _, value: value.append(2))
+        changes.to("out", **documents)
+
+    task = compiled(declare, {"statestore.cache.max.bytes": cache_bytes})
+    task.compiled.source_of("in").process_batch((record(b"[1]", 0),))
+    task.commit()
+    assert [sent.value for sent in task.take_produced() if sent.topic == "out"] == [b"[1,2]"]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ class Cells(NamedTuple):
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
     they are dicts of their own or bytes; else None.
     table: penstock.kernel's CellTable.
+    bytes_serde: the serde whose bytes are what is held; None if objects are held.
     """
 
     load: Callable[[Any], Cell]
@@ -120,6 +121,7 @@ class Cells(NamedTuple):
     hold: Callable[[Any], Any]
     read: Callable[[Any], Any]
     native: type | None
+    bytes_serde: Serde[Any] | None
     timestamped: bool = True
 
 

@@ -100,8 +100,8 @@ class FusedRow(FusedUpdate):
         """Generate the put of the new value and the newest timestamp. is_count: the value is a count, never None."""
         code = self._code
         self._write_put(is_count)
-        names = self._names._replace(value=self._new, value_serde=None)
-        if self._is_read:
+        names = self._names._replace(value=self._new).seen()
+        if self._rows.value_serde.serializer is not None:  # the bytes of no other topic
             names = names._replace(value_serde=self._rows.value_serde, data=self._data)
         with code.at(self._newest):
             code.forward_change(names, self._old if self._sends_old else "None")

@@ -29,7 +29,7 @@ class PassThrough(Operator):
 
     @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        code.forward(names)
+        code.forward(names, unseen=True)
         return True
 
 
@@ -287,7 +287,7 @@ class KTableToStream(Operator):
 
     @override
     def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        code.forward(names)
+        code.forward(names, unseen=True)
         return True
 
 

@@ -79,7 +79,9 @@ def fuse_sink(
     where, full = f"sink {node.name}", repr(topic)
     key_serde = resolve_serde(node.key_serde, task.config, True, where)
     value_serde = resolve_serde(node.value_serde, task.config, False, where)
-    to_value = inline(serializer_for(value_serde, topic))
+    given_value, to_value = names.value, inline(serializer_for(value_serde, topic))
+    if names.data and names.value_serde is value_serde:  # a store has written it
+        given_value, to_value = names.data, ITSELF
     inside = key_serde if windowed is None or windowed.inner is None else windowed.inner
     # The bytes that a loop has instead of a key are those to send, or those inside a windowed key.
     is_sent = names.key_serde is key_serde and not names.windowed
@@ -95,7 +97,7 @@ def fuse_sink(
     count = None if node.partitioner is None or is_known else _write_partition_count(code, topic, task)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
-        sent = f"{error} = {send}({given_key}, {names.value}, timestamp, headers"
+        sent = f"{error} = {send}({given_key}, {given_value}, timestamp, headers"
         if is_known:
             code.emit(f"{sent}, {names.value}[{PrimaryPartitioner.POSITION}])")
         elif node.partitioner is not None and windowed is None:
@@ -118,7 +120,7 @@ def fuse_sink(
     if windowed is not None:
         partition = f", {code.bind(partition_for_key, 'partition')}({key}[:-{windowed.times_size}], {count})"
     with code.block("try:"):  # costs nothing unless it fails
-        for variable, function, given in ((key, to_key, given_key), (value, to_value, names.value)):
+        for variable, function, given in ((key, to_key, given_key), (value, to_value, given_value)):
             text = code.use(function, given)
             code.emit(f"{variable} = {text if function.takes_none else f'None if {given} is None else {text}'}")
     with code.block("except Exception as error:"):
@@ -136,10 +138,10 @@ def _compiled_send(
 
     For windowed keys it also takes the topic's number of partitions.
     """
-    value, times_size = to_value.compiled, 0 if windowed is None else windowed.times_size
-    if sinks is None or value is None or (to_key.compiled is None and to_key != ITSELF):
+    if sinks is None or any(function.compiled is None and function != ITSELF for function in (to_key, to_value)):
         return None
-    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, value, times_size)
+    times_size = 0 if windowed is None else windowed.times_size
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, to_key.compiled, to_value.compiled, times_size)
     return send
 
 

@@ -85,6 +85,10 @@ class Names(NamedTuple):
         """An expression for the key itself."""
         return self.shown_key or self.held_key
 
+    def seen(self) -> Names:
+        """Return the names of a record whose value other code may have changed."""
+        return self._replace(value_serde=None, data="")
+
     def with_key(self, variable: str) -> Names:
         """Return the names of a record with another key."""
         return Names(variable, self.value)
@@ -293,12 +297,11 @@ class LoopCode:
         self.emit(f"{data} = {self.use(encode, names.key)}")
         return data
 
-    def forward(self, names: Names) -> None:
-        """Write the children of the current node, or calls of them."""
+    def forward(self, names: Names, unseen: bool = False) -> None:
+        """Write the children of the current node, or calls of them. unseen: the node has not looked at the value."""
         assert self._node is not None
-        self._write_children(
-            self._children(self._fusion.topology.nodes[self._node]), names._replace(value_serde=None, data="")
-        )
+        children = self._children(self._fusion.topology.nodes[self._node])
+        self._write_children(children, names if unseen and len(children) == 1 else names.seen())
 
     @contextmanager
     def at(self, timestamp: str) -> Iterator[None]:
@@ -327,7 +330,7 @@ class LoopCode:
         assert self._node is not None
         children = self._children(self._fusion.topology.nodes[self._node])
         for child in children:
-            self._write_change(child, names, old, self._may_inline(children))
+            self._write_change(child, names if len(children) == 1 else names.seen(), old, self._may_inline(children))
 
     def _may_inline(self, children: tuple[str, ...]) -> bool:
         """Return whether a failure in a child ends the processing of the record; see error_handling.py."""
@@ -537,6 +540,8 @@ class FlushCode(LoopCode):
         self._indent, self._node = 1, node.name
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
             names = self._write_key()
+            if self._cells.bytes_serde is not None:
+                names = names._replace(value_serde=self._cells.bytes_serde, data="data")
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")
@@ -562,9 +567,10 @@ class FlushCode(LoopCode):
 
     def _write_row(self) -> None:
         with self.block("if row is None:"):
-            self.emit("new = None")
+            self.emit("new = data = None")
         with self.block("else:"):
             self.emit("new, timestamp = row")
+            self.emit("data = new")
             self.assign("new", inline(self._cells.read))
         with self.block("if old is not None:"):
             self.emit("old = old[0]")
@@ -573,6 +579,7 @@ class FlushCode(LoopCode):
     def _write_session(self, headers_format: bool) -> None:
         """Write the result of a session; see KStreamSessionWindowAggregate._forwards_itself."""
         self.emit("new, timestamp = row, key[2]")
+        self.emit("data = row")
         if headers_format:
             self.emit("headers = None")
         for variable in ("new", "old"):
