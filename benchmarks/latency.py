@@ -70,8 +70,11 @@ class Steady:
     cpu_seconds: float
 
 
-def measured(run: Run, config: Mapping[str, str]) -> Steady:
-    """Measure once; raises BenchmarkError for a failed run or if answers are missing."""
+def measured(run: Run, config: Mapping[str, str], of_input: bool = False) -> Steady:
+    """Measure once; raises BenchmarkError for a failed run or if answers are missing.
+
+    of_input: read the input beside the application, instead of its answers: the part of their ages that is not its own.
+    """
     run.config = {"producer.linger.ms": "0", "commit.interval.ms": "100", **config}
     recreate_topic(run.bootstrap_servers, run.input)
     with running(run):
@@ -79,7 +82,7 @@ def measured(run: Run, config: Mapping[str, str]) -> Steady:
         program = run.start(threads=2)
         with (
             Clockwork(run.bootstrap_servers, run.input),
-            following(run.bootstrap_servers, run.output) as consumer,
+            following(run.bootstrap_servers, run.input if of_input else run.output) as consumer,
         ):
             ages = Ages(consumer)
             run.wait_until(lambda: bool(ages.read_until(time.monotonic() + TICK_SECONDS)), "the first answer")
@@ -98,10 +101,11 @@ class Guarantee:
     With exactly-once it has it behind the commit. The percentiles of one run are looked at one after the other.
     """
 
-    def __init__(self, name: str, title: str, config: Mapping[str, str]) -> None:
+    def __init__(self, name: str, title: str, config: Mapping[str, str], of_input: bool = False) -> None:
         self.name = name
         self.title = title
         self._config = config
+        self._of_input = of_input
         #: By system: the last run, and which percentiles of it are known.
         self._runs: dict[str, tuple[Steady, set[float]]] = {}
 
@@ -109,7 +113,7 @@ class Guarantee:
         """Return a run whose percentile is not known yet: the last one if it is not, else a new one."""
         steady, known = self._runs.get(run.system.name, (None, {percentile}))
         if steady is None or percentile in known:
-            steady, known = measured(run, self._config), set()
+            steady, known = measured(run, self._config, self._of_input), set()
             self._runs[run.system.name] = steady, known
         known.add(percentile)
         return steady
@@ -124,7 +128,7 @@ class Latency(RecoveryScenario):
         self.guarantee = guarantee
         self.percentile = percentile
         self.name = f"{guarantee.name}-p{percentile:g}"
-        self.title = f"{RATE:,} records/s to their answers{guarantee.title}, p{percentile:g}"
+        self.title = f"{RATE:,} records/s to {guarantee.title}, p{percentile:g}"
 
     @override
     def run(self, run: Run, workload: Workload) -> Recovered:
@@ -134,9 +138,10 @@ class Latency(RecoveryScenario):
 
 
 GUARANTEES = (
-    Guarantee("latency", "", {}),
-    Guarantee("latency-eos", ", exactly-once", {"processing.guarantee": "exactly_once_v2"}),
+    Guarantee("latency", "their answers", {}),
+    Guarantee("latency-eos", "their answers, exactly-once", {"processing.guarantee": "exactly_once_v2"}),
 )
-LATENCY_SCENARIOS: tuple[RecoveryScenario, ...] = tuple(
-    Latency(guarantee, percentile) for guarantee in GUARANTEES for percentile in (50, 99, 99.9)
+LATENCY_SCENARIOS: tuple[RecoveryScenario, ...] = (
+    *(Latency(guarantee, percentile) for guarantee in GUARANTEES for percentile in (50, 99, 99.9)),
+    Latency(Guarantee("latency-input", "another reader of the input", {}, of_input=True), 50),
 )

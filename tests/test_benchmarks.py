@@ -160,7 +160,7 @@ def test_progress_is_what_is_committed_of_the_last_internal_topic() -> None:
 
 def test_the_percentiles_of_a_round_are_of_one_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = (latency.Steady([float(number), number + 0.1, number + 0.2], 1.0, 1, 1.0) for number in range(9))
-    monkeypatch.setattr(latency, "measured", lambda run, config: next(runs))
+    monkeypatch.setattr(latency, "measured", lambda run, config, of_input: next(runs))
     systems: list[System] = [Able("one", None), Able("two", None)]
     guarantee = latency.Guarantee("latency", "", {})
     scenarios = [latency.Latency(guarantee, percentile) for percentile in (50, 99.9)]
