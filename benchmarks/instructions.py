@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from operator import call
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -110,7 +111,7 @@ def cost(name: str) -> float:
             process(task, [RawRecord(USERS, 0, n, 0, _user(n), city) for n in range(KEYS)])
 
         numbers: list[int] = []
-        for run, messages in ((_run, purchases(0, half)), (lambda work: numbers.append(counted(work)), measured)):
+        for run, messages in ((call, purchases(0, half)), (lambda work: numbers.append(counted(work)), measured)):
             size = len(messages) // BATCHES
             for begin in range(0, half, size):
                 process(task, messages[begin : begin + size], run)
@@ -118,12 +119,8 @@ def cost(name: str) -> float:
     return sum(numbers) / counted(least(measured))
 
 
-def _run(work: Callable[[], object]) -> None:
-    work()
-
-
 def process(
-    task: DriverTask, messages: Sequence[RawRecord], run: Callable[[Callable[[], None]], None] = _run
+    task: DriverTask, messages: Sequence[RawRecord], run: Callable[[Callable[[], None]], None] = call
 ) -> list[SentRecord]:
     """Process records of one topic as a batch, then what they sent to internal topics; return what left the task.
 

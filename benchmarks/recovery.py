@@ -42,7 +42,7 @@ from penstock.topology.records import TopicPartition
 
 #: Records that are counted on top of the restored ones: they show that the restore is complete.
 TAIL_RECORDS = 20_000
-#: How long a program may take for a step before the run counts as failed; and longer by this for each record.
+#: How long a program may take for a step before the run counts as failed, and how much longer for each record.
 PATIENCE_SECONDS, PATIENCE_SECONDS_PER_RECORD = 600.0, 30e-6
 LOOK_SECONDS = 0.02
 #: Kafka's shortest session under the broker's defaults: with Kafka Streams' 45 s a failover would measure only that.

@@ -42,21 +42,6 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
-class PrimaryPartitioner:
-    """A partitioner (topic, key, value, partition count) of a foreign-key join's responses (KIP-775).
-
-    They go to the partition that their subscription came from.
-    """
-
-    #: Where a SubscriptionResponseWrapper holds it.
-    POSITION = 2
-
-    def __call__(self, topic: str, key: Any, value: Any, partition_count: int) -> int | None:
-        """Return the partition; None if members of an older version subscribed, which sent none."""
-        partition: int | None = value[self.POSITION]
-        return partition
-
-
 class WindowedStreamPartitioner:
     """A partitioner (topic, windowed key, value, partition count) by the key inside (Kafka's class)."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.naming import Named
-from ..context.partitioners import PrimaryPartitioner
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..context.timestamp_extractors import fail_on_invalid_timestamp
 from ..graph.declarations import Consumed, Partitioner
@@ -32,6 +31,7 @@ from ..operators.foreign_key_join import (
 )
 from ..operators.foreign_key_serdes import (
     CombinedKeySchema,
+    PrimaryPartitioner,
     SubscriptionResponseWrapperSerde,
     SubscriptionWrapperSerde,
 )

@@ -83,6 +83,20 @@ class SubscriptionResponseWrapper(NamedTuple):
     version: int = 0
 
 
+class PrimaryPartitioner:
+    """A partitioner (topic, key, value, partition count) of responses (KIP-775).
+
+    They go to the partition that their subscription came from.
+    """
+
+    #: Where a response holds it.
+    POSITION = SubscriptionResponseWrapper._fields.index("primary_partition")
+
+    def __call__(self, topic: str, key: Any, value: SubscriptionResponseWrapper, partition_count: int) -> int | None:
+        """Return the partition; None if members of an older version subscribed, which sent none."""
+        return value.primary_partition
+
+
 class CombinedKeySchema:
     """Bytes of combined keys: 4-byte length of the foreign key, foreign key, primary key (Kafka Streams' class)."""
 

@@ -9,10 +9,11 @@ from penstock.kernel import sinks
 
 from ..context.error_handling import ErrorHandling
 from ..context.exception_handlers import ProducerRecord
-from ..context.partitioners import PrimaryPartitioner, WindowedStreamPartitioner, partition_for_key
+from ..context.partitioners import WindowedStreamPartitioner, partition_for_key
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..graph.processor_topology import SinkNode
+from ..operators.foreign_key_serdes import PrimaryPartitioner
 from ..operators.record_context import record_metadata
 from ..records import Headers, RecordMetadata
 from ..serdes.serdes import ITSELF, Inline, Serde, inline, resolve_serde, same, serializer_for

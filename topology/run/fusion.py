@@ -541,7 +541,7 @@ class FlushCode(LoopCode):
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
             names = self._write_key()
             if self._cells.bytes_serde is not None:
-                names = names._replace(value_serde=self._cells.bytes_serde, data="data")
+                names = names._replace(value_serde=self._cells.bytes_serde, data="held")
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")
@@ -567,19 +567,24 @@ class FlushCode(LoopCode):
 
     def _write_row(self) -> None:
         with self.block("if row is None:"):
-            self.emit("new = data = None")
+            self.emit("new = None")
+            self._write_held()
         with self.block("else:"):
             self.emit("new, timestamp = row")
-            self.emit("data = new")
+            self._write_held()
             self.assign("new", inline(self._cells.read))
         with self.block("if old is not None:"):
             self.emit("old = old[0]")
             self.assign("old", inline(self._cells.read))
 
+    def _write_held(self) -> None:
+        if self._cells.bytes_serde is not None:
+            self.emit("held = new")
+
     def _write_session(self, headers_format: bool) -> None:
         """Write the result of a session; see KStreamSessionWindowAggregate._forwards_itself."""
         self.emit("new, timestamp = row, key[2]")
-        self.emit("data = row")
+        self._write_held()
         if headers_format:
             self.emit("headers = None")
         for variable in ("new", "old"):
