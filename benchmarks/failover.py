@@ -203,7 +203,7 @@ class HostFailover(Failover):
 
 
 class StreamsGroupHostFailover(HostFailover):
-    """The same, where the broker assigns the tasks (KIP-1071).
+    """The same, where the broker assigns the tasks (KIP-1071). Penstock's hosts watch each other.
 
     The dev broker allows groups such a session; elsewhere group.streams.min.session.timeout.ms is 45 s by default.
     """
@@ -219,7 +219,8 @@ class StreamsGroupHostFailover(HostFailover):
         group = ConfigResource(ResourceType.GROUP, run.name, incremental_configs=entries)
         admin = AdminClient({"bootstrap.servers": run.bootstrap_servers})
         admin.incremental_alter_configs([group])[group].result(ADMIN_TIMEOUT_SECONDS)
-        super().start(run)
+        for _ in range(2):
+            run.start(1, run.system.host_config())
 
 
 #: What ``python -m benchmarks`` runs beside the scenarios of throughput.

@@ -169,10 +169,10 @@ class Run:
         """The changelog of the store."""
         return f"{self.name}-{self.store}-changelog"
 
-    def start(self, threads: int) -> Instance:
-        """Start one more program; each has its own state directory, as on its own machine."""
+    def start(self, threads: int, config: Mapping[str, str] | None = None) -> Instance:
+        """Start one more program; each has its own state directory, as on its own machine. config: its own settings."""
         number = sum(1 for _ in self.home.glob("*.properties"))
-        config = {
+        all_settings = {
             "application.id": self.name,
             "bootstrap.servers": self.bootstrap_servers,
             **COMMON_CONFIG,
@@ -181,9 +181,10 @@ class Run:
             "num.stream.threads": str(threads),
             "state.dir": str(self.home / f"state-{number}"),
             **self.config,
+            **(config or {}),
         }
         properties = self.home / f"application-{number}.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
+        properties.write_text("".join(f"{key}={value}\n" for key, value in all_settings.items()), "utf-8")
         return self.start_with(properties)
 
     def start_with(self, properties: Path) -> Instance:

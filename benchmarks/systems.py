@@ -6,6 +6,7 @@ import compileall
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import venv
@@ -100,6 +101,10 @@ class System(ABC):
         """Settings of this system alone."""
         return {}
 
+    def host_config(self) -> Mapping[str, str]:
+        """Return the settings of one of several hosts that are to take over from each other soon."""
+        return {}
+
     @property
     @abstractmethod
     def version(self) -> str:
@@ -121,6 +126,14 @@ class Penstock(System):
     @override
     def command(self, topology: str, properties: Path) -> list[str]:
         return [sys.executable, "-m", "benchmarks.penstock_program", f"{self.module}:{topology}", str(properties)]
+
+    @override
+    def host_config(self) -> Mapping[str, str]:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        watched = {"penstock.http.port": str(port), "penstock.host.watch": "true"}
+        return {"application.server": f"127.0.0.1:{port}", **watched}
 
     @property
     @override

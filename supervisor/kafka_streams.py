@@ -26,6 +26,7 @@ from .control.administration import Administration
 from .control.control_actions import actions
 from .control.control_socket import ControlSocket
 from .exit_codes import ExitCode
+from .http.host_watch import HostWatch
 from .http.otlp import OtlpMetrics
 from .http.server import HttpServer
 from .logs.output_stream import open_standard_streams
@@ -84,6 +85,8 @@ class KafkaStreams:
         self._administration = Administration(self._supervisor, self._config)
         self._control_socket = ControlSocket(self._state_directory.path, actions(self._administration))
         self._http = HttpServer(self._supervisor, self._administration, self._config)
+        self._watch = HostWatch(self._config, self._supervisor.release_host)
+        self._supervisor.queries.metadata.on_hosts = self._watch.on_hosts
         self._otlp = OtlpMetrics(self.metrics, self._supervisor.client_id, self._config)
         self._cleaner = StateCleaner(
             self._state_directory, self._config, lambda: self.state is ApplicationState.RUNNING
@@ -187,6 +190,7 @@ class KafkaStreams:
             self._supervisor.start()
 
     def _at_end(self) -> None:
+        self._watch.stop()
         self._otlp.stop()
         self._http.stop()
         self._control_socket.stop()

@@ -21,12 +21,14 @@ from penstock.workers.control.messages import (
     Pause,
     Query,
     QueryResult,
+    ReleaseHost,
     Resume,
     Shutdown,
     ShutDownApplication,
     StateChanged,
 )
 from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.metrics.host_memory import host_bytes
 
 from .application_state import ApplicationState, ApplicationStates, state_after
@@ -199,6 +201,10 @@ class Supervisor:
         """Resume processing."""
         self.paused = False
         self._inbox.put(partial(self._send_to_all, Resume()))
+
+    def release_host(self, host: HostInfo) -> None:
+        """Make the group release the tasks of a lost host, before its session times out."""
+        self._inbox.put(partial(self._send_to_all, ReleaseHost(f"{host.host}:{host.port}")))
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return the current status of each stream thread, by number."""

@@ -233,3 +233,10 @@ class StreamsGroupMember(ProtocolMember):
         They are sent at the coordinator's interval, and as soon as a warm-up task has caught up. Never blocks.
         """
         self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))
+
+    def release_host(self, endpoint: str) -> None:
+        """Make the members of a lost host leave, and ask for their tasks; endpoint: its application.server.
+
+        Never blocks. Without it their tasks wait until the session times out.
+        """
+        self._connection.submit(self._streams.release_host, endpoint)

@@ -73,14 +73,14 @@ def heartbeat(
     return replace(request, version_max=version)
 
 
-def leave(config: GroupMemberConfig, member_id: str, comes_back: bool, version: int) -> Request:
+def leave(group_id: str, member_id: str, instance_id: str | None, comes_back: bool, version: int) -> Request:
     """Return the heartbeat that leaves the group; comes_back: a static member, whose tasks wait for its successor."""
     request = STREAMS_GROUP_HEARTBEAT(
-        group_id=config.group_id,
+        group_id=group_id,
         member_id=member_id,
         member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if comes_back else LEAVE_GROUP_MEMBER_EPOCH,
         endpoint_information_epoch=-1,
-        instance_id=config.instance_id if version >= STATIC_MEMBERS_VERSION else None,
+        instance_id=instance_id if version >= STATIC_MEMBERS_VERSION else None,
     )
     return replace(request, version_max=version)
 
@@ -189,10 +189,14 @@ def _hosts(entries: Iterable[Any]) -> HostPartitions:
     active: dict[str, Partitions] = defaultdict(frozenset)
     standby: dict[str, Partitions] = defaultdict(frozenset)
     for entry in entries:
-        host = f"{entry.user_endpoint.host}:{entry.user_endpoint.port}"
+        host = _host_and_port(entry.user_endpoint)
         active[host] |= _partitions(entry.active_partitions)
         standby[host] |= _partitions(entry.standby_partitions)
     return HostPartitions(dict(active), dict(standby))
+
+
+def _host_and_port(endpoint: Any) -> str:
+    return "" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
 
 
 def _partitions(topics: Iterable[Any]) -> Partitions:
@@ -208,15 +212,19 @@ def describe(group_id: str) -> Request:
 
 
 class DescribedMember(NamedTuple):
-    """A member as the coordinator sees it; instance_id: None if it is dynamic."""
+    """A member as the coordinator sees it; instance_id: None if it is dynamic; endpoint: host:port, "" without one."""
 
     member_id: str
     instance_id: str | None
+    endpoint: str
     tasks: Tasks
 
 
 def described_members(group: Any) -> list[DescribedMember]:
     """Return the members of a described group."""
     return [
-        DescribedMember(member.member_id, member.instance_id, _tasks(member.assignment)) for member in group.members
+        DescribedMember(
+            member.member_id, member.instance_id, _host_and_port(member.user_endpoint), _tasks(member.assignment)
+        )
+        for member in group.members
     ]

@@ -220,8 +220,29 @@ class StreamsProtocol(GroupProtocol):
                 continue
             if self._membership.has_been_member and found.member_id != self._membership.member_id:
                 self.fail(refusal_error(self._config, refusal))
-            elif await self._leave(f"replaced by {self._membership.member_id}", found.member_id, comes_back=True):
+            elif await self._release(found, f"replaced by {self._membership.member_id}", comes_back=True):
                 self._membership.hurry()  # before the other one can rejoin
+
+    async def release_host(self, endpoint: str) -> None:
+        """Make the members of a lost host leave, and ask for their tasks. endpoint: its application.server.
+
+        All members that hear of the loss do this; who lives after all joins again. Static members are no exception: the
+        user wants their tasks to move, and not to wait for them.
+        """
+        try:
+            members = await self._described_members()
+        except (StreamsError, BrokerError) as error:
+            self._log.warning("The tasks of the lost host %s wait for its session to time out: %s", endpoint, error)
+            return
+        for found in members:
+            own = found.member_id == self._membership.member_id
+            if found.endpoint == endpoint and not own:
+                await self._release(found, f"its host {endpoint} is lost", comes_back=False)
+        self._membership.hurry()
+        try:
+            await self._heartbeat_if_due()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
+            self.fail(error)
 
     async def _explained(self, refusal: BrokerError) -> BrokerError:
         """Add the topology differences to an error about the topology."""
@@ -311,21 +332,31 @@ class StreamsProtocol(GroupProtocol):
     async def _give_up_slow_thread(self, reason: str) -> None:
         """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
-        await self._leave(reason, self._membership.member_id, comes_back=self._static)
+        await self._leave(reason, comes_back=self._static)
         self._emit_all(self._membership.lose(reason))
 
     async def end(self, leave: bool) -> None:
         """Leave if requested; a static member that will be replaced must release its instance id itself."""
         if self._membership.end() and (leave or self._static):
-            await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
+            await self._leave("the stream thread was closed", comes_back=not leave)
 
-    async def _leave(self, reason: str, member_id: str, comes_back: bool) -> bool:
-        """Leave the group; failures are only logged, since the session timeout has the same effect."""
-        request = streams_messages.leave(self._config, member_id, comes_back, self._version)
+    async def _leave(self, reason: str, comes_back: bool) -> bool:
+        return await self._end_membership(self._membership.member_id, self._config.instance_id, reason, comes_back)
+
+    async def _release(self, other: streams_messages.DescribedMember, reason: str, comes_back: bool) -> bool:
+        """Leave the group on behalf of another member, which cannot do it any more."""
+        return await self._end_membership(other.member_id, other.instance_id, reason, comes_back)
+
+    async def _end_membership(self, member_id: str, instance_id: str | None, reason: str, comes_back: bool) -> bool:
+        """End a membership; failures are only logged, since the session timeout has the same effect."""
+        group_id = self._config.group_id
+        request = streams_messages.leave(group_id, member_id, instance_id, comes_back, self._version)
         try:
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
             self._coordinator.check(response.error_code)
         except (StreamsError, BrokerError, RetriableError) as error:
+            if isinstance(error, BrokerError) and error.code is ErrorCode.UNKNOWN_MEMBER_ID:  # has left already
+                return True
             self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
             return False
         self._log.info("Member %s left the group: %s", member_id, reason)

@@ -93,17 +93,19 @@ class Server(uvicorn.Server):
     keep out active ones.
     """
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, stopping: asyncio.Event) -> None:
         super().__init__(config)
         self._listener = listener
+        self._stopping = stopping
         listener.setblocking(False)
 
     async def main_loop(self) -> None:
-        """Serve until should_exit is set."""
+        """Serve until should_exit is set; then set the event for responses that wait for it."""
         async with asyncio.TaskGroup() as group:
             accepting = group.create_task(self._accept_all())
             await super().main_loop()
             accepting.cancel()
+        self._stopping.set()
         self._listener.close()
 
     async def _accept_all(self) -> None:

@@ -5,8 +5,10 @@ What a query asks for is validated first, and has limits.
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -19,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.topology.errors import StreamsError
@@ -27,7 +29,7 @@ from penstock.workers.control.messages import ReadStore
 
 from ..logs.log_floods import bounded_logger
 from ..queries.store_routing import Found, QueryError
-from . import prometheus
+from . import host_watch, prometheus
 from .forwarding import FORWARDED
 from .security import HEALTH_PATHS, Gate, HttpAddress
 from .view import HttpView
@@ -67,8 +69,8 @@ _NAMES = (
 )
 
 
-def http_app(view: HttpView, address: HttpAddress) -> Starlette:
-    """Return the ASGI application. view: the application to show."""
+def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> Starlette:
+    """Return the ASGI application. view: the application to show. stopping: set when the server ends."""
     health = CapacityLimiter(HEALTH_THREADS)
 
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
@@ -82,6 +84,7 @@ def http_app(view: HttpView, address: HttpAddress) -> Starlette:
         route("/tasks", lambda view, _: answer(view.tasks())),
         route("/lag", lambda view, _: answer(view.administration.lag())),
         route("/topology", _topology),
+        Route(host_watch.PATH, _watch_until(stopping)),
         route("/stores", lambda view, _: answer(view.stores())),
         route("/stores/{name}", _store),
         route("/stores/{name}/{key:path}", _store),
@@ -151,6 +154,23 @@ def _ready(view: HttpView, _request: Request) -> Response:
 
 def _metrics(view: HttpView, _request: Request) -> Response:
     return Response(view.exposition(), media_type=prometheus.CONTENT_TYPE)
+
+
+def _watch_until(stopping: asyncio.Event) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that another host waits at: it answers at once, and says at the end whether this one stops.
+
+    A response that breaks off is that of a host that has not stopped, but died: see host_watch.py.
+    """
+
+    async def body() -> AsyncIterator[bytes]:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), host_watch.WATCH_SECONDS)
+        yield host_watch.STOPS if stopping.is_set() else host_watch.STAYS
+
+    async def watch(_request: Request) -> Response:
+        return StreamingResponse(body(), media_type="application/json")
+
+    return watch
 
 
 def _topology(view: HttpView, request: Request) -> Response:

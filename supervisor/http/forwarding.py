@@ -24,13 +24,16 @@ ANSWER_BYTES_MAX = 64 << 20
 _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
 
 
+def host_headers(token: str | None) -> dict[str, str]:
+    """Return the headers of a request to another host. token: penstock.http.token, the same on all hosts."""
+    return {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+
+
 class HttpHosts(RemoteHosts):
     """token: this host's token; the other hosts must have the same."""
 
     def __init__(self, token: str | None) -> None:
-        self._headers = {FORWARDED: "1", "Accept": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._headers = {FORWARDED: "1", **host_headers(token)}
 
     @override
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -56,9 +57,10 @@ class HttpServer:
         # Imported only if used: an application without HTTP does not pay for it.
         uvicorn = import_module("uvicorn")
         endpoints, connections = (import_module(name, __package__) for name in (".endpoints", ".connections"))
+        stopping = asyncio.Event()
         self._server = connections.Server(
             uvicorn.Config(
-                endpoints.http_app(self._view, self._address),
+                endpoints.http_app(self._view, self._address, stopping),
                 log_config=None,
                 access_log=False,
                 log_level=logging.WARNING,
@@ -73,6 +75,7 @@ class HttpServer:
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             ),
             listener,
+            stopping,
         )
         for name in ("asyncio", "uvicorn.error"):
             logging.getLogger(name).addFilter(_FLOODS)

@@ -150,6 +150,40 @@ def test_a_member_that_falls_silent_is_missed_after_the_session_timeout(group: G
     assert first.active == group.tasks
 
 
+@pytest.mark.parametrize("slots", [(None, None), (0, 1)], ids=["dynamic", "static"])
+def test_the_tasks_of_a_lost_host_move_before_its_session_times_out(
+    group: Group, slots: Collection[int | None]
+) -> None:
+    living, elsewhere = (on_host(name, group, slot) for name, slot in zip(("one", "three"), slots, strict=True))
+    lost = [on_host("two", group, slot) for slot in slots]
+    group.settle()
+    for thread in lost:
+        thread.closed = True
+        thread.member._connection.close()  # without a word to the group
+    for thread in (living, elsewhere):
+        thread.member.release_host("two.example:1")
+    assert group.settle(PROMPT_SECONDS) < PROMPT_SECONDS
+    assert living.count(Lost) == elsewhere.count(Lost) == 0
+
+
+@pytest.mark.parametrize("slot", [None, 0], ids=["dynamic", "static"])
+def test_a_host_that_was_wrongly_taken_for_lost_comes_back(group: Group, slot: int | None) -> None:
+    living, frozen = on_host("one", group, slot), on_host("two", group, slot)
+    group.settle()
+    group.watches = False  # it learns only with its next heartbeat that its tasks have moved
+    living.member.release_host("two.example:1")
+    group.run_until(lambda: frozen.count(Lost))
+    group.settle()
+    assert frozen.active
+    assert frozen.count(Fatal) == 0
+
+
+def on_host(name: str, group: Group, slot: int | None) -> ThreadDouble:
+    """Add a member, a static one if it has a slot."""
+    config = group.config if slot is None else replace(group.config, instance_id=f"{name}-{slot}")
+    return group.add(config, endpoint=f"{name}.example:1")
+
+
 def test_tasks_do_not_move_before_their_owner_has_given_them_up(group: Group) -> None:
     first = group.add()
     group.settle()

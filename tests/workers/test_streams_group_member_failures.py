@@ -72,7 +72,8 @@ def fatal_error(group: Group, thread: ThreadDouble) -> Exception:
 def evict(thread: ThreadDouble) -> None:
     """Throw a member out behind its back, as its session's end does."""
     protocol, connection = thread.member._streams, thread.member._connection
-    request = streams_messages.leave(protocol._config, thread.member.member_id, False, protocol._version)
+    config, member_id = protocol._config, thread.member.member_id
+    request = streams_messages.leave(config.group_id, member_id, config.instance_id, False, protocol._version)
     response = connection.submit(protocol._coordinator.offsets, request).result(DEADLINE_SECONDS)
     assert response.error_code == 0
 

@@ -100,7 +100,7 @@ def test_older_brokers_are_not_told_what_they_refuse() -> None:
     request = sent(Heartbeat(0, 0, -1, report, Tasks(), {TaskId(0, 1): 3}, {TaskId(0, 1): 4}), version=0)
     assert (request.instance_id, request.task_offsets, request.task_end_offsets) == (None, None, None)
     assert request.rebalance_timeout_ms == 1_234
-    leaving = streams_messages.leave(CONFIG, "me", comes_back=False, version=0)
+    leaving = streams_messages.leave("g", "me", "slot-0", comes_back=False, version=0)
     assert leaving.body["instance_id"] is None
 
 
@@ -113,7 +113,7 @@ def test_an_endpoint_of_another_form_is_an_error(endpoint: str) -> None:
 
 @pytest.mark.parametrize(("comes_back", "epoch"), [(False, -1), (True, -2)])
 def test_leaving_is_a_heartbeat_with_an_epoch_of_its_own(comes_back: bool, epoch: int) -> None:
-    request = streams_messages.leave(CONFIG, "me", comes_back, version=1)
+    request = streams_messages.leave("g", "me", "slot-0", comes_back, version=1)
     found = read(STREAMS_GROUP_HEARTBEAT.request, request.body, 1)
     assert (found.member_id, found.instance_id, found.member_epoch, found.topology) == ("me", "slot-0", epoch, None)
 

@@ -314,6 +314,8 @@ _TABLE = (
               "Address to listen on; any but the loopback address needs penstock.http.token."),
     ConfigKey("penstock.http.token", STRING, None,
               "Bearer token that HTTP requests must carry; without one nothing can be changed over HTTP."),
+    ConfigKey("penstock.host.watch", BOOLEAN, False,
+              "Watch other hosts over HTTP: the tasks of one that dies move at once (needs group.protocol=streams)."),
     ConfigKey("penstock.memory.bytes", INT, None,
               "Memory for all stream threads together, divided among their stores; none: at most half of the host's.",
               at_least(1)),

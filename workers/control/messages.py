@@ -37,6 +37,13 @@ class ShutDownApplication:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseHost:
+    """Command: release the tasks of a lost host. endpoint: its application.server, as host:port."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """Command: read a state store; the answer is a QueryResult with the same id."""
 
@@ -99,7 +106,16 @@ class TakeSnapshot:
 LIST_STORES = "view_stores"
 
 Command = (
-    Shutdown | Pause | Resume | ShutDownApplication | Query | Measure | DescribeTopology | ReadStore | TakeSnapshot
+    Shutdown
+    | Pause
+    | Resume
+    | ShutDownApplication
+    | ReleaseHost
+    | Query
+    | Measure
+    | DescribeTopology
+    | ReadStore
+    | TakeSnapshot
 )
 
 

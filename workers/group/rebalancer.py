@@ -37,7 +37,8 @@ class Rebalancer:
     """Takes the stream thread through the rebalances of its group.
 
     offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: reports the tasks' hosts to the
-    supervisor. gate: called before the first join; raises if this member does not fit the group.
+    supervisor. gate: called before the first join; raises if this member does not fit the group. release_host: makes a
+    broker that assigns tasks release those of a lost host, given its application.server.
     """
 
     membership: GroupMembership
@@ -51,6 +52,7 @@ class Rebalancer:
     hosts: HostReporter | None = None
     gate: Callable[[], None] | None = None
     spans: Spans = field(default_factory=Spans)
+    release_host: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         #: Set when the thread shuts down; it then ignores rebalances.

@@ -6,7 +6,7 @@ last assignment, so callers must be prepared to retry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,18 +65,20 @@ class KeyQueryMetadata:
 class StreamsMetadataState:
     """The hosts as of the last assignment. on_change replaces all data at once, so any thread may read.
 
-    application_server: this host's, empty if it has none.
+    application_server: this host's, empty if it has none. on_hosts: called with all hosts after each change.
     """
 
     def __init__(self, application_server: str) -> None:
         self._this_host = HostInfo.parse(application_server) if application_server else None
         self._hosts = HostsChanged()
         self._metadata: tuple[StreamsMetadata, ...] = ()
+        self.on_hosts: Callable[[Collection[HostInfo]], None] = lambda _: None
 
     def on_change(self, hosts: HostsChanged) -> None:
         """Replace the data with the group's last assignment."""
         endpoints = sorted(hosts.active.keys() | hosts.standby.keys(), key=HostInfo.parse)
         self._hosts, self._metadata = hosts, tuple(self._of_host(hosts, endpoint) for endpoint in endpoints)
+        self.on_hosts([metadata.host_info for metadata in self._metadata])
 
     @staticmethod
     def _of_host(hosts: HostsChanged, endpoint: str) -> StreamsMetadata:

@@ -22,6 +22,7 @@ from ..control.messages import (
     Query,
     QueryResult,
     ReadStore,
+    ReleaseHost,
     Resume,
     Shutdown,
     ShutDownApplication,
@@ -88,6 +89,8 @@ class ThreadCommands:
                 self._thread.paused = False
             case ShutDownApplication():
                 self._thread.group.request_application_shutdown()
+            case ReleaseHost():
+                self._thread.group.release_host(command.endpoint)
             case Query():
                 self._control.report(answer(command, self._thread.task_manager))
             case Measure():

@@ -1,0 +1,237 @@
+"""Which ends of another host are losses; with real processes and sockets, without a broker."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_client import HttpClient, host_config
+from stage import until
+
+from penstock import KafkaStreams, StreamsBuilder
+from penstock.supervisor.http import host_watch
+from penstock.supervisor.http.forwarding import host_headers
+from penstock.supervisor.http.host_watch import HostWatch, WatchedHost
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError
+from penstock.workers.group.streams_metadata import HostInfo
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "geheim"
+
+
+class Host:
+    """A host's HTTP server in its own process, which this module is as a program."""
+
+    def __init__(self, port: int, directory: Path, token: str = TOKEN) -> None:
+        command = [sys.executable, __file__, str(port), str(directory), token]
+        environment = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "serving\n"
+
+    def stop(self) -> None:
+        """Let it end by itself."""
+        self.process.communicate()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def start(port: int, tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    with ExitStack() as stack:
+
+        def start_one(token: str = TOKEN) -> Host:
+            host = Host(port, tmp_path, token)
+            stack.callback(host.kill)
+            return host
+
+        yield start_one
+
+
+@pytest.fixture
+def lost() -> list[HostInfo]:
+    return []
+
+
+@pytest.fixture
+def watched(port: int, lost: list[HostInfo]) -> Iterator[WatchedHost]:
+    found = WatchedHost(HostInfo("127.0.0.1", port), host_headers(TOKEN), lost.append)
+    yield found
+    found.end()
+    found._thread.join()
+
+
+def is_here(watched: WatchedHost) -> Callable[[], bool]:
+    return lambda: watched._is_here
+
+
+def test_a_killed_host_is_lost_and_may_come_back(
+    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo]
+) -> None:
+    for number in (1, 2):
+        host = start()
+        until(is_here(watched))
+        host.kill()
+        until(lambda: len(lost) == number)  # noqa: B023  waited for here
+
+
+def test_a_host_that_stops_is_not_lost(
+    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    host = start()
+    until(is_here(watched))
+    host.stop()
+    until(lambda: "stops" in caplog.text)
+    another = start()
+    until(is_here(watched))
+    another.kill()
+    until(lambda: lost and not watched._is_here)
+    assert len(lost) == 1
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_broken_connection_alone_is_no_loss(
+    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], frozen: bool
+) -> None:
+    host = start()
+    until(is_here(watched))
+    if frozen:
+        host.process.send_signal(signal.SIGSTOP)
+    before = watched._connection
+    assert before is not None
+    before.sock.shutdown(socket.SHUT_RDWR)
+    until(lambda: watched._connection is not before)  # the kernel accepts it, also for a process that does not run
+    assert watched._is_here
+    assert not lost
+    host.process.send_signal(signal.SIGCONT)
+    host.kill()
+    until(lambda: lost)
+    assert len(lost) == 1
+
+
+def test_a_host_that_refuses_to_be_watched_is_named_once(
+    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], caplog: pytest.LogCaptureFixture
+) -> None:
+    host = start("another token")
+    until(lambda: "cannot be watched" in caplog.text)
+    before = watched._connection
+    until(lambda: watched._connection is not before)
+    assert caplog.text.count("cannot be watched") == 1
+    assert "HTTP status 401. All hosts need the same version, penstock.http.token" in caplog.text
+    host.kill()
+    another = start()
+    until(is_here(watched))
+    another.kill()
+    until(lambda: lost)
+    assert len(lost) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [
+        (ExceptionGroup("v4", [ConnectionRefusedError()]), True),
+        (ExceptionGroup("v6, v4", [ConnectionRefusedError(), ConnectionRefusedError()]), True),
+        (ExceptionGroup("v6, v4", [ConnectionRefusedError(), TimeoutError()]), False),
+        (ExceptionGroup("v4", [OSError(errno.EHOSTUNREACH, "No route to host")]), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
+    ],
+)
+def test_a_host_that_is_not_reached_is_not_lost(error: Exception, is_refused: bool) -> None:
+    assert host_watch._is_refused(error) is is_refused
+
+
+def test_an_uneventful_watch_is_answered_and_asked_for_again(
+    tmp_path: Path, lost: list[HostInfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_watch, "WATCH_SECONDS", 0.01)
+    streams = application(host_config(tmp_path), tmp_path)
+    streams._http.start()
+    http = HttpClient.of(streams)
+    assert http.get("/watch") == {"stopping": False}
+    watched = WatchedHost(HostInfo("127.0.0.1", http.port), {}, lost.append)
+    until(is_here(watched))
+    connection = watched._connection
+    for _ in range(3):
+        assert http.get("/watch") == {"stopping": False}
+    assert watched._connection is connection
+    watched.end()
+    watched._thread.join()
+    streams._http.stop()
+    assert not lost
+
+
+def test_each_host_watches_the_next_ones() -> None:
+    hosts = [HostInfo(f"host-{number}", 80) for number in range(6)]
+    assert host_watch._next(hosts[1], hosts) == set(hosts[2:5])
+    assert host_watch._next(hosts[4], hosts) == {hosts[5], hosts[0], hosts[1]}
+    assert host_watch._next(hosts[0], hosts[:2]) == {hosts[1]}
+    assert host_watch._next(hosts[0], hosts[:1]) == host_watch._next(hosts[0], []) == set()
+
+
+def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[HostInfo], tmp_path: Path) -> None:
+    host, settings = start(), host_config(tmp_path)
+    own, other = HostInfo.parse(settings["application.server"]), HostInfo("127.0.0.1", port)
+    needed = {"group.protocol": "streams", "penstock.host.watch": True, "penstock.http.token": TOKEN}
+    watch = HostWatch(StreamsConfig.of(settings | needed), lost.append)
+    watch.on_hosts([own, other])
+    until(is_here(watch._watched[other]))
+    gone = watch._watched[other]
+    watch.on_hosts([own])
+    gone._thread.join()
+    watch.on_hosts([own, other])
+    until(is_here(watch._watched[other]))
+    host.kill()
+    until(lambda: lost == [other])
+    watch.stop()
+    watch.on_hosts([own, other])
+    assert not watch._watched
+
+
+@pytest.mark.parametrize("missing", ["application.server", "penstock.http.port", "group.protocol"])
+def test_what_it_needs_is_named(tmp_path: Path, missing: str) -> None:
+    settings = {**host_config(tmp_path), "group.protocol": "streams", "penstock.host.watch": True}
+    del settings[missing]
+    with pytest.raises(ConfigError, match=rf"penstock\.host\.watch=true also needs {missing}"):
+        application(settings, tmp_path)
+
+
+def application(settings: dict[str, Any], directory: Path) -> KafkaStreams:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    config = {"application.id": "app", "bootstrap.servers": "unused:9092", "state.dir": str(directory / "state")}
+    return KafkaStreams(builder.build(), config | settings)
+
+
+def main(port: int, directory: Path, token: str) -> None:
+    """Serve until standard input ends."""
+    streams = application({"penstock.http.port": port, "penstock.http.token": token}, directory)
+    streams._http.start()
+    print("serving", flush=True)
+    sys.stdin.read()
+    streams._http.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
