@@ -178,15 +178,18 @@ class ProcessFailover(Failover):
 
 
 class HostFailover(Failover):
-    """One of two machines dies: the other one, which has standby tasks, takes over after the session timeout."""
+    """One of two machines dies: the other one, which has standby tasks, takes over.
+
+    Kafka Streams does so after the session timeout; Penstock's hosts watch each other.
+    """
 
     name, title = "failover-standby", f"loss of one of two hosts, standbys, session {SESSION_TIMEOUT_MS // 1000} s"
     config: ClassVar[Mapping[str, str]] = {**CLASSIC, "num.standby.replicas": "1"}
 
     @override
     def start(self, run: Run) -> None:
-        run.start(threads=1)
-        run.start(threads=1)
+        for _ in range(2):
+            run.start(1, run.system.host_config())
 
     @override
     def kill(self, run: Run) -> None:
@@ -203,7 +206,7 @@ class HostFailover(Failover):
 
 
 class StreamsGroupHostFailover(HostFailover):
-    """The same, where the broker assigns the tasks (KIP-1071). Penstock's hosts watch each other.
+    """The same, where the broker assigns the tasks (KIP-1071).
 
     The dev broker allows groups such a session; elsewhere group.streams.min.session.timeout.ms is 45 s by default.
     """
@@ -219,8 +222,7 @@ class StreamsGroupHostFailover(HostFailover):
         group = ConfigResource(ResourceType.GROUP, run.name, incremental_configs=entries)
         admin = AdminClient({"bootstrap.servers": run.bootstrap_servers})
         admin.incremental_alter_configs([group])[group].result(ADMIN_TIMEOUT_SECONDS)
-        for _ in range(2):
-            run.start(1, run.system.host_config())
+        super().start(run)
 
 
 #: What ``python -m benchmarks`` runs beside the scenarios of throughput.

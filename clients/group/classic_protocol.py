@@ -12,10 +12,12 @@ from typing import Any
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 
 from ..errors import BrokerError, ErrorCode, RetriableError
+from ..protocol.messages import DESCRIBE_GROUPS
+from ..protocol.schema import Request
 from . import requests
-from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts, evicts
+from .group_protocol import GroupProtocol, ProtocolParts, evicts
 from .member_state import MEMBER_STATES, MemberState, member_states
-from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
+from .membership import Assign, EndpointOf, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
 from .requests import Identity
 
 #: The number of heartbeats after a join that are sent at the eager interval: 10 s with the default.
@@ -38,14 +40,18 @@ _ADVICE: Mapping[ErrorCode, str] = {
 
 
 class ClassicProtocol(GroupProtocol):
-    """One member. All coroutines run on the IO thread. assign: the leader's assignor."""
+    """One member. All coroutines run on the IO thread.
+
+    assign: the leader's assignor; endpoint_of: the application.server in a member's user data, raises StreamsError.
+    """
 
     offset_commit_version = 8  # later versions do not distinguish a stale generation from a deleted group
     overtaken = ErrorCode.REBALANCE_IN_PROGRESS
 
-    def __init__(self, parts: ProtocolParts, assign: Assign) -> None:
+    def __init__(self, parts: ProtocolParts, assign: Assign, endpoint_of: EndpointOf) -> None:
         super().__init__(parts)
         self._assign = assign
+        self._endpoint_of = endpoint_of
         self._machine = member_states(parts.log)
         self._losses = 0
         self._identity = Identity()
@@ -79,7 +85,7 @@ class ClassicProtocol(GroupProtocol):
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
         except TaskAssignmentError as error:  # this member cannot lead: leave, so that the others do not wait for it
-            await self.leave(str(error))
+            await self._leave(str(error))
             self.fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
             self.fail(error)
@@ -219,7 +225,7 @@ class ClassicProtocol(GroupProtocol):
         """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
         if self._config.instance_id is None:
-            await self.leave(reason)
+            await self._leave(reason)
         if self.state in MEMBER_STATES:
             self._lose(reason)
 
@@ -264,23 +270,41 @@ class ClassicProtocol(GroupProtocol):
         translated.__cause__ = error
         return translated
 
-    async def leave(self, reason: str) -> None:
-        """Leave the group if it knows this member; failures are only logged, since the session timeout follows."""
-        if not self.identity.member_id:
-            return
-        request = requests.leave_group(self._config, self.identity.member_id, reason)
+    async def _leave(self, reason: str) -> None:
+        """Leave the group if it knows this member."""
+        if self.identity.member_id:
+            await self.leave(reason, self.identity.member_id, self._config.instance_id)
+
+    def leave_request(self, reason: str, member_id: str, instance_id: str | None, comes_back: bool) -> Request:
+        """Return the request of ``leave``; a static member that comes back does not leave."""
+        return requests.leave_group(self._config.group_id, member_id, instance_id, reason)
+
+    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
+        """Return member id and instance id of a host's members; none during a rebalance, whose group tells less."""
+
+        def read(response: Any) -> Any:
+            self._coordinator.check(response.groups[0].error_code)
+            return response.groups[0].members
+
+        request = DESCRIBE_GROUPS(groups=[self._config.group_id])
+        members = await self._offsets.until_deadline(lambda: request, read)
+        return [(m.member_id, m.group_instance_id) for m in members if self._endpoint(m.member_metadata) == endpoint]
+
+    def _endpoint(self, envelope: bytes) -> str:
         try:
-            response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
-            for code in requests.leave_group_errors(response):
-                self._coordinator.check(code)
-            self._log.info("Left the group: %s", reason)
-        except (StreamsError, BrokerError, RetriableError) as error:
-            self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
+            return self._endpoint_of(requests.decode_subscription(envelope, "a member of the group").user_data)
+        except StreamsError:  # from another program, or from a member that is joining
+            return ""
+
+    async def hear_now(self) -> None:
+        """Send a heartbeat now."""
+        if self.state in MEMBER_STATES:
+            await self._heartbeat()
 
     async def end(self, leave: bool) -> None:
         """Leave if requested."""
         if leave:
-            await self.leave("the stream thread was closed")
+            await self._leave("the stream thread was closed")
 
     # Offsets
 

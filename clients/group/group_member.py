@@ -20,7 +20,7 @@ from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .classic_protocol import ClassicProtocol
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assign, Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
+from .membership import Assign, Assigned, EndpointOf, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
@@ -171,6 +171,10 @@ class ProtocolMember:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; other members may own its tasks.")
         return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
+    def release_host(self, endpoint: str) -> None:
+        """Make the members of a lost host leave."""
+        self._connection.submit(self._protocol.release_host, endpoint)
+
     def close(self, leave: bool) -> None:
         """End the membership and close the connections; a second call does nothing."""
         if self._closed:
@@ -188,7 +192,8 @@ class ProtocolMember:
 class GroupMember(ProtocolMember):
     """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-    assign: computes the assignment if this member is the leader; runs on a separate thread.
+    assign: computes the assignment if this member is the leader; runs on a separate thread. endpoint_of: by default
+    members have no application.server.
     """
 
     def __init__(
@@ -198,8 +203,9 @@ class GroupMember(ProtocolMember):
         assign: Assign,
         clock: Clock,
         connect: Callable[[NetworkSettings], Cluster] = Cluster,
+        endpoint_of: EndpointOf = lambda _: "",
     ) -> None:
-        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign), connect)
+        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign, endpoint_of), connect)
 
 
 class StreamsGroupMember(ProtocolMember):
@@ -233,10 +239,3 @@ class StreamsGroupMember(ProtocolMember):
         They are sent at the coordinator's interval, and as soon as a warm-up task has caught up. Never blocks.
         """
         self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))
-
-    def release_host(self, endpoint: str) -> None:
-        """Make the members of a lost host leave, and ask for their tasks; endpoint: its application.server.
-
-        Never blocks. Without it their tasks wait until the session times out.
-        """
-        self._connection.submit(self._streams.release_host, endpoint)

@@ -18,6 +18,8 @@ from ..cluster.cluster import Cluster
 from ..errors import BrokerError, ErrorCode, Kind, RetriableError
 from ..log_context import PrefixedLogger
 from ..protocol.offset_commits import OffsetAndMetadata
+from ..protocol.schema import Request
+from . import requests
 from .group_coordinator import GroupCoordinator
 from .membership import CommitTimeoutError, Event, MemberSubscription, RetriableCommitError
 from .offsets import GroupOffsets
@@ -87,6 +89,51 @@ class GroupProtocol(ABC):
     @abstractmethod
     async def end(self, leave: bool) -> None:
         """Leave the group if necessary; see GroupMembership.close."""
+
+    async def release_host(self, endpoint: str) -> None:
+        """Make the members of a lost host leave, and learn at once who gets their tasks. endpoint: application.server.
+
+        All members that hear of the loss do this; one that lives after all joins again. Static members are no
+        exception: the user wants their tasks to move, not to wait for them.
+        """
+        try:
+            for member_id, instance_id in await self.members_at(endpoint):
+                if member_id != self.identity.member_id:
+                    await self.leave(f"its host {endpoint} is lost", member_id, instance_id)
+            await self.hear_now()
+        except (StreamsError, BrokerError, RetriableError) as error:
+            self._log.warning("The tasks of the lost host %s wait for its session to time out: %r", endpoint, error)
+
+    @abstractmethod
+    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
+        """Return member id and instance id of a host's members; raises the errors of the request."""
+
+    @abstractmethod
+    async def hear_now(self) -> None:
+        """Send a heartbeat now, whose answer may begin a rebalance."""
+
+    async def leave(self, reason: str, member_id: str, instance_id: str | None, *, comes_back: bool = False) -> bool:
+        """End this or another membership; failures are only logged, since the session timeout has the same effect.
+
+        comes_back: a static member, whose tasks wait for its successor.
+        """
+        try:
+            response = await self._coordinator.offsets(
+                self.leave_request(reason, member_id, instance_id, comes_back), LEAVE_TIMEOUT_MS
+            )
+            for code in requests.leave_errors(response):
+                self._coordinator.check(code)
+        except (StreamsError, BrokerError, RetriableError) as error:
+            if isinstance(error, BrokerError) and error.code is ErrorCode.UNKNOWN_MEMBER_ID:  # it has left already
+                return True
+            self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
+            return False
+        self._log.info("Member %s left the group: %s", member_id, reason)
+        return True
+
+    @abstractmethod
+    def leave_request(self, reason: str, member_id: str, instance_id: str | None, comes_back: bool) -> Request:
+        """Return the request of ``leave``."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:

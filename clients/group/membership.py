@@ -85,6 +85,8 @@ class MemberAssignment(NamedTuple):
 
 #: The leader's assignor: from subscriptions to assignments, by member id. It may query the brokers, and may be slow.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
+#: Returns the application.server in a member's user data, "" without one; raises StreamsError.
+EndpointOf = Callable[[bytes], str]
 
 
 class RetriableCommitError(StreamsError):
@@ -158,6 +160,12 @@ class GroupMembership(Protocol):
         """Return the metadata by which a transaction's offset commit fences zombies (KIP-447).
 
         Raises TaskMigratedError if this is not a member: without a generation the broker would not fence.
+        """
+
+    def release_host(self, endpoint: str) -> None:
+        """Make the members of a lost host leave, so that their tasks move before its session times out; never blocks.
+
+        endpoint: its application.server.
         """
 
     def close(self, leave: bool) -> None:

@@ -113,19 +113,15 @@ def heartbeat(config: GroupMemberConfig, identity: Identity) -> Request:
     )
 
 
-def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Request:
+def leave_group(group_id: str, member_id: str, instance_id: str | None, reason: str) -> Request:
     """Return the LeaveGroup request: by member id, for a static member also by instance id."""
-    member = {
-        "member_id": member_id,
-        "group_instance_id": config.instance_id,
-        "reason": reason[:_REASON_CHARACTERS_MAX],
-    }
-    return LEAVE_GROUP(group_id=config.group_id, members=[member])
+    member = {"member_id": member_id, "group_instance_id": instance_id, "reason": reason[:_REASON_CHARACTERS_MAX]}
+    return LEAVE_GROUP(group_id=group_id, members=[member])
 
 
-def leave_group_errors(response: Any) -> list[int]:
-    """Return the error codes of a LeaveGroup response."""
-    codes = [response.error_code, *(member.error_code for member in response.members or ())]
+def leave_errors(response: Any) -> list[int]:
+    """Return the error codes of a response to leaving: a LeaveGroup's has one for each member, too."""
+    codes = [response.error_code, *(member.error_code for member in getattr(response, "members", None) or ())]
     return [code for code in codes if code]
 
 

@@ -19,7 +19,7 @@ from ..errors import BrokerError, ErrorCode, RetriableError, broker_error
 from ..protocol.schema import Request
 from ..protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from . import streams_messages
-from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
+from .group_protocol import GroupProtocol, ProtocolParts
 from .member_state import MemberState
 from .membership import Assigned, MemberSubscription
 from .requests import Identity
@@ -215,29 +215,22 @@ class StreamsProtocol(GroupProtocol):
         the earlier one learns that it was replaced. The coordinator alone would reject the id until the session of
         the old member times out.
         """
+        replaced = f"replaced by {self._membership.member_id}"
         for found in await self._described_members():
             if found.instance_id != self._config.instance_id:
                 continue
             if self._membership.has_been_member and found.member_id != self._membership.member_id:
                 self.fail(refusal_error(self._config, refusal))
-            elif await self._release(found, f"replaced by {self._membership.member_id}", comes_back=True):
+            elif await self.leave(replaced, found.member_id, found.instance_id, comes_back=True):
                 self._membership.hurry()  # before the other one can rejoin
 
-    async def release_host(self, endpoint: str) -> None:
-        """Make the members of a lost host leave, and ask for their tasks. endpoint: its application.server.
+    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
+        """Return member id and instance id of a host's members."""
+        members = await self._described_members()
+        return [(found.member_id, found.instance_id) for found in members if found.endpoint == endpoint]
 
-        All members that hear of the loss do this; who lives after all joins again. Static members are no exception: the
-        user wants their tasks to move, and not to wait for them.
-        """
-        try:
-            members = await self._described_members()
-        except (StreamsError, BrokerError) as error:
-            self._log.warning("The tasks of the lost host %s wait for its session to time out: %s", endpoint, error)
-            return
-        for found in members:
-            own = found.member_id == self._membership.member_id
-            if found.endpoint == endpoint and not own:
-                await self._release(found, f"its host {endpoint} is lost", comes_back=False)
+    async def hear_now(self) -> None:
+        """Send a heartbeat now, and as many as the answers demand."""
         self._membership.hurry()
         try:
             await self._heartbeat_if_due()
@@ -340,27 +333,12 @@ class StreamsProtocol(GroupProtocol):
         if self._membership.end() and (leave or self._static):
             await self._leave("the stream thread was closed", comes_back=not leave)
 
-    async def _leave(self, reason: str, comes_back: bool) -> bool:
-        return await self._end_membership(self._membership.member_id, self._config.instance_id, reason, comes_back)
+    async def _leave(self, reason: str, comes_back: bool) -> None:
+        await self.leave(reason, self._membership.member_id, self._config.instance_id, comes_back=comes_back)
 
-    async def _release(self, other: streams_messages.DescribedMember, reason: str, comes_back: bool) -> bool:
-        """Leave the group on behalf of another member, which cannot do it any more."""
-        return await self._end_membership(other.member_id, other.instance_id, reason, comes_back)
-
-    async def _end_membership(self, member_id: str, instance_id: str | None, reason: str, comes_back: bool) -> bool:
-        """End a membership; failures are only logged, since the session timeout has the same effect."""
-        group_id = self._config.group_id
-        request = streams_messages.leave(group_id, member_id, instance_id, comes_back, self._version)
-        try:
-            response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
-            self._coordinator.check(response.error_code)
-        except (StreamsError, BrokerError, RetriableError) as error:
-            if isinstance(error, BrokerError) and error.code is ErrorCode.UNKNOWN_MEMBER_ID:  # has left already
-                return True
-            self._log.warning("Leaving the group failed (%r); its other members wait for the session timeout", error)
-            return False
-        self._log.info("Member %s left the group: %s", member_id, reason)
-        return True
+    def leave_request(self, reason: str, member_id: str, instance_id: str | None, comes_back: bool) -> Request:
+        """Return the request of ``leave``; the broker does not ask for a reason."""
+        return streams_messages.leave(self._config.group_id, member_id, instance_id, comes_back, self._version)
 
     # Offsets
 

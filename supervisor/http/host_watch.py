@@ -72,13 +72,8 @@ class HostWatch:
 
 
 def _check(config: StreamsConfig) -> None:
-    needed = {
-        "application.server": bool(config["application.server"]),
-        "penstock.http.port": config["penstock.http.port"] is not None,
-        "group.protocol=streams": config["group.protocol"] == "streams",
-    }
-    if missing := [name for name, given in needed.items() if not given]:
-        raise ConfigError(f"penstock.host.watch=true also needs {', '.join(missing)}.")
+    if missing := [name for name in ("application.server", "penstock.http.port") if config[name] in (None, "")]:
+        raise ConfigError(f"penstock.host.watch=true also needs {' and '.join(missing)}.")
 
 
 def _next(own: HostInfo, hosts: Collection[HostInfo]) -> set[HostInfo]:

@@ -193,7 +193,7 @@ def test_each_host_watches_the_next_ones() -> None:
 def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[HostInfo], tmp_path: Path) -> None:
     host, settings = start(), host_config(tmp_path)
     own, other = HostInfo.parse(settings["application.server"]), HostInfo("127.0.0.1", port)
-    needed = {"group.protocol": "streams", "penstock.host.watch": True, "penstock.http.token": TOKEN}
+    needed = {"penstock.host.watch": True, "penstock.http.token": TOKEN}
     watch = HostWatch(StreamsConfig.of(settings | needed), lost.append)
     watch.on_hosts([own, other])
     until(is_here(watch._watched[other]))
@@ -209,9 +209,9 @@ def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[
     assert not watch._watched
 
 
-@pytest.mark.parametrize("missing", ["application.server", "penstock.http.port", "group.protocol"])
+@pytest.mark.parametrize("missing", ["application.server", "penstock.http.port"])
 def test_what_it_needs_is_named(tmp_path: Path, missing: str) -> None:
-    settings = {**host_config(tmp_path), "group.protocol": "streams", "penstock.host.watch": True}
+    settings = {**host_config(tmp_path), "penstock.host.watch": True}
     del settings[missing]
     with pytest.raises(ConfigError, match=rf"penstock\.host\.watch=true also needs {missing}"):
         application(settings, tmp_path)

@@ -21,7 +21,10 @@ SESSION_SECONDS = 45.0
 PARTITIONS = 4
 
 
-def test_the_tasks_of_a_killed_host_move_at_once(app: App, make_topic: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_the_tasks_of_a_killed_host_move_at_once(
+    app: App, make_topic: Callable[..., str], tmp_path: Path, protocol: str
+) -> None:
     source = make_topic("in", PARTITIONS)
     app.module(f"""
         topology = StreamsBuilder()
@@ -30,8 +33,8 @@ def test_the_tasks_of_a_killed_host_move_at_once(app: App, make_topic: Callable[
     hosts = []
     for name in ("one", "two"):
         settings = {key.replace(".", "_"): str(value) for key, value in host_config(tmp_path / name).items()}
-        del settings["num_standby_replicas"]  # with this protocol the broker has it
-        process = app.start(threads=1, group_protocol="streams", penstock_host_watch="true", **settings)
+        del settings["num_standby_replicas"]  # with one of the protocols the broker has it
+        process = app.start(threads=1, group_protocol=protocol, penstock_host_watch="true", **settings)
         hosts.append((process, HttpClient(int(settings["penstock_http_port"]))))
         share = PARTITIONS // len(hosts)
         for _, http in hosts:

@@ -55,20 +55,28 @@ def split(partitions: list[TopicPartition]) -> Assign:
 
 
 class Driver:
-    """One member and what a stream thread does with its events: it joins again whenever it has to."""
+    """One member and what a stream thread does with its events: it joins again whenever it has to.
 
-    def __init__(self, config: GroupMemberConfig, bootstrap_servers: str, assign: Assign, topic: str) -> None:
+    host: its name is the begin of the user data, which stand for a stream thread's.
+    """
+
+    def __init__(
+        self, config: GroupMemberConfig, bootstrap_servers: str, assign: Assign, topic: str, host: str = ""
+    ) -> None:
+        network = network_settings({"bootstrap.servers": bootstrap_servers})
         self.member = GroupMember(
-            config, network_settings({"bootstrap.servers": bootstrap_servers}), assign, SystemClock()
+            config, network, assign, SystemClock(), endpoint_of=lambda data: data.decode().rstrip("0123456789")
         )
         self.topic = topic
+        self.host = host
         self.events: list[Event] = []
         self.rejoins = True
         self.closed = False
         self._unique = count()
 
     def join(self) -> None:
-        self.member.join(MemberSubscription(str(next(self._unique)).encode(), frozenset({self.topic})), "test")
+        user_data = f"{self.host}{next(self._unique)}".encode()
+        self.member.join(MemberSubscription(user_data, frozenset({self.topic})), "test")
 
     def step(self) -> None:
         for event in self.member.poll():
@@ -110,9 +118,11 @@ class Group:
         )
         self.drivers: list[Driver] = []
 
-    def add(self, instance_id: str | None = None, assign: Assign | None = None, **settings: int) -> Driver:
+    def add(
+        self, instance_id: str | None = None, assign: Assign | None = None, host: str = "", **settings: int
+    ) -> Driver:
         config = replace(self.config, instance_id=instance_id, **settings)  # type: ignore[arg-type]
-        driver = Driver(config, self.bootstrap_servers, assign or split(self.partitions), self.topic)
+        driver = Driver(config, self.bootstrap_servers, assign or split(self.partitions), self.topic, host)
         self.drivers.append(driver)
         driver.join()
         return driver
@@ -159,8 +169,8 @@ def evict(group: Group, member_id: str) -> None:
 
     async def leave() -> list[int]:
         offsets = await connection.find_coordinator(CoordinatorKind.GROUP, group.config.group_id)
-        return requests.leave_group_errors(
-            await connection.send(offsets, requests.leave_group(group.config, member_id, ""))
+        return requests.leave_errors(
+            await connection.send(offsets, requests.leave_group(group.config.group_id, member_id, None, ""))
         )
 
     try:
@@ -251,6 +261,22 @@ def test_a_member_that_does_not_leave_is_replaced_when_its_session_ends(group: G
     second.close(leave=False)
     assert SESSION_TIMEOUT_MS / 1000 / 2 < group.settle() < SESSION_TIMEOUT_MS / 1000 + 4
     assert first.assigned.active == frozenset(group.partitions)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_the_members_of_a_lost_host_are_replaced_long_before_their_session_ends(group: Group, static: bool) -> None:
+    def on(host: str, *slots: int) -> list[Driver]:
+        ids = [f"{host}-{slot}" if static else None for slot in slots]
+        return [group.add(instance_id, host=host, heartbeat_interval_ms=3_000) for instance_id in ids]
+
+    living, lost = on("one", 1), on("two", 1, 2)
+    group.settle()
+    for driver in lost:
+        driver.closed = True
+        driver.member._connection.close()  # without a word to the group
+    living[0].member.release_host("two")
+    assert group.settle() < SESSION_TIMEOUT_MS / 1000 / 2
+    assert living[0].count(Lost) == 0
 
 
 def test_a_replaced_static_member_gets_its_part_back_without_a_rebalance(group: Group) -> None:

@@ -88,8 +88,8 @@ class Members:
 
         async def leave() -> list[int]:
             offsets = await connection.find_coordinator(CoordinatorKind.GROUP, self.config.group_id)
-            request = requests.leave_group(self.config, member.member_id, "")
-            return requests.leave_group_errors(await connection.send(offsets, request))
+            request = requests.leave_group(self.config.group_id, member.member_id, self.config.instance_id, "")
+            return requests.leave_errors(await connection.send(offsets, request))
 
         try:
             assert connection.submit(leave).result(DEADLINE_SECONDS) == []

@@ -315,7 +315,7 @@ _TABLE = (
     ConfigKey("penstock.http.token", STRING, None,
               "Bearer token that HTTP requests must carry; without one nothing can be changed over HTTP."),
     ConfigKey("penstock.host.watch", BOOLEAN, False,
-              "Watch other hosts over HTTP: the tasks of one that dies move at once (needs group.protocol=streams)."),
+              "Watch other hosts over HTTP, so that the tasks of one that dies move at once."),
     ConfigKey("penstock.memory.bytes", INT, None,
               "Memory for all stream threads together, divided among their stores; none: at most half of the host's.",
               at_least(1)),

@@ -37,8 +37,7 @@ class Rebalancer:
     """Takes the stream thread through the rebalances of its group.
 
     offset_reporter: reports the tasks' positions to a broker that assigns tasks. hosts: reports the tasks' hosts to the
-    supervisor. gate: called before the first join; raises if this member does not fit the group. release_host: makes a
-    broker that assigns tasks release those of a lost host, given its application.server.
+    supervisor. gate: called before the first join; raises if this member does not fit the group.
     """
 
     membership: GroupMembership
@@ -52,7 +51,6 @@ class Rebalancer:
     hosts: HostReporter | None = None
     gate: Callable[[], None] | None = None
     spans: Spans = field(default_factory=Spans)
-    release_host: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         #: Set when the thread shuts down; it then ignores rebalances.
@@ -115,6 +113,10 @@ class Rebalancer:
         """Request all members of the group to shut down."""
         self._error = AssignorError.SHUTDOWN_REQUESTED
         self.enforce_rebalance("Shutdown requested")
+
+    def release_host(self, endpoint: str) -> None:
+        """Make the group release the tasks of a lost host; endpoint: its application.server."""
+        self.membership.release_host(endpoint)
 
     def lose(self) -> None:
         """Close all active tasks without a commit, and join again, because this thread has missed a rebalance."""

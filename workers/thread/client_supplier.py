@@ -39,6 +39,7 @@ from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 
 from ..group.assignment.streams_group_bytes import StreamsGroupBytes
+from ..group.assignment.subscription_info import user_endpoint
 
 if TYPE_CHECKING:
     from penstock.clients.librdkafka import AdminClient, Consumer, Producer
@@ -184,7 +185,7 @@ class KafkaClientSupplier:
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
         member_config, network = self._member_settings(client_id, instance_id)
-        return GroupMember(member_config, network, assign, self._clock)
+        return GroupMember(member_config, network, assign, self._clock, endpoint_of=user_endpoint)
 
     def get_streams_group_member(
         self, client_id: str, topology: StreamsTopology, instance_id: str | None = None

@@ -424,7 +424,6 @@ class StreamThreadParts:
         if isinstance(self.membership, StreamsGroupMember):
             report = self.membership.report_task_offsets
             group.offset_reporter = TaskOffsetReporter(report, self.task_manager, self.changelog_reader, self.clock)
-            group.release_host = self.membership.release_host
         else:
             group.gate = self._refuse_other_group
         return group

@@ -235,6 +235,11 @@ def _read_offset_sums(reader: Reader, version: int) -> dict[TaskId, int]:
     return dict(pair for pairs in reader.items(subtopology) for pair in pairs)
 
 
+def user_endpoint(data: bytes) -> str:
+    """Return the application.server in the bytes of a member, "" without one; raises MalformedInfoError."""
+    return SubscriptionInfo.decode(data, "of the group").user_endpoint
+
+
 def read_version(reader: Reader) -> int:
     """Return the version at the start of the bytes; raises MalformedInfoError if it is invalid."""
     version = reader.int32()
