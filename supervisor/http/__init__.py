@@ -1,1 +1,1 @@
-"""HTTP: endpoints, security, forwarding to other hosts, the dashboard."""
+"""HTTP: endpoints, security, forwarding to other hosts, the watch over them, the dashboard."""
