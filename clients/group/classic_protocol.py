@@ -280,7 +280,7 @@ class ClassicProtocol(GroupProtocol):
         return requests.leave_group(self._config.group_id, member_id, instance_id, reason)
 
     async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
-        """Return member id and instance id of a host's members; none during a rebalance: then no user data is reported."""
+        """Return member id and instance id of a host's members; none during a rebalance."""
 
         def read(response: Any) -> Any:
             self._coordinator.check(response.groups[0].error_code)

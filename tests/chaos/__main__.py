@@ -67,6 +67,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, AT_LEAST_ONCE], default=EXACTLY_ONCE)
     parser.add_argument("--protocol", choices=["classic", "streams"], default="classic", help="group.protocol")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), default=Numbers.name, help="see tests/chaos/workloads")
+    parser.add_argument("--watch", action="store_true", help="hosts watch each other: penstock.host.watch")
     parser.add_argument("--minutes", type=float, default=0.0, help="as many kills as fit into them, instead of --kills")
     parser.add_argument("--hours", type=float, default=0.0, help="the same; with three brokers and all faults")
     parser.add_argument("--brokers", type=int, choices=[1, 3], help="3: with three controllers (1)")
@@ -106,6 +107,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
             previous=arguments.previous,
             without=frozenset(missing) | (frozenset(Action) - arguments.only if arguments.only else frozenset()),
             workload=arguments.workload,
+            watch=arguments.watch,
         ), arguments
     except ValueError as error:
         parser.error(str(error))

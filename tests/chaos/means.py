@@ -23,9 +23,12 @@ from tests.chaos.process_faults import ProcessFaults
 from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
 from tests.chaos.unclean import UncleanFaults
 from tests.chaos.version_faults import VersionFaults
+from tests.free_port import free_port
 
 from . import machine, network, program, versions
 
+#: The HTTP port of a host that has a network namespace for itself.
+HOST_PORT = 8080
 #: The version of Penstock that hosts change to and from.
 PREVIOUS = "HEAD^"
 
@@ -100,6 +103,16 @@ class Means:
     def broker_addresses(self) -> Mapping[int, str] | None:
         """Return where brokers are in the run's network, None without one."""
         return None if self._network is None else self._network.brokers
+
+    def watching(self, number: int) -> dict[str, object]:
+        """Return the settings of a host that watches the others and is watched."""
+        watch: dict[str, object] = {"penstock.host.watch": "true"}
+        if self._network is None:
+            port = free_port()
+            return watch | {"application.server": f"127.0.0.1:{port}", "penstock.http.port": port}
+        address = self._network.hosts[number]
+        watch |= {"application.server": f"{address}:{HOST_PORT}", "penstock.http.port": HOST_PORT}
+        return watch | {"penstock.http.host": address, "penstock.http.token": "chaos"}
 
     def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:
         """Return a host on its own machine and network, as far as faults need them."""

@@ -30,7 +30,8 @@ class Options:
     the cluster begins with; after UPGRADE_AFTER events it is upgraded, node by node. previous: the commit whose
     Penstock takes turns with this one. without: kinds of faults that cannot be had here, see means.why_not. fault: see
     program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to. workload: a name of WORKLOADS;
-    patience_seconds: how long nothing may come out at the end; budget_seconds: see Setting.
+    watch: hosts watch each other (penstock.host.watch). patience_seconds: how long nothing may come out at the end;
+    budget_seconds: see Setting.
 
     Raises ValueError if the workload cannot do with the families.
     """
@@ -49,6 +50,7 @@ class Options:
     previous: str = PREVIOUS
     without: frozenset[Action] = frozenset()
     workload: str = Numbers.name
+    watch: bool = False
     patience_seconds: float = PATIENCE_SECONDS
     budget_seconds: float = BUDGET_SECONDS
 

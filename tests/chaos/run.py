@@ -57,6 +57,9 @@ MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
 #: again meanwhile: on a machine that has much else to do, or with a short session. For a moment it knows nothing of the
 #: group and says that there are no committed offsets; or it does not answer any more.
 OUT_OF_SYNC = "is out of sync with the underlying log"
+#: What a host logs about another one that it watches, and the faults that are the reason.
+FOUND_LOST = "is lost: its connection broke, and no program listens there now"
+DEATHS = (Action.KILL_HOST, Action.KILL_SUPERVISOR, Action.DELETE_STATE, Action.CORRUPT_STATE)
 #: What the broker's log says, and what is said then.
 BROKER_FAULTS = {
     MARKERS_DROPPED: "the broker has dropped markers of transactions while it led no partition",
@@ -172,7 +175,8 @@ class Chaos:
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
         for number in range(HOSTS):
-            config = {**self._config(address), **workload.settings(number)}
+            watch = means.watching(number + 1) if self._options.watch else {}
+            config = {**self._config(address), **watch, **workload.settings(number)}
             self._hosts.append(means.host(number + 1, config, environment, workload.topology))
             self._hosts[-1].start()
         workload.start(address)
@@ -307,6 +311,7 @@ class Chaos:
         self._look_at_brokers_log()
         for kind in self._recovery.not_injected():
             self._fail(f"{kind} was to happen, and nothing of it was seen")
+        watch = self._watch_table() if self._options.watch else ()
         memory = f"{len(self._cluster.nodes)} JVMs of the cluster take {self._cluster.memory() >> 20} MiB"
         verdict, reports = workload.verdict(address), tuple(workload.reports(address, self._reader))
         self._reader.close()
@@ -318,9 +323,17 @@ class Chaos:
             workload.aborted,
             tuple(self._lines),
             bool(self._broker_faults),
-            (*self._recovery.table(), *self._growth.table(seconds), memory),
+            (*self._recovery.table(), *self._growth.table(seconds), *watch, memory),
             reports,
         )
+
+    def _watch_table(self) -> tuple[str, ...]:
+        """Return how often a host found the other one lost; a failure if that never happened, and several died."""
+        died = sum(f" {action.value} " in line for line in self._lines for action in DEATHS)
+        lost = sum(FOUND_LOST in line for host in self._hosts for line in host.log.read_text().splitlines())
+        if died > 1 and not lost:
+            self._fail(f"{died} hosts died, and the other one found none of them lost")
+        return (f"{died} hosts died, {lost} of them found lost by the other one",)
 
     def _await_outputs(self) -> None:
         """Wait until all has come out. complete() may take long, so it is asked when nothing comes any more."""

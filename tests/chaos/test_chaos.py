@@ -139,7 +139,7 @@ def test_ctrl_c_ends_it_early_with_a_verdict(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kills_with_exactly_once(tmp_path: Path) -> None:
     """test_workloads has runs with at-least-once and with the streams protocol."""
-    outcome = chaos(tmp_path, Options(seed=20, kills=8))
+    outcome = chaos(tmp_path, Options(seed=20, kills=8, watch=True))
     assert outcome.failures == ()
     assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
     assert outcome.records > 1_000

@@ -232,7 +232,7 @@ def test_each_workload_says_what_it_is() -> None:
     ],
 )
 def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str, guarantee: str) -> None:
-    outcome = chaos(tmp_path, Options(3, 2, guarantee, protocol, workload=workload))
+    outcome = chaos(tmp_path, Options(3, 2, guarantee, protocol, workload=workload, watch=True))
     assert outcome.failures == ()
     assert outcome.verdict.good, outcome.verdict
     assert [line for report in outcome.reports if not report.good for line in report.lines()] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from confluent_kafka import Producer
 
 from tests.chaos.checker import read_table
 from tests.command_stage import PARTITIONS, Stage, running
+from tests.free_port import free_port
 from tests.soak.figures import MIB, Sample, faults, table
 from tests.soak.http_load import HttpLoad, compared
 from tests.waiting import eventually
@@ -129,7 +129,7 @@ def soak(
     records_min: it continues until so many were processed, on a machine that has much else to do. http: with load on
     the HTTP server after WITHOUT_LOAD_PERCENT of the time.
     """
-    port, after = _free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
+    port, after = free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
     config = {
         "penstock_http_port": port,
         "penstock_memory_bytes": BUDGET,
@@ -157,12 +157,6 @@ def soak(
             done += [*load.lines(), *lines]
             wrong += [*load.faults(), *worse]
     return Outcome(feeder.written.total(), tuple(watched.samples), tuple(wrong), took, watched.shares, tuple(done))
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _watch(stage: Stage, seconds: float, records_min: int, tell: Callable[[str], None]) -> Watched:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import socket
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import KafkaStreams
+from tests.free_port import free_port
 
 PATIENCE_SECONDS = 30.0
 
 
 def host_config(state_dir: Path) -> dict[str, Any]:
     """Return what makes an application one of several hosts: a port, an address for the others, its own disk."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = int(found.getsockname()[1])
+    port = free_port()
     return {
         "state.dir": str(state_dir),
         "application.server": f"127.0.0.1:{port}",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Callable
 
 import pytest
 from broker_stage import PATIENCE_SECONDS, STATELESS, App, last_line, produce, read_until, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.free_port import free_port
 
 pytestmark = pytest.mark.broker
 
@@ -79,13 +79,6 @@ def test_joined_topics_need_as_many_partitions(app: App, make_topic: Callable[..
     code, log = app.fails()
     assert code == ExitCode.FAILED
     assert f"Topics not co-partitioned: {four} has 4, {two} has 2." in last_line(log)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_broker_that_is_away_is_told_every_few_seconds_until_the_stated_time(app: App) -> None:

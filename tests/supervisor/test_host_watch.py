@@ -24,6 +24,7 @@ from penstock.supervisor.http.host_watch import HostWatch, WatchedHost
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.workers.group.streams_metadata import HostInfo
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "geheim"
@@ -52,9 +53,7 @@ class Host:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ tally of a group sums up by key, so that it does not matter how partitions inter
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from tests.chaos.checkers.queries import Client, Queries
 from tests.chaos.checkers.stuck import Stuck
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.workloads.workload import Setting, Workload
+from tests.free_port import free_port
 
 PLACES = Places(
     group=program.APPLICATION_ID,
@@ -264,7 +264,7 @@ class Queried(Numbers):
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
-        self._ports = [_free_port() for _ in range(setting.hosts)]
+        self._ports = [free_port() for _ in range(setting.hosts)]
         self._queries = Queries(setting.exact)
         self._client = Client(
             self._ports,
@@ -294,9 +294,3 @@ class Queried(Numbers):
     @override
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         return [*super().reports(bootstrap_servers, reader), self._queries.report(self.ledger.expected)]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
