@@ -50,6 +50,7 @@ from penstock import (
     Windowed,
 )
 from penstock.topology.records import RawRecord
+from penstock.workers.thread.garbage_collection import tuned_garbage_collection
 
 INPUT, OTHER, OUTPUT = "in", "other", "out"
 KEYS, RECORDS, BATCH = 500, 12_000, 2_000
@@ -292,6 +293,7 @@ def measured(operator: str, records: int, rounds: int, done: Callable[[int], Non
             stack.callback(made.task.close)
             made.run(records)
             running[operator, keys.name, values.name] = made
+        stack.enter_context(tuned_garbage_collection())  # as a stream thread has it
         least: Costs = {}
         for _ in range(rounds):
             for cell, made in running.items():
