@@ -39,6 +39,8 @@ logger = bounded_logger(__name__)
 Endpoint = Callable[[HttpView, Request], Response]
 #: Threads reserved for health checks; queries may use all others.
 HEALTH_THREADS = 4
+#: Maximum number of hosts that may watch this one at a time, because each occupies a request.
+WATCHES_MAX = 32
 PAGES = Path(__file__).parent / "dashboard"
 #: File and content type of the dashboard's parts, by path.
 FILES = {
@@ -162,12 +164,17 @@ def _watch_until(stopping: asyncio.Event) -> Callable[[Request], Awaitable[Respo
     A response that breaks off is that of a host that has not stopped, but died: see host_watch.py.
     """
 
+    places = asyncio.Semaphore(WATCHES_MAX)
+
     async def body() -> AsyncIterator[bytes]:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), host_watch.WATCH_SECONDS)
-        yield host_watch.STOPS if stopping.is_set() else host_watch.STAYS
+        async with places:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), host_watch.WATCH_SECONDS)
+            yield host_watch.STOPS if stopping.is_set() else host_watch.STAYS
 
     async def watch(_request: Request) -> Response:
+        if places.locked():
+            return _error(QueryError(503, "TOO_MANY_REQUESTS", f"{WATCHES_MAX} hosts watch this one already.", 1))
         return StreamingResponse(body(), media_type="application/json")
 
     return watch

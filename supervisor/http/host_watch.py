@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
-from http.client import OK, HTTPConnection, HTTPException
+from http.client import OK, SERVICE_UNAVAILABLE, HTTPConnection, HTTPException
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -154,7 +154,7 @@ class WatchedHost:
     def _tell(self, status: int, said: bytes) -> None:
         if said == STOPS:
             logger.info("The host %s stops", self._name)
-        elif status not in self._refusals:
+        elif status not in (*self._refusals, SERVICE_UNAVAILABLE):  # the latter is soon over
             self._refusals.add(status)
             logger.warning(
                 "The host %s cannot be watched, its tasks would wait for its session to time out: HTTP status %d. All "

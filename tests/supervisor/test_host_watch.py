@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from stage import until
 
 from penstock import KafkaStreams, StreamsBuilder
 from penstock.supervisor.http import host_watch
+from penstock.supervisor.http.endpoints import WATCHES_MAX
 from penstock.supervisor.http.forwarding import host_headers
 from penstock.supervisor.http.host_watch import HostWatch, WatchedHost
 from penstock.topology.config.streams_config import StreamsConfig
@@ -179,6 +181,28 @@ def test_an_uneventful_watch_is_answered_and_asked_for_again(
     watched._thread.join()
     streams._http.stop()
     assert not lost
+
+
+def test_watches_leave_room_for_other_requests(tmp_path: Path) -> None:
+    streams = application(host_config(tmp_path), tmp_path)
+    streams._http.start()
+    http = HttpClient.of(streams)
+    with ExitStack() as stack:
+        watches = [stack.enter_context(watch(http)) for _ in range(WATCHES_MAX)]
+        assert {response.status for response in watches} == {200}
+        refused = http.ask("/watch")
+        assert (refused.status, refused.error["code"]) == (503, "TOO_MANY_REQUESTS")
+        assert http.ask("/dashboard.css").status == 200
+        watches[0].close()
+        until(lambda: stack.enter_context(watch(http)).status == 200)
+    streams._http.stop()
+
+
+def watch(http: HttpClient) -> HTTPResponse:
+    """Return the response, which ends with its connection."""
+    connection = HTTPConnection("127.0.0.1", http.port)
+    connection.request("GET", "/watch", headers={"Connection": "close"})
+    return connection.getresponse()
 
 
 def test_each_host_watches_the_next_ones() -> None:

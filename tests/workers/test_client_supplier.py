@@ -202,7 +202,7 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
 ) -> None:
     made: list[tuple[GroupMemberConfig, Mapping[str, Any]]] = []
     monkeypatch.setattr(
-        client_supplier, "GroupMember", lambda c, connection, assign, clock: made.append((c, connection))
+        client_supplier, "GroupMember", lambda c, connection, *_, **__: made.append((c, connection))
     )
     supplier = KafkaClientSupplier(
         config(

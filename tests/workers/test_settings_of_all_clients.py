@@ -56,7 +56,7 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> Layers:
     for kind in ("Fetcher", "KafkaProducer", "TransactionalKafkaProducer"):
         monkeypatch.setattr(client_supplier, kind, lambda brokers, settings, *rest: settings)
     for kind in ("GroupMember", "StreamsGroupMember", "GroupOffsetsReader"):
-        monkeypatch.setattr(client_supplier, kind, lambda what, settings, *rest: settings)
+        monkeypatch.setattr(client_supplier, kind, lambda what, settings, *rest, **named: settings)
     monkeypatch.setattr(client_supplier, "KafkaAdmin", lambda settings: settings)
 
     def made(**values: Any) -> dict[str, Any]:
