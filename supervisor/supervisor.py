@@ -28,7 +28,6 @@ from penstock.workers.control.messages import (
     StateChanged,
 )
 from penstock.workers.control.stream_thread_state import StreamThreadState
-from penstock.workers.group.streams_metadata import HostInfo
 from penstock.workers.metrics.host_memory import host_bytes
 
 from .application_state import ApplicationState, ApplicationStates, state_after
@@ -202,9 +201,9 @@ class Supervisor:
         self.paused = False
         self._inbox.put(partial(self._send_to_all, Resume()))
 
-    def release_host(self, host: HostInfo) -> None:
-        """Make the group release the tasks of a lost host, before its session times out."""
-        self._inbox.put(partial(self._send_to_all, ReleaseHost(f"{host.host}:{host.port}")))
+    def release_host(self, endpoint: str) -> None:
+        """Make the group release the tasks of a lost host, before its session times out; endpoint: host:port."""
+        self._inbox.put(partial(self._send_to_all, ReleaseHost(endpoint)))
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return the current status of each stream thread, by number."""

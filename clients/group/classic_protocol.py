@@ -12,9 +12,9 @@ from typing import Any
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 
 from ..errors import BrokerError, ErrorCode, RetriableError
-from ..protocol.messages import DESCRIBE_GROUPS
 from ..protocol.schema import Request
 from . import requests
+from .group_description import describe_group
 from .group_protocol import GroupProtocol, ProtocolParts, evicts
 from .member_state import MEMBER_STATES, MemberState, member_states
 from .membership import Assign, EndpointOf, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
@@ -42,7 +42,7 @@ _ADVICE: Mapping[ErrorCode, str] = {
 class ClassicProtocol(GroupProtocol):
     """One member. All coroutines run on the IO thread.
 
-    assign: the leader's assignor; endpoint_of: the application.server in a member's user data, raises StreamsError.
+    assign: the leader's assignor; endpoint_of: the application.server in a member's user data, see EndpointOf.
     """
 
     offset_commit_version = 8  # later versions do not distinguish a stale generation from a deleted group
@@ -85,7 +85,7 @@ class ClassicProtocol(GroupProtocol):
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
         except TaskAssignmentError as error:  # this member cannot lead: leave, so that the others do not wait for it
-            await self._leave(str(error))
+            await self.leave_self(str(error))
             self.fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
             self.fail(error)
@@ -225,7 +225,7 @@ class ClassicProtocol(GroupProtocol):
         """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
         if self._config.instance_id is None:
-            await self._leave(reason)
+            await self.leave_self(reason)
         if self.state in MEMBER_STATES:
             self._lose(reason)
 
@@ -270,31 +270,18 @@ class ClassicProtocol(GroupProtocol):
         translated.__cause__ = error
         return translated
 
-    async def _leave(self, reason: str) -> None:
-        """Leave the group if it knows this member."""
-        if self.identity.member_id:
-            await self.leave(reason, self.identity.member_id, self._config.instance_id)
-
     def leave_request(self, reason: str, member_id: str, instance_id: str | None, comes_back: bool) -> Request:
         """Return the request of ``leave``; a static member that comes back does not leave."""
         return requests.leave_group(self._config.group_id, member_id, instance_id, reason)
 
     async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
         """Return member id and instance id of a host's members; none during a rebalance."""
-
-        def read(response: Any) -> Any:
-            self._coordinator.check(response.groups[0].error_code)
-            return response.groups[0].members
-
-        request = DESCRIBE_GROUPS(groups=[self._config.group_id])
-        members = await self._offsets.until_deadline(lambda: request, read)
-        return [(m.member_id, m.group_instance_id) for m in members if self._endpoint(m.member_metadata) == endpoint]
-
-    def _endpoint(self, envelope: bytes) -> str:
-        try:
-            return self._endpoint_of(requests.decode_subscription(envelope, "a member of the group").user_data)
-        except StreamsError:  # from another program, or from a member that is joining
-            return ""
+        group = await describe_group(self._config.group_id, self._offsets, self._coordinator.check)
+        return [
+            (found.member_id, found.instance_id)
+            for found in group.members
+            if found.subscription is not None and self._endpoint_of(found.subscription.user_data) == endpoint
+        ]
 
     async def hear_now(self) -> None:
         """Send a heartbeat now."""
@@ -304,7 +291,7 @@ class ClassicProtocol(GroupProtocol):
     async def end(self, leave: bool) -> None:
         """Leave if requested."""
         if leave:
-            await self._leave("the stream thread was closed")
+            await self.leave_self("the stream thread was closed")
 
     # Offsets
 

@@ -38,6 +38,7 @@ class GroupMemberDescription:
     tasks: of a member of a streams group.
     """
 
+    member_id: str
     client_id: str
     host: str
     instance_id: str | None = None
@@ -107,7 +108,9 @@ def _streams_group(response: Any) -> GroupDescription:
     group = response.groups[0]
     described = streams_messages.described_members(group)
     members = tuple(
-        GroupMemberDescription(member.client_id, member.client_host, found.instance_id, tasks=found.tasks)
+        GroupMemberDescription(
+            found.member_id, member.client_id, member.client_host, found.instance_id, tasks=found.tasks
+        )
         for member, found in zip(group.members, described, strict=True)
     )
     return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
@@ -115,12 +118,13 @@ def _streams_group(response: Any) -> GroupDescription:
 
 def _consumer_group(response: Any) -> GroupDescription:
     group = response.groups[0]
-    members = (GroupMemberDescription(m.client_id, m.client_host, m.instance_id) for m in group.members)
+    members = (GroupMemberDescription(m.member_id, m.client_id, m.client_host, m.instance_id) for m in group.members)
     return GroupDescription(group.group_state.upper(), "consumer", tuple(members))
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
     return GroupMemberDescription(
+        member.member_id,
         member.client_id,
         member.client_host,
         member.group_instance_id,

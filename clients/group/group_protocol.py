@@ -112,6 +112,11 @@ class GroupProtocol(ABC):
     async def hear_now(self) -> None:
         """Send a heartbeat now, whose answer may begin a rebalance."""
 
+    async def leave_self(self, reason: str, *, comes_back: bool = False) -> None:
+        """Leave the group if it knows this member; see ``leave``."""
+        if self.identity.member_id:
+            await self.leave(reason, self.identity.member_id, self._config.instance_id, comes_back=comes_back)
+
     async def leave(self, reason: str, member_id: str, instance_id: str | None, *, comes_back: bool = False) -> bool:
         """End this or another membership; failures are only logged, since the session timeout has the same effect.
 

@@ -85,7 +85,7 @@ class MemberAssignment(NamedTuple):
 
 #: The leader's assignor: from subscriptions to assignments, by member id. It may query the brokers, and may be slow.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
-#: Returns the application.server in a member's user data, "" without one; raises StreamsError.
+#: Returns the application.server in a member's user data, "" if there is none.
 EndpointOf = Callable[[bytes], str]
 
 

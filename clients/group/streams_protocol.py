@@ -325,16 +325,13 @@ class StreamsProtocol(GroupProtocol):
     async def _give_up_slow_thread(self, reason: str) -> None:
         """Leave, so that other members take over. A static member keeps its tasks until the session times out."""
         self._log.warning("%s", reason)
-        await self._leave(reason, comes_back=self._static)
+        await self.leave_self(reason, comes_back=self._static)
         self._emit_all(self._membership.lose(reason))
 
     async def end(self, leave: bool) -> None:
         """Leave if requested; a static member that will be replaced must release its instance id itself."""
         if self._membership.end() and (leave or self._static):
-            await self._leave("the stream thread was closed", comes_back=not leave)
-
-    async def _leave(self, reason: str, comes_back: bool) -> None:
-        await self.leave(reason, self._membership.member_id, self._config.instance_id, comes_back=comes_back)
+            await self.leave_self("the stream thread was closed", comes_back=not leave)
 
     def leave_request(self, reason: str, member_id: str, instance_id: str | None, comes_back: bool) -> Request:
         """Return the request of ``leave``; the broker does not ask for a reason."""

@@ -41,11 +41,11 @@ STAYS, STOPS = b'{"stopping":false}', b'{"stopping":true}'
 class HostWatch:
     """Watches the next hosts, if penstock.host.watch is set.
 
-    lost: called with a host that has ended without a goodbye, from any thread. Raises ConfigError if a setting is
-    missing that it needs.
+    lost: called with the host:port of a host that has ended without a goodbye, from any thread. Raises ConfigError if
+    a setting is missing that it needs.
     """
 
-    def __init__(self, config: StreamsConfig, lost: Callable[[HostInfo], None]) -> None:
+    def __init__(self, config: StreamsConfig, lost: Callable[[str], None]) -> None:
         self._watched: dict[HostInfo, WatchedHost] = {}
         self._lost = lost
         self._headers = host_headers(config["penstock.http.token"])
@@ -79,13 +79,13 @@ def _check(config: StreamsConfig) -> None:
 def _next(own: HostInfo, hosts: Collection[HostInfo]) -> set[HostInfo]:
     others = sorted(set(hosts) - {own})
     after = [host for host in others if host > own]
-    return set((after + others)[: min(WATCHED_HOSTS, len(others))])
+    return set((after + others)[:WATCHED_HOSTS])
 
 
 class WatchedHost:
     """One host, and the thread that has the connection to it. headers: of each request; lost: see HostWatch."""
 
-    def __init__(self, host: HostInfo, headers: dict[str, str], lost: Callable[[HostInfo], None]) -> None:
+    def __init__(self, host: HostInfo, headers: dict[str, str], lost: Callable[[str], None]) -> None:
         self._host = host
         self._name = f"{host.host}:{host.port}"
         self._headers = headers
@@ -167,7 +167,7 @@ class WatchedHost:
         if self._is_here and not self._ended.is_set():
             self._is_here = False
             logger.warning("The host %s is lost: its connection broke, and no program listens there now", self._name)
-            self._lost(self._host)
+            self._lost(self._name)
 
 
 def _is_refused(error: Exception) -> bool:

@@ -71,12 +71,12 @@ def start(port: int, tmp_path: Path) -> Iterator[Callable[..., Host]]:
 
 
 @pytest.fixture
-def lost() -> list[HostInfo]:
+def lost() -> list[str]:
     return []
 
 
 @pytest.fixture
-def watched(port: int, lost: list[HostInfo]) -> Iterator[WatchedHost]:
+def watched(port: int, lost: list[str]) -> Iterator[WatchedHost]:
     found = WatchedHost(HostInfo("127.0.0.1", port), host_headers(TOKEN), lost.append)
     yield found
     found.end()
@@ -88,7 +88,7 @@ def is_here(watched: WatchedHost) -> Callable[[], bool]:
 
 
 def test_a_killed_host_is_lost_and_may_come_back(
-    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo]
+    start: Callable[..., Host], watched: WatchedHost, lost: list[str]
 ) -> None:
     for number in (1, 2):
         host = start()
@@ -98,7 +98,7 @@ def test_a_killed_host_is_lost_and_may_come_back(
 
 
 def test_a_host_that_stops_is_not_lost(
-    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], caplog: pytest.LogCaptureFixture
+    start: Callable[..., Host], watched: WatchedHost, lost: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     host = start()
@@ -114,7 +114,7 @@ def test_a_host_that_stops_is_not_lost(
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_broken_connection_alone_is_no_loss(
-    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], frozen: bool
+    start: Callable[..., Host], watched: WatchedHost, lost: list[str], frozen: bool
 ) -> None:
     host = start()
     until(is_here(watched))
@@ -133,7 +133,7 @@ def test_a_broken_connection_alone_is_no_loss(
 
 
 def test_a_host_that_refuses_to_be_watched_is_named_once(
-    start: Callable[..., Host], watched: WatchedHost, lost: list[HostInfo], caplog: pytest.LogCaptureFixture
+    start: Callable[..., Host], watched: WatchedHost, lost: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     host = start("another token")
     until(lambda: "cannot be watched" in caplog.text)
@@ -164,7 +164,7 @@ def test_a_host_that_is_not_reached_is_not_lost(error: Exception, is_refused: bo
 
 
 def test_an_uneventful_watch_is_answered_and_asked_for_again(
-    tmp_path: Path, lost: list[HostInfo], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lost: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_watch, "WATCH_SECONDS", 0.01)
     streams = application(host_config(tmp_path), tmp_path)
@@ -213,7 +213,7 @@ def test_each_host_watches_the_next_ones() -> None:
     assert host_watch._next(hosts[0], hosts[:1]) == host_watch._next(hosts[0], []) == set()
 
 
-def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[HostInfo], tmp_path: Path) -> None:
+def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[str], tmp_path: Path) -> None:
     host, settings = start(), host_config(tmp_path)
     own, other = HostInfo.parse(settings["application.server"]), HostInfo("127.0.0.1", port)
     needed = {"penstock.host.watch": True, "penstock.http.token": TOKEN}
@@ -226,7 +226,7 @@ def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[
     watch.on_hosts([own, other])
     until(is_here(watch._watched[other]))
     host.kill()
-    until(lambda: lost == [other])
+    until(lambda: lost == [f"127.0.0.1:{port}"])
     watch.stop()
     watch.on_hosts([own, other])
     assert not watch._watched

@@ -403,6 +403,10 @@ class StreamThreadParts:
         )
 
     def _group(self) -> Rebalancer:
+        reporter = None
+        if isinstance(self.membership, StreamsGroupMember):
+            report = self.membership.report_task_offsets
+            reporter = TaskOffsetReporter(report, self.task_manager, self.changelog_reader, self.clock)
         listener = RebalanceListener(
             self.task_manager,
             self.states,
@@ -410,7 +414,7 @@ class StreamThreadParts:
             lambda: self.control.report(ApplicationShutdownRequested()),
             self.log,
         )
-        group = Rebalancer(
+        return Rebalancer(
             self.membership,
             self.assignor,
             self._source_topics(),
@@ -418,15 +422,11 @@ class StreamThreadParts:
             listener,
             self.clock,
             self.log,
-            hosts=HostReporter(self.control.report, self.topologies, self.topics),
-            spans=self.spans,
+            reporter,
+            HostReporter(self.control.report, self.topologies, self.topics),
+            None if self.config["group.protocol"] == "streams" else self._refuse_other_group,
+            self.spans,
         )
-        if isinstance(self.membership, StreamsGroupMember):
-            report = self.membership.report_task_offsets
-            group.offset_reporter = TaskOffsetReporter(report, self.task_manager, self.changelog_reader, self.clock)
-        else:
-            group.gate = self._refuse_other_group
-        return group
 
     def _refuse_other_group(self) -> None:
         """Check the topology of the group's members before joining; without an answer, join.

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.topology.records import TaskId, TopicPartition
 
-from .wire import NAMED_TOPOLOGY_VERSION, Reader, Writer
+from .wire import NAMED_TOPOLOGY_VERSION, MalformedInfoError, Reader, Writer
 
 LATEST_SUPPORTED_VERSION = 11
 EARLIEST_SUPPORTED_VERSION = 1
@@ -236,8 +236,11 @@ def _read_offset_sums(reader: Reader, version: int) -> dict[TaskId, int]:
 
 
 def user_endpoint(data: bytes) -> str:
-    """Return the application.server in the bytes of a member, "" without one; raises MalformedInfoError."""
-    return SubscriptionInfo.decode(data, "of the group").user_endpoint
+    """Return the application.server in the bytes of a member, "" without one, or if another program wrote them."""
+    try:
+        return SubscriptionInfo.decode(data, "of the group").user_endpoint
+    except MalformedInfoError:
+        return ""
 
 
 def read_version(reader: Reader) -> int:
