@@ -4,10 +4,11 @@ import os
 import signal
 import sys
 
-from penstock_distribution import DistributionConflictError, check_distributions
+from penstock_distribution import DistributionConflictError, MissingKernelError, check_distributions
 
-#: supervisor.exit_codes' USAGE: a person has to look. The package cannot be asked: it may be another distribution's.
-EXIT_USAGE = 2
+#: supervisor.exit_codes' USAGE and INSTALLATION: a person has to look. The package cannot be asked: it may be another
+#: distribution's, and without its kernel it cannot be imported.
+EXIT_USAGE, EXIT_INSTALLATION = 2, 8
 
 
 def main() -> None:
@@ -19,6 +20,10 @@ def main() -> None:
     except DistributionConflictError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    from penstock.cli import main as command
+    try:
+        from penstock.cli import main as command
+    except MissingKernelError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(EXIT_INSTALLATION)
 
     command()

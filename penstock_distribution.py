@@ -1,4 +1,4 @@
-"""The distribution that installs Penstock, and a check that no other one has put its package ``penstock`` there.
+"""The distribution that installs Penstock, and what may be wrong with an installation.
 
 Python packages of different distributions may have one name; installed side by side, the files of the later one
 overwrite those of the earlier one. Outside the package, whose __init__.py may be the other distribution's.
@@ -7,6 +7,7 @@ overwrite those of the earlier one. Outside the package, whose __init__.py may b
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 
 NAME = "penstock-streams"
@@ -15,6 +16,22 @@ _PACKAGE = b"penstock/__init__.py,"
 
 class DistributionConflictError(ImportError):
     """Another distribution has installed a package named ``penstock`` over Penstock's, or under it."""
+
+
+class MissingKernelError(ImportError):
+    """The compiled kernel, without which Penstock does not run, is not built for this Python."""
+
+    def __init__(self) -> None:
+        place = os.path.dirname(os.path.abspath(__file__))
+        super().__init__(
+            f"Penstock's compiled kernel is not built for {sys.executable} (Python {sys.version.split()[0]}): install "
+            f"Penstock again there, with `python -m pip install --force-reinstall --no-cache-dir {NAME}` or, in a "
+            "clone, `python -m pip install -e .`; see docs/installation.md."
+            if os.path.isdir(place)
+            else f"Penstock was loaded from {place}, and a zip (--py-files) cannot carry compiled code: install "
+            f"{NAME}[spark] for the driver and on the workers, or send a virtual environment with --archives; see "
+            "docs/spark.md, On a cluster."
+        )
 
 
 @cache
@@ -45,7 +62,7 @@ def check_distributions(folder: str) -> None:
 
 def _owners(folder: str) -> list[str]:
     """Return the distributions that list a package ``penstock`` among their files."""
-    if not os.path.isdir(folder):  # the zip that Spark's executors have
+    if not os.path.isdir(folder):  # a zip, which is refused later; see pipeline.session.spark_session
         return []
     owners = []
     for entry in os.scandir(folder):

@@ -34,25 +34,25 @@ from benchmarks.report import (
 )
 from benchmarks.rounds import Rounds
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
-from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
+from benchmarks.spark_jobs import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
 from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import TopicPartition
 
 DEFAULT_RECORDS = 6_000_000
-QUICK_RECORDS = 4_000_000  # the JVM is hardly warm then: only to see that it runs, in less than two minutes
-#: What is that short is measured between commits that are closer together.
+QUICK_RECORDS = 4_000_000  # the JVM is hardly warm then: this only checks that it runs, in less than two minutes
+#: Measurements shorter than this use commits that are closer together.
 QUICK_CONFIG = {"commit.interval.ms": "100"}
 QUICK_SCENARIOS = "count,map-filter"
-#: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
+#: Share of the records before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
 ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
     **{scenario.name: scenario for scenario in SCENARIOS},
     **{scenario.name: scenario for scenario in RECOVERY_SCENARIOS},
 }
-#: Only when they are requested: they need PySpark and a JDK.
+#: Only on request: they need PySpark and a JDK.
 ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
-#: Only when they are requested, one by one or all of a group by its name.
+#: Only on request, one by one or as a group by its name.
 GROUPS: dict[str, tuple[Scenario | RecoveryScenario, ...]] = {
     "wide": WIDE,
     "idle": IDLE_SCENARIOS,
@@ -154,7 +154,7 @@ def _systems(choice: str, directory: Path) -> list[System]:
 
 
 class Bench:
-    """Runs scenarios of throughput. apart: see Progress."""
+    """Runs throughput scenarios. apart: see Progress."""
 
     apart = True
 
@@ -166,7 +166,7 @@ class Bench:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
 
     def run(self, scenarios: list[Scenario], rounds: Rounds) -> Results:
-        """Run everything."""
+        """Run all scenarios."""
         runs = list(rounds.runs(self._systems, scenarios))
         for workload in {self._workload_of(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
@@ -179,7 +179,7 @@ class Bench:
         return replace(self._workload, records=records)
 
     def _run_one(self, scenario: Scenario, system: System) -> Measurement:
-        # A token, so that no earlier run's committed offsets are taken up.
+        # A unique token, so that no earlier run's committed offsets are used.
         name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}"
         output = f"{name}-output"
         workload, home = self._workload_of(scenario, system), self._directory / name
@@ -223,5 +223,5 @@ class Bench:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the programs that run are stopped then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # running programs are stopped then too
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Is an output topic what it must be? A fast engine with wrong answers is not reported."""
+"""Checks of output topics: a fast engine with wrong results is not reported."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BATCH = 10_000
 
 
 class Check(ABC):
-    """Reads an output record by record, then says what is wrong."""
+    """Reads an output record by record, then reports what is wrong."""
 
     @abstractmethod
     def read(self, key: bytes, value: bytes) -> None:
-        """Take the next record of a partition."""
+        """Read the next record of a partition."""
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Return what is wrong with all that was read, None if nothing is."""
+        """Return the error in the records that were read, None if they are right."""
 
 
 class CountsCheck(Check):
-    """The last count of each key is the expected one; with every_update each is one more than the one before.
+    """The last count of each key is the expected one; with every_update, each is one more than the previous one.
 
     A key whose last record is a tombstone has no count.
     """
@@ -64,7 +64,7 @@ class CountsCheck(Check):
 
 
 class LatestCheck(Check):
-    """The last value of each key is the expected one, byte by byte."""
+    """The last value of each key is the expected one, byte for byte."""
 
     def __init__(self, expected: Mapping[bytes, Any]) -> None:
         self._expected = expected
@@ -100,19 +100,21 @@ class SumsCheck(LatestCheck):
 
 @dataclass(slots=True)
 class RowSum:
-    """How many rows there are, and the sum of their hashes: Python's own, valid only in this process."""
+    """The number of rows, and the sum of their hashes: Python's own, valid only in this process."""
 
     rows: int = 0
     hashes: int = 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Count one more."""
+        """Count a row."""
         self.rows += 1
         self.hashes += hash((key, value))
 
 
 class RowsCheck(Check):
-    """The rows are the expected ones, each as often, byte by byte, in any order: compared by a sum of their hashes."""
+    """The rows are the expected ones with their duplicates, byte for byte, in any order: compared by a sum of their
+    hashes.
+    """
 
     def __init__(self, expected: RowSum) -> None:
         self._expected = expected
@@ -128,7 +130,7 @@ class RowsCheck(Check):
 
 
 def sum_of_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
-    """Return what RowsCheck compares."""
+    """Return the sum that RowsCheck compares."""
     total = RowSum()
     for key, value in rows:
         total.add(key, value)
@@ -136,7 +138,7 @@ def sum_of_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
 
 
 def check_topic(bootstrap_servers: str, topic: str, check: Check) -> str | None:
-    """Read a topic from its beginning to its end and return what is wrong with it; raises KafkaException."""
+    """Read a topic from its beginning to its end and return the error found; raises KafkaException."""
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
     consumer = Consumer({**settings, "enable.partition.eof": True, "log_level": 3})
     try:

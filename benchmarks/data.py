@@ -1,4 +1,6 @@
-"""The records that both systems read, and what they must answer: purchases of many users, made from a fixed seed."""
+"""The records that both systems read, and the expected results: purchases of many users,
+generated from a fixed seed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 SEED = 7
-#: What records are compressed with, by the loader and by the systems, unless another one is measured.
+#: The compression of records, by the loader and by the systems, unless another one is measured.
 CODEC = "lz4"
 PARTITIONS = 4
 KEYS = 100_000
@@ -25,12 +27,12 @@ FIRST_TIMESTAMP_MS = 1_700_000_000_000
 RECORDS_PER_SECOND = 100_000  # of event time: a window of 10 s holds a million records, ten for each key
 WINDOW_MS = 10_000
 ADVANCE_MS = 2_000
-GAP_MS = 500  # that ends a session, and the most between a purchase and a payment that are joined
-#: Between a purchase that is paid, every second one, and its payment. Odd: no payment has the time of a purchase, so
-#: that a join of both by time has one right answer.
+GAP_MS = 500  # the gap that ends a session, and the maximum between a purchase and a payment that are joined
+#: The time between a purchase that is paid, every second one, and its payment. It is odd: no payment has the timestamp
+#: of a purchase, so that a join of both by time has one right result.
 PAID_AFTER_MS = 201
-#: Of event time: how often all purchases so far are added up. As many records of a partition as come in it, 25,000, are
-#: more than either system processes between two looks at what is due: it would leave out a report.
+#: Event time between two reports of all purchases so far. In this time a partition gets 25,000 records, more than
+#: either system processes between two checks for due punctuations; with fewer it would skip a report.
 REPORT_EVERY_MS = 1_000
 ADMIN_TIMEOUT_SECONDS = 30.0
 FLUSH_TIMEOUT_SECONDS = 120.0
@@ -38,21 +40,24 @@ FLUSH_TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A number of purchases; equal numbers mean equal records. codec: what their batches are compressed with.
+    """A number of purchases; equal numbers mean equal records. codec: the compression of their batches.
 
-    Tests have fewer keys and fewer records a second.
+    Tests have fewer keys and fewer records per second. skew: 1 for users that all buy as often; with 4, half of the
+    purchases are those of a sixteenth of them.
     """
 
     records: int
     codec: str = CODEC
     keys: int = KEYS
     records_per_second: int = RECORDS_PER_SECOND
+    skew: int = 1
 
     @property
     def topic(self) -> str:
         """The input topic."""
         keys = "" if self.keys == KEYS else f"-{self.keys}"
-        return f"benchmark-purchases-{self.records}-{self.codec}{keys}"
+        skew = "" if self.skew == 1 else f"-skew-{self.skew}"
+        return f"benchmark-purchases-{self.records}-{self.codec}{keys}{skew}"
 
     @property
     def payments_topic(self) -> str:
@@ -67,7 +72,7 @@ class Workload:
     def users(self) -> Iterator[int]:
         """Yield the user of each purchase, in order."""
         draw = random.Random(SEED).random
-        return (int(draw() * self.keys) for _ in range(self.records))
+        return (int(draw() ** self.skew * self.keys) for _ in range(self.records))
 
     def timestamp(self, number: int) -> int:
         """Return the event time (ms, even) of the purchase of this number."""
@@ -147,7 +152,7 @@ class Workload:
             pages[key] = orjson.loads(value)["page"]
 
     def reports(self) -> dict[bytes, bytes]:
-        """Return number and sum of all purchases before each time at which they are reported, as JSON by this time."""
+        """Return number and sum of all purchases before each report time, as JSON by this time."""
         reports: dict[bytes, bytes] = {}
         at, number, amount = FIRST_TIMESTAMP_MS + REPORT_EVERY_MS, 0, 0
         for _, value, time in self.purchases():
@@ -158,7 +163,7 @@ class Workload:
         return reports
 
     def paid_purchases(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what the join with the payments gives: each purchase with the ``method`` of each payment near to it."""
+        """Yield the expected join with the payments: each purchase with the ``method`` of each payment near to it."""
         payments = self._payments_by_key()
         for key, value, time in self.purchases():
             of_user = payments[key]
@@ -168,7 +173,7 @@ class Workload:
                 yield key, _paid(value, method)
 
     def purchases_as_paid_before(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each purchase with the ``method`` of its user's last payment until then, if there is one."""
+        """Yield each purchase with the ``method`` of its user's last earlier payment, if there is one."""
         payments = self._payments_by_key()
         for key, value, time in self.purchases():
             number = bisect_left(payments[key], (time,))
@@ -176,7 +181,7 @@ class Workload:
                 yield key, _paid(value, payments[key][number - 1][1])
 
     def last_paid_purchases(self) -> dict[bytes, bytes]:
-        """Return the last purchase by key, with the ``method`` of the last payment, where there is one."""
+        """Return the last purchase by key, with the ``method`` of the last payment, if there is one."""
         payments = self._payments_by_key()
         return {key: _paid(value, payments[key][-1][1]) for key, value, _ in self.purchases() if payments[key]}
 
@@ -188,9 +193,10 @@ class Workload:
         return payments
 
     def page_changes(self) -> Iterator[tuple[bytes, int]]:
-        """Yield what each purchase changes in the sum of users' last purchases by page: page and amount.
+        """Yield each purchase's changes of the sum of users' last purchases by page: page and amount.
 
-        That is its user's purchase before, which no longer counts, and itself; one change if both are of one page.
+        They are the user's previous purchase, which no longer counts, and this one; one change if both have the same
+        page.
         """
         latest: dict[bytes, tuple[bytes, int]] = {}
         for key, value, _ in self.purchases():
@@ -221,14 +227,14 @@ class Workload:
         return {key: orjson.dumps({"n": number, "sum": sums[key]}) for key, number in numbers.items()}
 
     def doubled_purchases(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is left of map and filter: purchases of an odd amount, with its double as ``x``."""
+        """Yield the expected output of map and filter: purchases of an odd amount, with its double as ``x``."""
         for key, value, _ in self.purchases():
             row: dict[str, Any] = orjson.loads(value)
             if row["amount"] % 2:
                 yield key, orjson.dumps({**row, "x": row["amount"] * 2})
 
     def located_purchases(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what the join with the users gives: each purchase with its user's ``city``."""
+        """Yield the expected join with the users: each purchase with its user's ``city``."""
         for (key, value, _), user in zip(self.purchases(), self.users(), strict=True):
             yield key, value[:-1] + b',"city":"%b"}' % _city(user)
 
@@ -269,7 +275,7 @@ def load_topic(
 def append(
     bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int, codec: str = CODEC
 ) -> None:
-    """Write so many rows (key, value, timestamp in ms) to the end of a topic; raises KafkaException."""
+    """Write this many rows (key, value, timestamp in ms) to the end of a topic; raises KafkaException."""
     producer = make_producer(bootstrap_servers, codec=codec)
     what = f"Writing {records:,} records to {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
@@ -295,7 +301,7 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50, codec: str = CODE
 
 
 def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Make an empty topic; raises KafkaException."""
+    """Create an empty topic; raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     _delete(admin, [name for name in _topics(admin) if name == topic])
     # The input is dated to 2023: by default a topic keeps a week.
@@ -304,7 +310,7 @@ def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITI
 
 
 def delete_topics(admin: AdminClient, prefix: str) -> None:
-    """Delete all topics whose names begin with a prefix, and wait until they are gone; raises KafkaException."""
+    """Delete all topics with this prefix, and wait until they are gone; raises KafkaException."""
     _delete(admin, [name for name in _topics(admin) if name.startswith(prefix)])
 
 

@@ -1,8 +1,8 @@
 """``python -m benchmarks.driver``: records per second through the operators alone, without a broker.
 
-Two ways: record by record through TopologyTestDriver, which commits after each; and in batches through the same task,
-which is how a stream thread calls it. Seconds are those of CPU time of this process, so that what else runs on the
-machine counts less. A wrong answer ends it with exit code 1.
+There are two modes: record by record through TopologyTestDriver, which commits after each record; and in batches
+through the same task, as a stream thread calls it. Seconds are CPU time of this process, so that other load on the
+machine counts less. A wrong result ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
 
 INPUT, OUTPUT = "in", "out"
-KEYS = 100  # so that a cache merges ten updates of each in a batch
-BATCH = 1_000  # records between two commits, where they go in batches
+KEYS = 100  # so that a cache merges ten updates of each key in a batch
+BATCH = 1_000  # records between two commits, in batches
 WINDOW_MS = 10_000
 STEP_MS = 10  # of event time between two records
 CACHE_BYTES = 10_485_760  # Kafka Streams' default for statestore.cache.max.bytes
 
-#: A result as it is checked: key and value, in the order in which they came.
-Results = list[tuple[bytes | None, bytes | None]]
+#: A checked result: key and value, in order of output.
+Results = Sequence[tuple[bytes | None, bytes | None]]
 
 
 def chain() -> Topology:
@@ -95,7 +95,7 @@ def check_windowed(records: int, results: Results) -> None:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured: a topology, its configuration, and a check of (number of records, results)."""
+    """A measured scenario: a topology, its configuration, and a check of (number of records, results)."""
 
     name: str
     topology: Callable[[], Topology]
@@ -158,7 +158,7 @@ WAYS = {"record by record": by_record, "in batches": in_batches}
 
 
 def rates(scenario: Scenario, way: str, given: Sequence[RawRecord], rounds: int) -> list[float]:
-    """Return records per second of CPU time, of each round; raises BenchmarkError for a wrong answer."""
+    """Return records per second of CPU time for each round; raises BenchmarkError for a wrong result."""
     found = []
     for _ in range(rounds):
         seconds, results = WAYS[way](scenario, given)

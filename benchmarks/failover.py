@@ -30,14 +30,15 @@ from benchmarks.rounds import Rounds
 from benchmarks.steady import SteadyWriter, following
 from benchmarks.systems import THREADS, System
 
-#: Records of each task that must be answered before the SIGKILL, twice: to begin with, and at the feeder's pace. And
-#: after it, on top of those that were written until then: more than those of a commit interval, which count twice.
+#: Records of each task that must have results before the SIGKILL, twice: at first, and at the feeder's pace. The same
+#: number must follow after it, in addition to those written until then: more than those of a commit interval, which may
+#: count twice.
 BEFORE, AFTER = 200, 400
 POLL_SECONDS = 0.05
-#: So that a record is answered when it is processed, not at the next commit, which comes up to a second later.
+#: So that a record has its result when it is processed, not at the next commit, up to a second later.
 NO_CACHE: Mapping[str, str] = {"statestore.cache.max.bytes": "0"}
 CLASSIC: Mapping[str, str] = {**NO_CACHE, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
-#: What CLASSIC and standbys say, where the broker has the group's settings.
+#: The settings of CLASSIC and standbys, where the broker has the group's settings.
 STREAMS_GROUP = {
     "streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "streams.heartbeat.interval.ms": str(SESSION_TIMEOUT_MS // 3),
@@ -47,7 +48,7 @@ READ_BATCH = 1_000
 
 
 class Feeder(SteadyWriter):
-    """Writes one record for each task again and again, each task's with its own key."""
+    """Writes one record for each task repeatedly, each task's with its own key."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         super().__init__(bootstrap_servers, topic)
@@ -62,7 +63,7 @@ class Feeder(SteadyWriter):
 
 
 class Answers:
-    """What comes out: the newest count of each task, and when each answer came (monotonic seconds)."""
+    """The output: the newest count of each task, and the time of each result (monotonic seconds)."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.counts: dict[bytes, int] = {}
@@ -70,7 +71,7 @@ class Answers:
         self._consumer = consumer
 
     def read(self) -> None:
-        """Take in what has arrived."""
+        """Read the results that have arrived."""
         for message in self._consumer.consume(READ_BATCH, POLL_SECONDS):
             key, value = message.key(), message.value()
             if message.error() is None and key is not None and value is not None:
@@ -78,14 +79,14 @@ class Answers:
                 self.times.setdefault(key, []).append(time.monotonic())
 
     def reach(self, wanted: Mapping[bytes, int]) -> bool:
-        """Read; return whether each task has counted so far."""
+        """Read; return True if each task has reached this count."""
         self.read()
         return all(self.counts.get(key, 0) >= count for key, count in wanted.items())
 
     def back_after(self, killed_at: float) -> float:
-        """Return the seconds from then to the end of the longest silence of any task.
+        """Return the seconds from the kill to the end of the longest silence of any task.
 
-        The tasks of the process that lives are silent for a moment now and then, too; that is not what is measured.
+        Tasks of the surviving process are also silent for a moment now and then, which does not count.
         """
         _, end = max((_longest_silence(times, killed_at) for times in self.times.values()), key=_length)
         return end - killed_at
@@ -144,13 +145,14 @@ class Failover(RecoveryScenario, ABC):
 
     @abstractmethod
     def is_ready(self, run: Run, workload: Workload) -> bool:
-        """Return whether all is as it is in an application that has been running for a while."""
+        """Return True if the application is in its steady state."""
 
 
 class ProcessFailover(Failover):
-    """One process dies and its machine lives. Of Penstock that is one stream thread's, which its supervisor replaces.
+    """One process dies and its machine survives. With Penstock that is one stream thread's process, which its
+    supervisor replaces.
 
-    Of Kafka Streams, whose threads cannot die alone, it is one of two programs; the other one takes over.
+    With Kafka Streams, whose threads cannot die alone, it is one of two programs; the other one takes over.
     """
 
     name, title = "failover", "SIGKILL of one of two processes"
@@ -173,7 +175,7 @@ class ProcessFailover(Failover):
 
     @override
     def is_ready(self, run: Run, workload: Workload) -> bool:
-        """A supervisor has its spare process some seconds after the stream threads run."""
+        """Return True if the spare process runs too, some seconds after the stream threads."""
         return not run.system.threads_are_processes or len(run.instances[0].workers()) > THREADS
 
 
@@ -193,20 +195,20 @@ class HostFailover(Failover):
 
     @override
     def kill(self, run: Run) -> None:
-        """Of the two it is the one that has more to do: the other may have only standby tasks."""
+        """Kill the one with more work: the other may have only standby tasks."""
         busier = min(run.instances, key=lambda instance: len(LogLines([instance.log_file]).standby_offsets()))
         run.instances.remove(busier)
         busier.kill()
 
     @override
     def is_ready(self, run: Run, workload: Workload) -> bool:
-        """Each partition has a quarter of the records, give or take a little."""
+        """Return True if the standby task of each partition has about a quarter of the records."""
         offsets = run.log_lines().standby_offsets()
         return len(offsets) == PARTITIONS and min(offsets.values()) > workload.records / PARTITIONS * 0.98
 
 
 class StreamsGroupHostFailover(HostFailover):
-    """The same, where the broker assigns the tasks (KIP-1071).
+    """The same with broker-side assignment (KIP-1071).
 
     The dev broker allows groups such a session; elsewhere group.streams.min.session.timeout.ms is 45 s by default.
     """
@@ -225,7 +227,7 @@ class StreamsGroupHostFailover(HostFailover):
         super().start(run)
 
 
-#: What ``python -m benchmarks`` runs beside the scenarios of throughput.
+#: Scenarios of ``python -m benchmarks`` beside throughput.
 RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (
     Restore(),
     ProcessFailover(),

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.growth``: what a record costs as an application grows, in one table.
+"""``python -m benchmarks.growth``: the cost of a record as an application grows, in one table.
 
-Operators, keys and windows are measured in one task without a broker, processes and tasks against a real one. What
-counts is CPU time: nothing may grow faster than what grows. Wrong answers end it with exit code 1.
+Operators, keys and windows are measured in one task without a broker, processes and tasks against a real one. The
+measure is CPU time: the cost must not grow faster than the application. Wrong results end it with exit code 1.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ KEYS = (10, 1_000, 100_000, 10_000_000)
 WINDOWS = (timedelta(hours=1), timedelta(hours=24), timedelta(days=7), timedelta(days=30))
 PROCESSES = (1, 2, 4, 8)
 TASKS = (1, 4, 16, 64, 256)
-#: How long any start may take, in seconds.
+#: Maximum start time, in seconds.
 START_LIMIT_SECONDS = 10.0
 SEED = 11
-#: So many times the records for processes and tasks: several commits, as CPU time is counted from commit to commit.
+#: Factor of the records for processes and tasks: enough for several commits, because CPU time is counted from commit to
+#: commit.
 ON_A_BROKER_TIMES = 20
 #: On a fast machine all of these records take two seconds.
 COMMIT_INTERVAL_MS = "200"
@@ -55,7 +56,7 @@ console = Console(stderr=True)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How large, and what a record cost: microseconds of CPU time; start: seconds until the first commit."""
+    """The size, and the cost of a record: microseconds of CPU time; start: seconds until the first commit."""
 
     size: float
     shown: str
@@ -83,7 +84,7 @@ def _chain(number: int) -> Topology:
 
 
 def keys(records: int) -> Iterator[Step]:
-    """A count over a store that already has so many keys, read and updated in random order."""
+    """A count over a store that already has this many keys, read and updated in random order."""
     for number in KEYS:
         draw = random.Random(SEED).randrange
         given = [RawRecord(INPUT, 0, n, n, b"k%08d" % draw(number), b"") for n in range(records)]
@@ -128,7 +129,7 @@ def _windowed(size: timedelta) -> Topology:
 def _through(
     topology: Topology, given: list[RawRecord], prepare: Callable[[DriverTask], None] = lambda task: None
 ) -> tuple[float, int]:
-    """Return the CPU seconds of a task that commits after each batch, and how many results it gave."""
+    """Return the CPU seconds of a task that commits after each batch, and its number of results."""
     config = StreamsConfig({"application.id": "growth", "bootstrap.servers": "localhost:0"})
     with tempfile.TemporaryDirectory(prefix="penstock-growth-") as directory:
         built = build_whole_topology(topology.internal_builder, config)
@@ -148,14 +149,14 @@ def _through(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where applications of several sizes run."""
+    """Runs applications of several sizes."""
 
     address: str
     directory: Path
     records: int
 
     def processes(self) -> Iterator[Step]:
-        """Stream threads over 16 tasks: more of them than there are cores, in the end."""
+        """Stream threads over 16 tasks; the last steps have more threads than there are cores."""
         for number in PROCESSES:
             yield self._run(tasks=16, threads=number, size=number)
 
@@ -203,7 +204,7 @@ def table(found: dict[str, list[Step]]) -> Table:
 
 
 def grows_faster(steps: list[Step]) -> bool:
-    """Return whether the cost of a record grew faster than what grew, from the first step to any other one."""
+    """Return True if the cost of a record grew faster than the application, from the first step to any other one."""
     first = steps[0]
     return any(s.microseconds / first.microseconds > s.size / first.size for s in steps[1:])
 
@@ -251,7 +252,7 @@ def _with_broker(axes: list[str], records: int) -> dict[str, list[Step]]:
 
 
 def _said(axis: str, steps: Iterator[Step]) -> list[Step]:
-    """Return the steps; say each when it is done."""
+    """Return the steps; print each when it is done."""
     found = []
     for step in steps:
         start = "" if step.start_seconds is None else f", start {step.start_seconds:.1f} s"

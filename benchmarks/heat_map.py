@@ -1,4 +1,6 @@
-"""The matrix as a picture (SVG): operators by serdes; a cell's color is its cost beside text and int64 in its row."""
+"""The matrix as a chart (SVG): operators by serdes; a cell's color is its cost relative to
+text and int64 in its row.
+"""
 
 from __future__ import annotations
 

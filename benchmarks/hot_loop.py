@@ -1,8 +1,8 @@
-"""``python -m benchmarks.hot_loop SCENARIO``: where one stream thread's time goes, record by record.
+"""``python -m benchmarks.hot_loop SCENARIO``: a profile of one stream thread, per record.
 
-Runs one of the benchmark's topologies in a stream thread of this very process, and interrupts its main thread each two
-milliseconds of its CPU time to note where it is. That costs nothing between two samples, unlike a tracing profiler,
-which would cost more than what it measures. docs/laboratory.md has such profiles.
+Runs one of the benchmark's topologies in a stream thread of this process, and samples the stack of its main thread
+every two milliseconds of CPU time. That costs nothing between two samples, unlike a tracing profiler, which would cost
+more than the measured code. docs/laboratory.md has such profiles.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from benchmarks import topologies
 from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
-from penstock.kernel import buffers as kernel_buffers
+from penstock.kernel.buffers import keep_buffers
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
 
-PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # of an application that does not exist
+PROCESS_ID = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"  # the id of an application that does not exist
 SAMPLE_SECONDS = 0.002  # of CPU time
-#: Of the records: before the first and behind the second share nothing is measured.
+#: Shares of the records: nothing is measured before the first and after the second.
 FROM, TO = 0.2, 0.95
 BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *WIDE)}
 
-#: What a sample counts for: the first stage that one of its frames, the innermost first, belongs to.
+#: The stage of a sample: the first stage that one of its frames, the innermost first, belongs to.
 STAGES = (
     ("RocksDB", ("rocksdb_store.py",)),
     ("send: compress, requests, answers", ("kafka_producer.py", "sender.py")),
@@ -48,8 +48,8 @@ STAGES = (
     ("evict", ("NamedCache.evict", "NamedCache.grown")),
     ("flush: order of the changes", ("NamedCache.take_dirty",)),
     ("flush: changelog, encode", ("._write_entries",)),
-    ("flush: downstream", ("<penstock flush", "._send_downstream")),
-    ("loop: decode, operators, cache", ("<penstock", ".process_batch")),
+    ("flush: downstream", ("._send_downstream",)),
+    ("nodes: decode, operators, cache", ("partition_group.py",)),
     ("poll: consume", ("LibrdkafkaReader._consume", "Fetcher.fetch")),
     ("poll: by partition", ("PartitionConsumer.poll", "by_partition")),
     ("commit", ("committer.py",)),
@@ -57,7 +57,7 @@ STAGES = (
 
 
 class Watch:
-    """The thread's supervisor: measures between two shares of the records and ends the thread behind the last one."""
+    """The thread's supervisor: measures between two shares of the records, and ends the thread after the last one."""
 
     def __init__(self, records: int) -> None:
         self._records = records
@@ -65,12 +65,12 @@ class Watch:
         self._commands: list[Command] = []
 
     def poll_commands(self) -> list[Command]:
-        """Return what the stream thread has to do now: once all records are processed, to shut down."""
+        """Return the commands for the stream thread: a shutdown once all records are processed."""
         commands, self._commands = self._commands, []
         return commands
 
     def report(self, report: Report) -> None:
-        """Take a report of the stream thread: print failures, and keep the time of each status."""
+        """Handle a report of the stream thread: print failures, and keep the time of each status."""
         if isinstance(report, Failed):
             click.echo(report.traceback, err=True)
         if isinstance(report, Status):
@@ -83,20 +83,20 @@ class Watch:
         first = next(mark for mark in self._marks if mark[0] >= self._records * FROM)
         last = next(mark for mark in self._marks if mark[0] >= self._records * TO)
         records = last[0] - first[0]
-        if not records:  # a status is reported now and then only
+        if not records:  # a status is reported only now and then
             raise click.ClickException("The thread was done too soon to be measured: give it more --records.")
         return (last[1] - first[1]) / records * 1e6, (last[2] - first[2]) / records * 1e6
 
 
 class Samples:
-    """Where the main thread was."""
+    """Samples of the main thread's stack."""
 
     def __init__(self) -> None:
         self.stages: Counter[str] = Counter()
         self.places: Counter[str] = Counter()
 
     def take(self, _signal: int, frame: FrameType | None) -> None:
-        """Note where the main thread is: a signal handler."""
+        """Sample the main thread's stack: a signal handler."""
         places = list(self._places(frame))
         self.stages[next((stage for place in places if (stage := _stage_of(place))), "everything else")] += 1
         self.places[places[0]] += 1
@@ -111,7 +111,7 @@ class Samples:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Take samples meanwhile."""
+        """Take samples while the context is active."""
         signal.signal(signal.SIGPROF, self.take)
         signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
         try:
@@ -161,10 +161,9 @@ def profile(
     }
     given = {"application.id": name, "bootstrap.servers": address, "state.dir": str(directory / "state")}
     effective = StreamsConfig({**COMMON_CONFIG, **config, **given})
-    spec = ThreadSpec(1, "hot-loop", PROCESS_ID, 1, effective)  # it reads all partitions, so the cache is all there is
+    spec = ThreadSpec(1, "hot-loop", PROCESS_ID, 1, effective)  # it reads all partitions, so it has the whole cache
     watch, samples = Watch(scenario.processed(workload)), Samples()
-    if kernel_buffers is not None:
-        kernel_buffers.keep_buffers()  # as in a process of the supervisor's
+    keep_buffers()  # as in a supervisor's process
     thread = StreamThread.create(getattr(topologies, scenario.topology)(), spec, watch)
     with samples.taken():
         thread.run()

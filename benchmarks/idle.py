@@ -1,4 +1,4 @@
-"""Many tasks on one host that have nothing to do: how long they take to start, their memory, and the CPU they use."""
+"""Many idle tasks on one host: their start time, memory and CPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import Recovered, RecoveryScenario, Run, running
 from benchmarks.systems import THREADS
 
-#: A hundred for each of 1,000 tasks.
+#: A hundred records for each of 1,000 tasks.
 RECORDS = 100_000
-#: The last commits and what follows them end meanwhile.
+#: Time for the last commits and their effects to end.
 SETTLE_SECONDS = 10
 MEASURED_SECONDS = 30
 
 
 class Idle(RecoveryScenario):
-    """Each task has counted some records; what is measured is a time in which there are none."""
+    """Each task has counted some records; the measurement covers a time without records."""
 
     unit, more_is_better = "% of a core", False
 
@@ -38,7 +38,7 @@ class Idle(RecoveryScenario):
 
     @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """The first answer is that of the last task."""
+        """Measure; first_answer_seconds is the time of the last task's first result."""
         run.partitions = self.tasks
         with running(run), run.committed() as committed:
             begin = time.monotonic()

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.instructions``: how many bytecode instructions a record costs in operators, cache and stores.
+"""``python -m benchmarks.instructions``: the number of bytecode instructions per record in operators, cache and stores.
 
-Seconds depend on the machine and on what else it does; instructions do not, so that a test can hold a limit to them
-(tests/test_instructions.py). What happens in C counts nothing here: this finds Python code that has crept into a loop,
-not a slow library. The unit is the instructions of a loop that does the least that a count can do, so that the limits
-hold for other versions of Python too.
+Seconds depend on the machine and its load; instructions do not, so a test can enforce a limit
+(tests/test_instructions.py). Work in C does not count: this finds Python code that has crept into a loop, not a slow
+library. The unit is the instructions of the simplest possible loop of a count, so that the limits hold for other
+versions of Python too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.topology.records import RawRecord, SentRecord
 
 INPUT, OUTPUT, USERS = "in", "out", "users"
 KEYS = 100
-RECORDS = 2_000  # of which the first half only warms up: caches, and what Python specializes
+RECORDS = 2_000  # the first half only warms up caches and Python's specialization
 BATCHES = 4
 STEP_MS = 10  # of event time between two records
 
@@ -53,7 +53,7 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
 
 
 def counted(work: Callable[[], object]) -> int:
-    """Do some work and return how many bytecode instructions it took in this thread."""
+    """Do some work and return the number of bytecode instructions in this thread."""
     number = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
@@ -65,7 +65,7 @@ def counted(work: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
-    gc.disable()  # what it collects may run Python code
+    gc.disable()  # garbage collection may run Python code
     sys.settrace(trace)
     try:
         work()
@@ -76,7 +76,7 @@ def counted(work: Callable[[], object]) -> int:
 
 
 def purchases(first: int, records: int) -> list[RawRecord]:
-    """Return purchases as the benchmarks have them, of KEYS users in turn."""
+    """Return the benchmarks' purchases, of KEYS users in turn."""
     value = b'{"user":"%b","amount":%d,"page":"/","ts":%d}'
     return [
         RawRecord(INPUT, 0, n, n * STEP_MS, _user(n), value % (_user(n), n, n)) for n in range(first, first + records)
@@ -122,9 +122,9 @@ def cost(name: str) -> float:
 def process(
     task: DriverTask, messages: Sequence[RawRecord], run: Callable[[Callable[[], None]], None] = call
 ) -> list[SentRecord]:
-    """Process records of one topic as a batch, then what they sent to internal topics; return what left the task.
+    """Process records of one topic as a batch, then the records that they sent to internal topics; return the output.
 
-    run: calls what it gets, which processes a batch and commits.
+    run: calls its argument, which processes a batch and commits.
     """
     source = task.compiled.source_of(messages[0].topic())
     if source is None:
@@ -168,7 +168,7 @@ def made_task(topology: Topology, cache_bytes: int, directory: Path) -> DriverTa
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Print what a record costs."""
+    """Print the cost of a record."""
     table = Table(title="bytecode instructions a record, in units of a count in a dict")
     table.add_column("scenario")
     table.add_column("units", justify="right")

@@ -1,4 +1,4 @@
-"""From a record's creation to its answer, at a steady rate: what a user of the application waits for."""
+"""The latency from a record's creation to its result, at a steady rate, as a user of the application experiences it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.recovery import Recovered, RecoveryScenario, Run, running
 from benchmarks.steady import TICK_SECONDS, SteadyWriter, following
 
 RATE = 10_000  # records/s
-#: A JVM compiles its hot code meanwhile.
+#: Meanwhile a JVM compiles its hot code.
 WARM_UP_SECONDS = 30
 MEASURED_SECONDS = 20
 KEYS = 10_000
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.1
 
 
 class Clockwork(SteadyWriter):
-    """Writes so many records a second, each with the wall-clock time of its creation as its timestamp."""
+    """Writes this many records per second, each with the wall-clock time of its creation as its timestamp."""
 
     def __init__(self, bootstrap_servers: str, topic: str, rate: int = RATE) -> None:
         super().__init__(bootstrap_servers, topic)
@@ -40,9 +40,9 @@ class Clockwork(SteadyWriter):
 
 
 class Ages:
-    """How old answers are when they arrive, in ms: an answer of an uncached count has its record's timestamp.
+    """The ages of results when they arrive, in ms: a result of an uncached count has its record's timestamp.
 
-    A timestamp has whole ms: all ages are half a ms too high on average.
+    Timestamps are whole ms, so all ages are half a ms too high on average.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -50,7 +50,7 @@ class Ages:
         self._consumer = consumer
 
     def read_until(self, end: float) -> list[float]:
-        """Return the age of each answer that arrives until a moment (monotonic seconds)."""
+        """Return the age of each result that arrives before a time (monotonic seconds)."""
         ages = []
         while time.monotonic() < end:
             message = self._consumer.poll(POLL_SECONDS)
@@ -62,7 +62,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """One run. ages: of all answers in MEASURED_SECONDS, in order; the rest as in Recovered."""
+    """One run. ages: of all results in MEASURED_SECONDS, in order; the other fields as in Recovered."""
 
     ages: list[float]
     first_answer_seconds: float
@@ -71,9 +71,10 @@ class Steady:
 
 
 def measured(run: Run, config: Mapping[str, str], of_input: bool = False) -> Steady:
-    """Measure once; raises BenchmarkError for a failed run or if answers are missing.
+    """Measure once; raises BenchmarkError for a failed run or missing results.
 
-    of_input: read the input beside the application, instead of its answers: the part of their ages that is not its own.
+    of_input: read the input beside the application instead of its results, to measure the part of the ages that is not
+    the application's.
     """
     run.config = {"producer.linger.ms": "0", "commit.interval.ms": "100", **config}
     recreate_topic(run.bootstrap_servers, run.input)
@@ -96,9 +97,9 @@ def measured(run: Run, config: Mapping[str, str], of_input: bool = False) -> Ste
 
 
 class Guarantee:
-    """A count without cache, two threads, commits every 100 ms, no linger: each record has its answer at once.
+    """A count without cache, two threads, commits every 100 ms, no linger: each record has its result immediately.
 
-    With exactly-once it has it behind the commit. The percentiles of one run are looked at one after the other.
+    With exactly-once the result follows the commit. The percentiles of one run are read one after the other.
     """
 
     def __init__(self, name: str, title: str, config: Mapping[str, str], of_input: bool = False) -> None:
@@ -106,11 +107,11 @@ class Guarantee:
         self.title = title
         self._config = config
         self._of_input = of_input
-        #: By system: the last run, and which percentiles of it are known.
+        #: By system: the last run, and which of its percentiles are already read.
         self._runs: dict[str, tuple[Steady, set[float]]] = {}
 
     def steady(self, run: Run, percentile: float) -> Steady:
-        """Return a run whose percentile is not known yet: the last one if it is not, else a new one."""
+        """Return a run whose percentile is not read yet: the last one, otherwise a new one."""
         steady, known = self._runs.get(run.system.name, (None, {percentile}))
         if steady is None or percentile in known:
             steady, known = measured(run, self._config, self._of_input), set()
@@ -120,7 +121,7 @@ class Guarantee:
 
 
 class Latency(RecoveryScenario):
-    """A percentile of the ages of answers."""
+    """A percentile of the ages of results."""
 
     unit, more_is_better = "ms", False
 

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.matrix``: microseconds of CPU a record, by operator and serde.
+"""``python -m benchmarks.matrix``: microseconds of CPU per record, by operator and serde.
 
 Each stateful operator runs with each serde of keys (values: int64) and of values (keys: text), in one task of this
-process: from the bytes of a record to the bytes of its outputs and changelogs, without a client. What differs along a
-row is the serde alone, so that a row says whether a fast way was built for one serde only.
+process: from the bytes of a record to the bytes of its outputs and changelogs, without a client. Only the serde differs
+along a row, so a row shows whether a fast path exists for one serde only.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ WINDOW = TimeWindows.of_size_with_no_grace(timedelta(seconds=10))
 HOPPING = WINDOW.advance_by(timedelta(seconds=2))
 SLIDING = SlidingWindows.of_time_difference_with_no_grace(timedelta(seconds=10))
 SESSION = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=6))
-#: A batch of one side comes before that of the other one.
+#: A batch of one side precedes that of the other one.
 JOIN = JoinWindows.of_time_difference_and_grace(timedelta(milliseconds=100), timedelta(minutes=1))
-#: A cell that is slower than text and int64 in its row by more than this is marked.
+#: Cells that are slower than text and int64 in their row by more than this factor are marked.
 SLOWER = 4 / 3
 
 
@@ -84,7 +84,7 @@ AVRO_SCHEMA = json.dumps(
 
 @dataclass(frozen=True)
 class Kind:
-    """A serde, and how to make the n-th object for it."""
+    """A serde, and a function that creates the n-th object for it."""
 
     name: str
     serde: Serde[Any]
@@ -92,7 +92,7 @@ class Kind:
 
 
 _RANDOM = random.Random(1)
-#: No serde may profit from numbers in order.
+#: Sequential numbers must not favor a serde.
 _IDS = [_RANDOM.getrandbits(31) for _ in range(100_000)]
 
 
@@ -115,14 +115,14 @@ WINDOWED = Kind("windowed", Serdes.time_windowed(Serdes.string(), timedelta(seco
 AVRO = Kind("avro", Serdes.avro(AVRO_SCHEMA, "mock://"), lambda n: {"id": n, "shop": "s"})
 KEY_KINDS = (TEXT, INT64, *COMMON, AVRO, WINDOWED)
 VALUE_KINDS = (INT64, TEXT, *COMMON, AVRO)
-#: What is measured of each operator: each serde of keys, then each of values.
+#: The cells of each operator: each serde of keys, then each of values.
 KINDS = (*((keys, INT64) for keys in KEY_KINDS), *((TEXT, values) for values in VALUE_KINDS[1:]))
 #: By operator and by the names of the serdes of keys and values.
 Costs = dict[tuple[str, str, str], float]
 
 
 def newest(_old: Any, new: Any) -> Any:
-    """Return what came last: a reducer whose own work is nothing."""
+    """Return the newest value: the simplest possible reducer."""
     return new
 
 
@@ -143,7 +143,7 @@ class KeepNewest(Processor[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class Declared:
-    """What operators are declared with."""
+    """The declarations of operators."""
 
     builder: StreamsBuilder
     keys: Serde[Any]
@@ -239,14 +239,16 @@ class Running:
         self._keys = [keys.serde.serialize(INPUT, keys.make(n)) for n in range(KEYS)]
         self._values = [values.serde.serialize(INPUT, values.make(n)) for n in range(KEYS + 1)]
         self._at = 0
-        #: How many records came out.
+        #: The number of output records.
         self.outputs = 0
         self._with_both = operator == "stream-stream join"
         if self.task.compiled.source_of(OTHER) is not None:
             self._process(self._made(OTHER, 0, KEYS))
 
     def run(self, records: int) -> None:
-        """Process so many more records; where two streams are joined, as many of the other one, at the same times."""
+        """Process this many more records; if two streams are joined, also as many of the other one, with the same
+        timestamps.
+        """
         for _ in range(0, records, BATCH):
             size = min(BATCH, records)
             if self._with_both:
@@ -266,9 +268,9 @@ class Running:
 
 
 def instructions(operator: str, keys: Kind, values: Kind, records: int = 100) -> float:
-    """Return the bytecode instructions of a record, once caches are warm; see benchmarks/instructions.py.
+    """Return the bytecode instructions per record, once caches are warm; see benchmarks/instructions.py.
 
-    The second of two equal runs counts, because a process keeps the partitions of the keys that it has seen.
+    The second of two equal runs counts, because a process caches the partitions of keys.
     """
     for _ in range(2):
         with tempfile.TemporaryDirectory(prefix="penstock-matrix-") as directory:
@@ -280,10 +282,10 @@ def instructions(operator: str, keys: Kind, values: Kind, records: int = 100) ->
 
 
 def measured(operator: str, records: int, rounds: int, done: Callable[[int], None]) -> Costs:
-    """Return the row of an operator: microseconds of CPU time a record, the least of some rounds.
+    """Return the row of an operator: microseconds of CPU time per record, the minimum of some rounds.
 
-    In each round all cells take their turn, so that what else the machine does hits all of them. done: called with 1
-    after each round. Raises ClickException if nothing came out of a cell.
+    In each round all cells run in turn, so that other load on the machine affects all of them. done: called with 1
+    after each round. Raises ClickException if a cell had no output.
     """
     with ExitStack() as stack:
         running: dict[tuple[str, str, str], Running] = {}
@@ -309,7 +311,7 @@ def measured(operator: str, records: int, rounds: int, done: Callable[[int], Non
 
 
 def slower(costs: Costs, operator: str, keys: Kind, values: Kind) -> float:
-    """Return how much more a cell costs than text and int64 in its row."""
+    """Return a cell's cost relative to text and int64 in its row."""
     return costs[operator, keys.name, values.name] / costs[operator, TEXT.name, INT64.name]
 
 

@@ -1,8 +1,8 @@
-"""Watches a program from outside, whatever it is written in: committed offsets, memory and CPU of its processes.
+"""Observes a program from outside, in any language: committed offsets, memory and CPU of its processes.
 
-The clock starts when a share of the records is processed, to warm up, and ends while all partitions have records left:
-what comes after it is mostly the wait for the last commits. The number of processed records is known from commits alone
-(progress.py), which come after the outputs are acknowledged.
+The clock starts when a warm-up share of the records is processed, and ends while all partitions have records left: the
+rest is mostly the wait for the last commits. The number of processed records is known only from commits (progress.py),
+which follow the acknowledgement of outputs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
 
 SAMPLE_SECONDS = 0.05
-PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker
+PROCESSES_EVERY = 5  # samples: reading /proc costs more than asking the broker
 STALL_SECONDS = 120.0  # without a commit
-MEASURED_SECONDS_MIN = 0.25  # some samples; what is measured that shortly says little
+MEASURED_SECONDS_MIN = 0.25  # some samples; a shorter measurement means little
 STOP_TIMEOUT_SECONDS = 60.0
 #: Java ends with 128 + SIGTERM after its shutdown hooks have run, Penstock with 0.
 CLEAN_EXIT_CODES = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 class BenchmarkError(Exception):
-    """A run that says nothing: the program failed or stalled, or its answers were wrong."""
+    """An invalid run: the program failed or stalled, or its results were wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started: command and environment; its consumer group; where its output goes.
+    """A program to start: command and environment; its consumer group; the file of its output.
 
-    work: how much is done when so many records are processed, where that is not the records themselves.
+    work: the amount of work for a number of processed records, if it is not the records themselves.
     """
 
     command: list[str]
@@ -52,8 +52,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run. rate: records/s after the warm-up, or what else Program.work counts; seconds: how long it was measured;
-    start_seconds: from the process's start to the first commit.
+    """One run. rate: records/s after the warm-up, or the unit of Program.work; seconds: the duration of the
+    measurement; start_seconds: from the process's start to the first commit.
     """
 
     rate: float
@@ -64,7 +64,7 @@ class Measurement:
 
 
 class Watch:
-    """Looks at one running program, again and again."""
+    """Observes one running program repeatedly."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Watch:
         self.rss_bytes = 0
 
     def look(self) -> float:
-        """Look at what is committed, and at memory and CPU now and then. Returns the moment (monotonic seconds)."""
+        """Read the committed offsets, and at intervals memory and CPU. Returns the time (monotonic seconds)."""
         if self._taken % PROCESSES_EVERY == 0:
             self._look_at_processes()
         self._taken += 1
@@ -116,7 +116,7 @@ def measure(
     warm_up: int,
     apart: bool = True,
 ) -> Measurement:
-    """Run a program until its group has committed so many records of these partitions; raises BenchmarkError.
+    """Run a program until its group has committed this many records of these partitions; raises BenchmarkError.
 
     apart: see Progress.
     """
@@ -174,7 +174,7 @@ def _measured(watch: Watch, warm_up: int, start_seconds: float, work: Callable[[
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the time between two samples, or until the process ends."""
+    """Wait for the time between two samples, or until the process ends; return whether it has ended."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(SAMPLE_SECONDS)
         return True

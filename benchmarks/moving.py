@@ -1,4 +1,4 @@
-"""State that moves: many small stores and a large one restored, a host added, a backlog after a standstill."""
+"""Moving state: restores of many small stores and of a large one, an added host, a backlog after a pause."""
 
 from __future__ import annotations
 
@@ -28,21 +28,25 @@ from benchmarks.recovery import SESSION_TIMEOUT_MS, Instance, Recovered, Recover
 from benchmarks.steady import following
 from benchmarks.systems import THREADS
 
-#: Of the records: keys of a store of large values, a gigabyte by default; and records that read them, so many at most.
+#: Share of the records: the keys of a store of large values, a gigabyte by default; and the maximum number of records
+#: that read them.
 LARGE_SHARE, READ_SHARE, READ_MAX = 1 / 6, 1 / 60, 1_000_000
-#: How often a group looks whether a copy of a task's state has caught up: the least that Kafka Streams accepts.
+#: How often a group checks whether a copy of a task's state has caught up: the minimum of Kafka Streams.
 PROBING_MS = 60_000
-#: An answer that took longer is late; for so long none may be.
+#: A result that took longer is late; and the time without late results that ends the measurement.
 LATE_MS, PUNCTUAL_SECONDS = 1_000, 5.0
-#: Records a second that are answered while a host is added.
+#: Records per second while a host is added.
 ADDING_RATE = 2_000
 LOOK_SECONDS = 0.2
-#: The default of both systems, in place of none.
+#: The default of both systems, instead of none.
 CACHE_BYTES = "10485760"
 
 
 class LargeStore(RecoveryScenario):
-    """One task has a large value for each key. It restores all of them, and answers a record with one."""
+    """One task has a large value for each key.
+
+    It restores all of them, and then responds to records with one value each.
+    """
 
     value_bytes = 1_000
     name, title, unit, more_is_better = "restore-large", "restore one store of values of 1 KB", "MB/s", True
@@ -73,11 +77,11 @@ class LargeStore(RecoveryScenario):
         return shake_128(_key(number)).digest(self.value_bytes)
 
     def go_on(self, run: Run, program: Instance, found: Recovered, asked: list[int], reads: int) -> Recovered:
-        """Return what is measured of an application that has restored its store. asked: the keys of all records."""
+        """Return the measurements of an application that has restored its store. asked: the keys of all records."""
         return found
 
     def ask(self, run: Run, numbers: list[int]) -> None:
-        """Write a record for each of these keys, and wait until all are answered."""
+        """Write a record for each of these keys, and wait for all results."""
         rows = ((_key(n), b"later", FIRST_TIMESTAMP_MS) for n in numbers)
         append(run.bootstrap_servers, run.input, rows, len(numbers))
         with run.committed() as committed:
@@ -86,13 +90,13 @@ class LargeStore(RecoveryScenario):
 
 
 class LargeState(LargeStore):
-    """The same application answers records of random keys. Then it is started once more, on the same disk."""
+    """The same application responds to records of random keys. Then it is restarted on the same disk."""
 
     name, title, unit = "large-state", "random keys of a store of values of 1 KB; started again", "k/s"
 
     @override
     def go_on(self, run: Run, program: Instance, found: Recovered, asked: list[int], reads: int) -> Recovered:
-        """The first answer is that of the second start."""
+        """Measure; first_answer_seconds is that of the restart."""
         draw, keys = random.Random(SEED).randrange, asked[0] + 1
         asked += [draw(keys) for _ in range(reads)]
         begin = time.monotonic()
@@ -115,13 +119,13 @@ class ManyKeys(LargeState):
 
 
 class CatchUp(RecoveryScenario):
-    """A count by window is stopped after half of the records, and has the other half to process when it is back."""
+    """A count by window is stopped after half of the records, and must process the other half after its restart."""
 
     name, title, unit, more_is_better = "catch-up", "10 s windows after a standstill", "k/s", True
 
     @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """The rate counts from the start of the program to the last record's commit."""
+        """Measure; the rate covers the time from the start of the program to the last record's commit."""
         run.topology, half = "windowed_count", workload.records // 2
         run.config = {"statestore.cache.max.bytes": CACHE_BYTES, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
         rows = workload.purchases()
@@ -149,7 +153,7 @@ class CatchUp(RecoveryScenario):
 
 
 class Punctuality:
-    """Follows a steady input's answers: until when (monotonic seconds) some were late, and by how much at most."""
+    """Follows the results of a steady input: until when (monotonic seconds) some were late, and the maximum delay."""
 
     def __init__(self, writer: Clockwork, ages: Ages) -> None:
         self._writer, self._ages = writer, ages
@@ -157,7 +161,7 @@ class Punctuality:
         self.latest_ms = 0.0
 
     def lasts(self) -> bool:
-        """Read what has arrived; return whether no answer has been late for a while. A silent task is late, too."""
+        """Read results; return True if none was late for a while. A silent task counts as late, too."""
         found = self._ages.read_until(time.monotonic() + LOOK_SECONDS)
         waiting, now = self._writer.written - self._ages.answers, time.monotonic()
         self.latest_ms = max(self.latest_ms, *found, 0.0)
@@ -167,16 +171,16 @@ class Punctuality:
 
 
 class AddHost(RecoveryScenario):
-    """One program answers a steady input; a second one joins with an empty disk.
+    """One program processes a steady input; a second one joins with an empty disk.
 
-    What is measured ends when each has half of the tasks and no answer is late any more.
+    The measurement ends when each has half of the tasks and no result is late any more.
     """
 
     name, title, unit, more_is_better = "add-host", "a second host joins: tasks spread, answers in time", "s", False
 
     @override
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """The first answer is the latest one: how long its record has waited."""
+        """Measure; first_answer_seconds is the maximum wait of a record for its result."""
         run.config = {
             "producer.linger.ms": "0",
             "commit.interval.ms": "100",
@@ -228,7 +232,7 @@ def _key(number: int) -> bytes:
     return b"k%09d" % number
 
 
-#: What ``--only moving`` runs.
+#: The scenarios of ``--only moving``.
 MOVING_SCENARIOS: tuple[RecoveryScenario, ...] = (
     Restore("restore-256", "restore 256 stores of a count, start included", partitions=256, start_included=True),
     LargeStore(),

@@ -12,7 +12,7 @@ from penstock import KafkaStreams, StandbyUpdateListener, StateRestoreListener, 
 
 
 class RestoreLines(StateRestoreListener):
-    """Says when restores begin and end, for benchmarks/recovery.py."""
+    """Prints when restores begin and end, for benchmarks/recovery.py."""
 
     @override
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""The table of a run as a picture (SVG): a pair of bars for each scenario, with the range over the rounds."""
+"""The table of a run as a chart (SVG): a pair of bars for each scenario, with the range over the rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLE = """
 
 
 def write_plot(results: Results, environment: str, file: Path) -> None:
-    """Write the throughput of each scenario and system, in k records/s, with what it depends on below."""
+    """Write the throughput of each scenario and system, in k records/s, with the environment below."""
     systems = list(dict.fromkeys(system for by_system in results.values() for system in by_system))
     highest = max(run.rate for by_system in results.values() for runs in by_system.values() for run in runs)
     rows = sum(len(by_system) * BAR + GAP for by_system in results.values())
@@ -73,7 +73,7 @@ def _rows(results: Results, systems: list[str], highest: float) -> Iterator[str]
 
 
 def _footer(environment: str, y: int) -> Iterator[str]:
-    """Break the line about the environment where it has a semicolon, in two."""
+    """Split the line about the environment at a semicolon, in two."""
     parts = environment.split("; ")
     for number, line in enumerate(("; ".join(parts[:2]), "; ".join(parts[2:]))):
         yield f'<text class="small" x="8" y="{y + number * 16}">{escape(line)}</text>'

@@ -1,4 +1,4 @@
-"""The progress of a group at any moment, from its commits, which are all that can be seen from outside."""
+"""The progress of a group at any time, from its commits, the only progress visible from outside."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 
 from penstock.topology.records import TopicPartition
 
-#: Of more partitions than these each has few commits, and their sum has no steps.
+#: With more partitions than this, each has few commits, and their sum has no steps.
 PARTITIONS_MAX = 16
 
 
 class Curve:
-    """A quantity that was seen at some moments (seconds); between two of them it is taken to have grown evenly."""
+    """A quantity observed at some times (seconds), with linear interpolation in between."""
 
     def __init__(self) -> None:
         self.moments: list[float] = []
@@ -36,13 +36,13 @@ class Curve:
 
 
 class Progress:
-    """How many records a group has processed.
+    """The number of records that a group has processed.
 
-    Partitions are committed about every second, those of each thread at another moment. So their sum stalls and
-    jumps, and on a fast machine, which has done all in a few commits, the rate between two sums can be anything. Here
-    the records between two commits of a partition count as processed evenly.
+    Partitions are committed about every second, those of each thread at another time. So their sum stalls and jumps,
+    and on a fast machine, which finishes within a few commits, the rate between two sums can be anything. Here the
+    records between two commits of a partition count as processed evenly.
 
-    apart: False for what is so slow that it takes one partition after the other: then their sum counts.
+    apart: False for systems so slow that they process one partition after the other: then the sum counts.
     """
 
     def __init__(self, partitions: Collection[TopicPartition], apart: bool = True) -> None:
@@ -52,7 +52,7 @@ class Progress:
         self.committed = 0
 
     def note(self, moment: float, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take in what is committed now."""
+        """Record the current committed offsets."""
         found: Counter[int] = Counter()
         for partition, offset in offsets.items():
             found[self._part_of[partition]] += offset
@@ -62,14 +62,14 @@ class Progress:
         self.committed = found.total()
 
     def at(self, moment: float) -> float:
-        """Return how many records were processed at a moment behind each partition's first commit."""
+        """Return the number of processed records at a time, counted from each partition's first commit."""
         return sum(commits.at(moment) for commits in self._commits.values())
 
     def span(self, records: int) -> tuple[float, float] | None:
-        """Return from when to when all partitions were worked on, and at least so many records processed; or None.
+        """Return the start and end of the time in which all partitions were processed, with at least this many records;
+        or None.
 
-        A partition is from its first commit on, and till its last one but one: the last may come long after its last
-        record.
+        A partition counts from its first commit to its last but one: the last may follow long after its last record.
         """
         curves = self._commits.values()
         if any(len(commits.moments) < 2 for commits in curves):
@@ -79,9 +79,9 @@ class Progress:
         return (begin, end) if begin < end else None
 
     def _reached(self, records: int) -> float:
-        """Return when so many records were processed."""
+        """Return when this many records were processed."""
         moments = sorted({moment for commits in self._commits.values() for moment in commits.moments})
-        whole = Curve()  # the other way round: moments by records
+        whole = Curve()  # inverted: times by records
         for moment in moments:
             whole.add(self.at(moment), moment)
         return whole.at(records)

@@ -1,6 +1,7 @@
-"""Whether this Python was built with profile-guided optimization. As a program: exit code 0 unless it is a plain build.
+"""Detects whether this Python was built with profile-guided optimization. As a program: exit code 0 unless it is a
+plain build.
 
-It imports nothing but the standard library, because bin/_setup asks before there is an environment.
+It imports only the standard library, because bin/_setup runs it before there is an environment.
 """
 
 import sys
@@ -8,7 +9,7 @@ import sysconfig
 
 
 def is_plain_build() -> bool:
-    """Whether this Python says that it was built without optimizations; Debian's says nothing of how it was."""
+    """Return True if this Python reports a build without optimizations; Debian's does not report its build."""
     optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return bool(sysconfig.get_config_var("PGO_PROF_USE_FLAG")) and not optimized
 

@@ -1,7 +1,7 @@
-"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it continues.
+"""Recovery times: how fast an application restores from nothing, and how soon it continues after a SIGKILL.
 
-Both systems get the same changelog, written here record by record as a count without a cache would have written it, and
-are watched from outside. What they restore, and when, they say themselves in their logs: see LogLines.
+Both systems get the same changelog, written here record by record as by a count without a cache, and are observed from
+outside. Their own logs report restores, with times: see LogLines.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
 
-#: Records that are counted on top of the restored ones: they show that the restore is complete.
+#: Records that are counted after the restored ones: they show that the restore is complete.
 TAIL_RECORDS = 20_000
-#: How long a program may take for a step before the run counts as failed, and how much longer for each record.
+#: Timeout of a program's step before the run counts as failed, and its extension per record.
 PATIENCE_SECONDS, PATIENCE_SECONDS_PER_RECORD = 600.0, 30e-6
 LOOK_SECONDS = 0.02
-#: Kafka's shortest session under the broker's defaults: with Kafka Streams' 45 s a failover would measure only that.
+#: Kafka's shortest session with the broker's defaults: with Kafka Streams' 45 s a failover would measure only the
+#: session.
 SESSION_TIMEOUT_MS = 6_000
 console = Console(stderr=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One run. value: in the scenario's unit; first_answer_seconds: from the start, or the SIGKILL, to an answer."""
+    """One run. value: in the scenario's unit; first_answer_seconds: from the start, or the SIGKILL, to a result."""
 
     value: float
     first_answer_seconds: float
@@ -61,7 +62,7 @@ class Recovered:
 
 
 class LogLines:
-    """What programs say: ``RESTORE <start|end> <ms since 1970>`` and ``STANDBY <partition> <offset>``."""
+    """Lines in the logs of programs: ``RESTORE <start|end> <ms since 1970>`` and ``STANDBY <partition> <offset>``."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
@@ -72,9 +73,9 @@ class LogLines:
                 yield match.groups()
 
     def restore_seconds(self, stores: int, begin_ms: int | None = None) -> float:
-        """Return the time from the first store's beginning, or from begin_ms, to the last one's end.
+        """Return the time from the first store's start, or from begin_ms, to the last one's end.
 
-        Some begin or end twice: a task that the first thread had alone moves to the second one when that has joined.
+        Some start or end twice: a task moves from the first thread to the second one when that has joined.
         """
         times = [(what, int(at)) for what, at in self._found(r"^RESTORE (start|end) (\d+)\s*$")]
         starts, ends = ([at for what, at in times if what == wanted] for wanted in ("start", "end"))
@@ -89,7 +90,7 @@ class LogLines:
 
 @dataclass
 class Instance:
-    """One program that runs, and what it has used."""
+    """A running program, and its resource usage."""
 
     process: subprocess.Popen[bytes]
     log_file: Path
@@ -105,7 +106,7 @@ class Instance:
         return []
 
     def look(self) -> None:
-        """Note memory and CPU time; raises BenchmarkError if the program has ended."""
+        """Sample memory and CPU time; raises BenchmarkError if the program has ended."""
         if self.process.poll() is not None:
             raise BenchmarkError(f"it ended with exit code {self.process.returncode}. Its log: {self.log_file}")
         rss, cpu = 0, 0.0
@@ -117,11 +118,11 @@ class Instance:
         self.rss_bytes, self.cpu_seconds = max(self.rss_bytes, rss), max(self.cpu_seconds, cpu)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that do the work: of Penstock those of the stream threads, of Java the program."""
+        """Return the processes that do the work: for Penstock those of the stream threads, for Java the program."""
         return [p for p in self.tree() if " ".join(p.cmdline()).startswith("penstock: ")] or self.tree()[:1]
 
     def kill(self) -> None:
-        """Kill everything at once."""
+        """Kill all its processes at once."""
         for process in reversed(self.tree()):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -143,7 +144,7 @@ class Instance:
 class Run:
     """One application of one system: its topics, its directory, its programs.
 
-    records: the workload's; more of them may take longer. partitions: of its input; topology, store: what it runs, and
+    records: the workload's; more of them extend timeouts. partitions: of its input; topology, store: its topology, and
     the store with a changelog.
     """
 
@@ -170,7 +171,9 @@ class Run:
         return f"{self.name}-{self.store}-changelog"
 
     def start(self, threads: int, config: Mapping[str, str] | None = None) -> Instance:
-        """Start one more program; each has its own state directory, as on its own machine. config: its own settings."""
+        """Start one more program; each has its own state directory, as on its own machine.
+        config: additional settings.
+        """
         number = sum(1 for _ in self.home.glob("*.properties"))
         all_settings = {
             "application.id": self.name,
@@ -188,7 +191,7 @@ class Run:
         return self.start_with(properties)
 
     def start_with(self, properties: Path) -> Instance:
-        """Start a program with these properties, perhaps once more: then its state is on its disk."""
+        """Start a program with these properties, possibly again: then its state is on its disk."""
         log_file = self.home / f"log-{len(self.instances)}"
         environment = {**os.environ, "BENCHMARK_INPUT": self.input, "BENCHMARK_OUTPUT": self.output}
         with log_file.open("wb") as log:
@@ -199,17 +202,17 @@ class Run:
 
     @contextmanager
     def committed(self) -> Iterator[Callable[[], dict[int, int]]]:
-        """Yield what returns how many records of each partition of the input are committed."""
+        """Yield a function that returns the number of committed records of each partition of the input."""
         partitions = [TopicPartition(self.input, number) for number in range(self.partitions)]
         with GroupOffsetsReader(self.name, network_settings({"bootstrap.servers": self.bootstrap_servers})) as offsets:
             yield lambda: {p.partition: at.offset for p, at in offsets.committed(partitions).items() if at is not None}
 
     def log_lines(self) -> LogLines:
-        """Return what all programs have said so far."""
+        """Return all programs' log lines so far."""
         return LogLines([instance.log_file for instance in self.instances])
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait; raises BenchmarkError if it takes too long or a program ends."""
+        """Wait for a condition; raises BenchmarkError if it takes too long or a program ends."""
         patience = PATIENCE_SECONDS + self.records * PATIENCE_SECONDS_PER_RECORD
         deadline = time.monotonic() + patience
         with console.status(f"Waiting for {what}"):
@@ -218,10 +221,10 @@ class Run:
                     instance.look()
                 if time.monotonic() > deadline:
                     raise BenchmarkError(f"not within {patience:.0f} s: {what}. Its logs: {self.home}")
-                time.sleep(LOOK_SECONDS)  # from outside there is nothing to wait for but its answers
+                time.sleep(LOOK_SECONDS)  # from outside only its results are visible
 
     def write_counts(self, workload: Workload) -> Counter[bytes]:
-        """Write what a count of the workload leaves behind; returns the counts by key. Raises KafkaException."""
+        """Write the changelog of a count of the workload; return the counts by key. Raises KafkaException."""
         counts: Counter[bytes] = Counter()
 
         def rows() -> Iterator[tuple[bytes, bytes, int]]:
@@ -234,14 +237,14 @@ class Run:
         return counts
 
     def write_changelog(self, rows: Iterable[tuple[bytes, bytes, int]], number: int) -> None:
-        """Write so many rows (key, value, timestamp in ms) to the changelog of the store; raises KafkaException."""
+        """Write this many rows (key, value, timestamp in ms) to the changelog of the store; raises KafkaException."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 3})
         new = NewTopic(self.changelog, self.partitions, 1, config={"cleanup.policy": "compact"})
         admin.create_topics([new])[self.changelog].result(ADMIN_TIMEOUT_SECONDS)
         append(self.bootstrap_servers, self.changelog, rows, number)
 
     def end(self) -> None:
-        """Stop what still runs; raises BenchmarkError if it did not end cleanly."""
+        """Stop running programs; raises BenchmarkError if one did not end cleanly."""
         for instance in self.instances:
             if instance.process.poll() is None:
                 instance.stop()
@@ -249,7 +252,7 @@ class Run:
 
 @contextmanager
 def running(run: Run) -> Iterator[Run]:
-    """Make the output topic, and leave no program behind."""
+    """Create the output topic, and leave no program behind."""
     recreate_topic(run.bootstrap_servers, run.output)
     try:
         yield run
@@ -271,7 +274,7 @@ class RecoveryScenario(ABC):
 
     @abstractmethod
     def run(self, run: Run, workload: Workload) -> Recovered:
-        """Measure once; raises BenchmarkError for a failed run or wrong answers."""
+        """Measure once; raises BenchmarkError for a failed run or wrong results."""
 
     def prepare(self, bootstrap_servers: str) -> str:
         """Return the input topic of a run; "" if the run makes its own."""
@@ -279,7 +282,7 @@ class RecoveryScenario(ABC):
 
 
 class Restore(RecoveryScenario):
-    """From an empty group and an empty disk to the first answers: no session of an earlier member is waited for.
+    """From an empty group and an empty disk to the first results: there is no earlier member whose session must end.
 
     start_included: many stores are opened one after the other, some before the first restore and some after it.
     """

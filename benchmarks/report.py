@@ -1,4 +1,4 @@
-"""The results as a table for people and as JSON for whatever comes after."""
+"""The results as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Results = dict[Scenario, dict[str, list[Measurement]]]
 
 
 def environment_line(workload: Workload, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
-    """Return what the numbers depend on: date, machine, records, versions."""
+    """Return the environment of the numbers: date, machine, records, versions."""
     others: dict[float, list[str]] = {}
     for scenario in scenarios:
         if scenario.times != 1:
@@ -54,13 +54,13 @@ def environment_line(workload: Workload, versions: list[str], scenarios: Iterabl
 
 
 def machine_line() -> str:
-    """Return what a machine is: cores, memory, system."""
+    """Return a description of the machine: cores, memory, system."""
     memory = psutil.virtual_memory().total / 2**30
     return f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
 def _processor() -> str:
-    """Return " of" what Linux calls the processor, nothing where it does not say."""
+    """Return " of" and the processor's name from Linux, or "" if it is unknown."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):
@@ -86,7 +86,7 @@ def _console() -> Console:
 
 
 def write_markdown(results: Results, recovered: RecoveryResults, environment: str, file: Path) -> None:
-    """Write both tables, as far as there is something in them, as Markdown."""
+    """Write the non-empty tables as Markdown."""
     tables = [_table(results, box.MARKDOWN)] if results else []
     tables += [_recovery_table(recovered, box.MARKDOWN)] if recovered else []
     text = io.StringIO()

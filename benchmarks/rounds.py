@@ -1,4 +1,4 @@
-"""Scenarios of any kind in rounds, the systems in turn."""
+"""Scenarios of any kind in rounds, with the systems in turn."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ console = Console(stderr=True)
 
 
 class Rounds:
-    """So many rounds. A system that fails or answers wrong is left out of this scenario, and its runs are not reported.
+    """A number of rounds. A system that fails or gives wrong results is left out of this scenario, and its runs are not
+    reported.
 
-    problems: what was wrong. failed: whether it was so with a system that is not dispensable.
+    problems: the errors. failed: whether one occurred in a system that is not dispensable.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,9 +28,10 @@ class Rounds:
         self.failed = False
 
     def runs(self, systems: list[System], scenarios: list[S]) -> Iterator[tuple[int, S, System]]:
-        """Yield number of the round, scenario and system of each run, without what a system cannot do."""
+        """Yield number of the round, scenario and system of each run, without unsupported scenarios."""
         for number in range(self._number):
-            # Who is first changes from round to round: what the broker still does for the one before is shared out.
+            # The first system changes from round to round, because the broker may still be working for the previous
+            # one.
             order = systems if number % 2 == 0 else systems[::-1]
             for scenario in scenarios:
                 for system in order:
@@ -41,7 +43,8 @@ class Rounds:
     ) -> dict[S, dict[str, list[R]]]:
         """Run everything. Return the results of run_one(scenario, system) by scenario and system.
 
-        run_one raises BenchmarkError if the system fails or answers wrong. said: a result in words, to show progress.
+        run_one raises BenchmarkError if the system fails or gives wrong results. said: formats a result, to show
+        progress.
         """
         results: dict[S, dict[str, list[R]]] = {scenario: {} for scenario in scenarios}
         left_out: set[tuple[S, str]] = set()

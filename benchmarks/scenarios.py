@@ -1,4 +1,4 @@
-"""What is measured: a topology, its settings, and the check of what it must answer."""
+"""The scenarios: a topology, its settings, and the check of its results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ Expected = Mapping[bytes, Any] | Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one.
+    """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common
+    settings.
 
-    expected: what the output must be, from the generator; check_of: makes the check of it.
-    times: so many times the records, so that what is fast lasts long enough, and what is slow does not take minutes:
-    commits are a second apart. with_payments: it reads the payments too. internal: the internal topics that records
-    pass, in order, and how many records there are in each; the commits of the last one show the progress.
-    rows: how many rows of its stores have been read when so many records are processed, where that is what is measured.
+    expected: the expected output, from the generator; check_of: creates its check. times: factor of the number of
+    records, so that fast scenarios last long enough and slow ones do not take minutes: commits are a second apart.
+    with_payments: it reads the payments too. internal: the internal topics that records pass, in order, with their
+    numbers of records; the commits of the last one show the progress. rows: the number of rows read from its stores for
+    a number of processed records, if rows are measured.
     """
 
     name: str
@@ -41,17 +42,17 @@ class Scenario:
         return self.check_of(_expected(self.expected, workload))
 
     def inputs(self, workload: Workload) -> dict[str, int]:
-        """Return how many records there are to read, by topic."""
+        """Return the number of input records by topic."""
         payments = {workload.payments_topic: (workload.records + 1) // 2} if self.with_payments else {}
         return {workload.topic: workload.records, **payments}
 
     def progress(self, workload: Workload, application_id: str) -> dict[str, int]:
-        """Return how many records are committed in the end, by topic."""
+        """Return the number of finally committed records by topic."""
         internal = {f"{application_id}-{topic}": count(workload) for topic, count in self.internal.items()}
         return dict([internal.popitem()]) if internal else self.inputs(workload)
 
     def processed(self, workload: Workload) -> int:
-        """Return how many records are processed in all, those of internal topics too."""
+        """Return the total number of processed records, including those of internal topics."""
         return sum(self.inputs(workload).values()) + sum(count(workload) for count in self.internal.values())
 
 
@@ -70,12 +71,12 @@ def _page_changes(workload: Workload) -> int:
 
 
 def _rows_of_users(workload: Workload, records: float) -> float:
-    """Each record reads all of its user's so far, itself too."""
+    """Each record reads all of its user's rows so far, including its own."""
     return records * records / workload.keys / 2 + records
 
 
 def _rows_of_reports(workload: Workload, records: float) -> float:
-    """All so far are read again and again."""
+    """Each report reads all rows so far."""
     return records * records / (workload.records_per_second * REPORT_EVERY_MS / 1000) / 2
 
 
@@ -106,7 +107,7 @@ SCENARIOS = (
     Scenario("table-join", "stream-table join", "table_join", Workload.located_purchases, RowsCheck),
 )
 
-#: What is slower, with a third of the records: 2 million by default. ``--only wide``.
+#: Slower scenarios, with a third of the records: 2 million by default. ``--only wide``.
 _wide = partial(Scenario, times=1 / 3)
 WIDE = (
     _wide(

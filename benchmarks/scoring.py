@@ -1,7 +1,7 @@
 """``python -m benchmarks.scoring``: orders scored by an ONNX model, one by one, in lists and in Arrow columns.
 
 The model and the functions are those of examples/enrichment. As in benchmarks/driver.py there is no broker, and seconds
-are those of CPU time. A wrong score ends it with exit code 1.
+are CPU time. A wrong score ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock import KStream, Serdes, StreamsBuilder, Topology
 from penstock.topology.records import RawRecord
 
 MAX_RECORDS = 512
-#: Scores are rounded to so many digits, and a batch may sum in another order.
+#: Digits of the compared scores: a batch may sum in another order.
 TOLERANCE = 2e-4
 
 Declare = Callable[[KStream[str, topology.Order]], KStream[str, topology.Order]]
 
 
 def scored(declare: Declare) -> Callable[[], Topology]:
-    """Return what makes the topology: orders, the model, scored orders."""
+    """Return a function that declares the topology: orders, the model, scored orders."""
 
     def build() -> Topology:
         builder = StreamsBuilder()
@@ -44,7 +44,7 @@ def scored(declare: Declare) -> Callable[[], Topology]:
 
 
 def messages(records: int) -> list[RawRecord]:
-    """Return the input: orders with all that the model reads."""
+    """Return the input: orders with all fields that the model reads."""
     found = []
     for number, row in enumerate(model.made_orders(records).tolist()):
         order = {"number": number, **dict(zip(model.FEATURES, row, strict=True))}

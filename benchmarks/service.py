@@ -1,6 +1,7 @@
-"""The service that benchmarks/waiting.py asks: ``GET /<number>`` answers with its double, after a while.
+"""The service that benchmarks/waiting.py calls: ``GET /<number>`` returns its double, after a while.
 
-$SERVICE_MODE says how: see MODES. An ASGI application without a framework: what is measured are those who ask.
+$SERVICE_MODE selects the behavior: see MODES. It is an ASGI application without a framework, because the callers are
+measured.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """seconds: how long an answer takes, from … to; failing: which share of the answers is 503."""
+    """seconds: the range of response times; failing: the share of responses with status 503."""
 
     seconds: tuple[float, float] = (0.02, 0.02)
     failing: float = 0.0
@@ -31,7 +32,7 @@ HEADERS = [(b"content-type", b"application/json")]
 
 
 async def app(scope: dict[str, Any], _receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Answer one request."""
+    """Respond to one request."""
     await asyncio.sleep(random.uniform(*MODE.seconds))
     fails = random.random() < MODE.failing
     body = b'{"double":%d}' % (2 * int(scope["path"][1:]))

@@ -1,221 +1,310 @@
-"""Spark: a topology through Penstock beside the same job written by hand for Spark, in one session on the same records.
+"""``python -m benchmarks.spark``: a count of many keys on Spark, with a breakdown of the time of a micro-batch.
 
-Each way reads the benchmark's input with Spark's Kafka source in micro-batches of equal size (availableNow) and writes
-the same records. A first round of each warms Java and Python up and is thrown away; then they take turns.
+Penstock beside a hand-written transformWithState, in Python (by rows, and in pandas) and in Java. Each variant has its
+own Spark, whose first micro-batch warms it up and fills much of the state. The figures are those of the other
+micro-batches, from Spark's own progress reports. Wrong counts end it with exit code 1. With --empty: what micro-batches
+without records cost.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
-import time
+import signal
+import sys
+import tempfile
+import threading
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from importlib import metadata
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+import psutil
+from confluent_kafka.admin import AdminClient
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import topologies
-from benchmarks.checks import Check, CountsCheck, RowsCheck, check_topic, sum_of_rows
-from benchmarks.data import KEYS, PARTITIONS, Workload, recreate_topic
+from benchmarks.checks import CountsCheck, check_topic
+from benchmarks.data import PARTITIONS, Workload, delete_topics, load_topic, make_producer, recreate_topic
 from benchmarks.measure import BenchmarkError
-from penstock import Topology
+from benchmarks.report import PAGE_WIDTH
+from benchmarks.spark_jobs import run_by_hand, spark_version, state_count
+from benchmarks.systems import HERE, broker, compile_java
 from penstock.pipeline import SparkStreams
+from penstock.pipeline.java.java_runtime import find_java
 from penstock.pipeline.session.spark_session import spark_session
+from penstock.topology.errors import PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import DataFrame
 
-#: Each partition's share of a micro-batch for all ways; Penstock's own limit.
-OFFSETS_PER_TRIGGER = 1_000_000
-SHARE_OF_RECORDS = 1 / 3  # Spark is slower than the local engine
+LOOK_SECONDS = 0.5
+#: Of the measurement of micro-batches without records.
+EMPTY_TASKS, EMPTY_BATCHES, EMPTY_WARM_UP = 8, 30, 5
+console = Console(stderr=True)
 
 
 @dataclass(frozen=True, slots=True)
-class SparkScenario:
-    """topology: made by benchmarks.topologies. by_hand: by name, (frame of Kafka's records) -> frame to write."""
+class Part:
+    """A part of a micro-batch. ms: reads its time from a report of Spark's progress."""
 
-    name: str
     title: str
-    topology: Callable[[], Topology]
-    check: Callable[[Workload], Check]
-    by_hand: dict[str, Callable[[DataFrame], DataFrame]]
-    output_mode: str
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    ms: Callable[[Mapping[str, Any]], float]
 
 
-@dataclass(frozen=True, slots=True)
-class SparkRun:
-    """One run: seconds from the query's start to its end."""
-
-    records: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Records a second."""
-        return self.records / self.seconds
+def _duration(*names: str) -> Callable[[Mapping[str, Any]], float]:
+    return lambda progress: sum(progress["durationMs"].get(name, 0) for name in names)
 
 
-def native_count(frame: DataFrame) -> DataFrame:
-    """Count by key with Spark's own aggregation."""
-    return frame.groupBy("key").count().selectExpr("key", "unhex(lpad(hex(count), 16, '0')) AS value")
+def _commit_ms(progress: Mapping[str, Any]) -> float:
+    """Return the average commit time of a partition's state: partitions commit concurrently."""
+    return sum(float(each["commitTimeMs"]) for each in progress["stateOperators"]) / PARTITIONS
 
 
-def state_count(frame: DataFrame) -> DataFrame:
-    """Count by key with transformWithState, as Spark's documentation has it."""
-    from benchmarks.spark_count import OUTPUT, CountProcessor
-
-    return frame.groupBy("key").transformWithState(CountProcessor(), OUTPUT, "Update", "None")
-
-
-def native_map_filter(frame: DataFrame) -> DataFrame:
-    """Keep the purchases of an odd amount and add its double, with Spark's own functions."""
-    from pyspark.sql.functions import col, from_json, struct, to_json
-
-    row = from_json(col("value").cast("string"), "user string, amount bigint, page string, ts bigint")
-    rows = frame.select("key", row.alias("row")).where("row.amount % 2 = 1")
-    made = to_json(struct("row.user", "row.amount", "row.page", "row.ts", (col("row.amount") * 2).alias("x")))
-    return rows.select("key", made.cast("binary").alias("value"))
-
-
-SPARK_SCENARIOS = (
-    SparkScenario(
-        "spark-count",
-        "Spark: count by key",
-        topologies.count,
-        lambda workload: CountsCheck(workload.counts()),
-        {"transformWithState by hand": state_count, "native groupBy.count": native_count},
-        "update",
-    ),
-    SparkScenario(
-        "spark-stateless",
-        "Spark: JSON map and filter",
-        topologies.map_filter,
-        lambda workload: RowsCheck(sum_of_rows(workload.doubled_purchases())),
-        {"native functions": native_map_filter},
-        "append",
-    ),
+PARTS = (
+    Part("batch", _duration("triggerExecution")),
+    Part("offsets", _duration("latestOffset", "getBatch", "walCommit", "commitOffsets")),
+    Part("plan", _duration("queryPlanning")),
+    Part("process", _duration("addBatch")),
+    Part("of it state", _commit_ms),
 )
 
 
-def spark_version() -> str:
-    """Return Spark's name and version."""
-    return f"Spark {metadata.version('pyspark')}"
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One variant. progress: of the micro-batches after the first; rss_bytes: the maximum over all processes."""
+
+    progress: Sequence[Mapping[str, Any]]
+    rss_bytes: int
+    checkpoint_bytes: int
+
+    @property
+    def rate(self) -> float:
+        """The rate in records per second."""
+        seconds = sum(PARTS[0].ms(each) for each in self.progress) / 1000
+        return float(sum(each["numInputRows"] for each in self.progress) / seconds)
+
+    @property
+    def growth(self) -> float:
+        """The time of the last tenth of the micro-batches, in times of the first tenth."""
+        few = -(-len(self.progress) // 10)
+        return sum(map(PARTS[0].ms, self.progress[-few:])) / sum(map(PARTS[0].ms, self.progress[:few]))
 
 
-class SparkBench:
-    """Runs scenarios in rounds. directory: for checkpoints."""
+def empty_batches(servers: str, master: str, directory: Path) -> Sequence[Mapping[str, Any]]:
+    """Return the progress of micro-batches without records that wake tasks with a store, without the first ones."""
+    name, tasks = f"benchmark-{uuid.uuid4().hex[:8]}", EMPTY_TASKS
+    source = f"{name}-input"
+    recreate_topic(servers, source, tasks)
+    os.environ |= {topologies.INPUT_VARIABLE: source}
+    producer = make_producer(servers)
+    for number in range(tasks):
+        producer.produce(source, value=b"", partition=number)
+    producer.flush()
+    config = {"application.id": name, "bootstrap.servers": servers, "state.dir": str(directory / "state")}
+    spark = spark_session(name, master)
+    try:
+        with SparkStreams(topologies.punctuated(), config, spark, checkpoint=str(directory / name)) as streams:
+            streams.start()
+            (query,) = streams.queries
+            while query.isActive and len(query.recentProgress) < EMPTY_BATCHES + EMPTY_WARM_UP:
+                query.awaitTermination(1)
+            found = [dict(each) for each in query.recentProgress]
+    finally:
+        spark.stop()
+    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    return [each for each in found[EMPTY_WARM_UP:] if not each["numInputRows"]]
 
-    def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, console: Console) -> None:
-        self._servers = bootstrap_servers
-        self._workload = replace(workload, records=int(workload.records * SHARE_OF_RECORDS))
-        self._directory = directory
-        self._console = console
 
-    def run(self, scenarios: list[SparkScenario], rounds: int) -> dict[SparkScenario, dict[str, list[SparkRun]]]:
-        """Run everything; raises BenchmarkError at the first run that answered wrong."""
-        if not scenarios:
-            return {}
-        self._workload.load(self._servers)
-        spark = spark_session("benchmark", f"local[{PARTITIONS // 2}]")
+def pandas_count(frame: DataFrame) -> DataFrame:
+    """Count by key with transformWithStateInPandas."""
+    from benchmarks.spark_count import OUTPUT, PandasCountProcessor
+
+    keys = frame.select("key").groupBy("key")
+    return keys.transformWithStateInPandas(PandasCountProcessor(), OUTPUT, "Update", "None")
+
+
+def _pyspark() -> Path:
+    """Return PySpark's folder, which is Spark's home."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+class JavaCount:
+    """Counts by key with transformWithState in Java; compiled into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        classes, self._jar = directory / "classes", directory / "count.jar"
+        jars = _pyspark() / "jars" / "*"
+        compile_java(find_java(), HERE / "spark_java" / "SparkCount.java", classes, str(jars))
+        with zipfile.ZipFile(self._jar, "w") as jar:
+            for file in classes.iterdir():
+                jar.write(file, file.name)
+
+    def __call__(self, frame: DataFrame, padding: int) -> DataFrame:
+        """Return key and count of each key of a micro-batch; padding: random bytes beside each count in the state."""
+        from pyspark.sql.classic.dataframe import DataFrame as JavaFrame
+
+        spark: Any = frame.sparkSession
+        spark.sql(f"ADD JAR '{self._jar}'")
+        return JavaFrame(spark._jvm.SparkCount.count(frame._jdf, padding), spark)
+
+
+class Memory:
+    """Follows the memory of this process's children, Spark's Java and its Python workers, in a thread."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="memory")
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            rss = 0
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    rss += process.memory_info().rss
+            self.highest = max(self.highest, rss)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all variants have in common. per_trigger: records of a micro-batch; padding: bytes beside each count."""
+
+    workload: Workload
+    servers: str
+    master: str
+    per_trigger: int
+    padding: int
+    directory: Path
+
+
+def run_way(way: str, setting: Setting) -> Run:
+    """Run a variant on its own Spark; raises BenchmarkError for wrong counts."""
+    workload, servers, master, directory = setting.workload, setting.servers, setting.master, setting.directory
+    name = f"benchmark-{uuid.uuid4().hex[:8]}"
+    output, checkpoint = f"{name}-output", directory / name
+    recreate_topic(servers, output)
+    spark = spark_session(name, master)
+    try:
         spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
-        try:
-            return {scenario: dict(self._rounds(spark, scenario, rounds)) for scenario in scenarios}
-        finally:
-            spark.stop()
-
-    def _rounds(
-        self, spark: SparkSession, scenario: SparkScenario, rounds: int
-    ) -> Iterator[tuple[str, list[SparkRun]]]:
-        ways = ["Penstock", *scenario.by_hand]
-        runs: dict[str, list[SparkRun]] = {way: [] for way in ways}
-        for number in range(rounds + 1):
-            for way in ways if number % 2 else ways[::-1]:
-                run = self._run(spark, scenario, way)
-                what = f"round {number}" if number else "warm-up"
-                self._console.print(f"{what}: {scenario.name}, {way}: {run.rate / 1000:,.1f} k/s")
-                if number:
-                    runs[way].append(run)
-        yield from runs.items()
-
-    def _run(self, spark: SparkSession, scenario: SparkScenario, way: str) -> SparkRun:
-        name = f"benchmark-{uuid.uuid4().hex[:8]}"
-        output, checkpoint = f"{name}-output", self._directory / name
-        recreate_topic(self._servers, output)
-        started = time.monotonic()
-        if way == "Penstock":
-            self._penstock(spark, scenario, name, output, checkpoint)
-        else:
-            topics = self._workload.topic, output
-            run_by_hand(spark, scenario.by_hand[way], scenario.output_mode, self._servers, topics, checkpoint)
-        seconds = time.monotonic() - started
-        problem = check_topic(self._servers, output, scenario.check(self._workload))
-        if problem:
-            raise BenchmarkError(f"{scenario.name}, {way}: wrong output: {problem}")
-        shutil.rmtree(checkpoint)
-        return SparkRun(self._workload.records, seconds)
-
-    def _penstock(self, spark: SparkSession, scenario: SparkScenario, name: str, output: str, checkpoint: Path) -> None:
-        os.environ[topologies.INPUT_VARIABLE] = self._workload.topic
-        os.environ[topologies.OUTPUT_VARIABLE] = output
-        config: dict[str, Any] = {
-            "application.id": name,
-            "bootstrap.servers": self._servers,
-            "state.dir": str(self._directory / "state"),
-        }
-        SparkStreams(scenario.topology(), config, spark, checkpoint=str(checkpoint)).process_available()
+        with Memory() as memory, console.status(f"{way}: running"):
+            if way == PENSTOCK:
+                os.environ |= {topologies.INPUT_VARIABLE: workload.topic, topologies.OUTPUT_VARIABLE: output}
+                os.environ[topologies.PADDING_VARIABLE] = str(setting.padding)
+                topology = topologies.padded_count() if setting.padding else topologies.count()
+                config = {
+                    "application.id": name,
+                    "bootstrap.servers": servers,
+                    "state.dir": str(directory / "state"),
+                    "penstock.spark.max.records.per.batch": setting.per_trigger,
+                }
+                streams = SparkStreams(topology, config, spark, checkpoint=str(checkpoint))
+                streams.process_available()
+                (query,) = streams.queries
+            else:
+                java = partial(JavaCount(directory), padding=setting.padding) if way == JAVA else None
+                topics = workload.topic, output
+                query = run_by_hand(
+                    spark, java or BY_HAND[way], "update", servers, topics, checkpoint, setting.per_trigger
+                )
+            progress = [dict(each) for each in query.recentProgress if each["numInputRows"]]
+    finally:
+        spark.stop()
+        if master.startswith("local-cluster"):  # it always keeps its workers' logs there
+            shutil.rmtree(_pyspark() / "work", ignore_errors=True)
+    problem = check_topic(servers, output, CountsCheck(workload.counts()))
+    if problem:
+        raise BenchmarkError(f"{way}: wrong output: {problem}")
+    stored = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    shutil.rmtree(checkpoint)
+    delete_topics(AdminClient({"bootstrap.servers": servers, "log_level": 3}), name)
+    return Run(progress[1:], memory.highest, stored)
 
 
-def run_by_hand(
-    spark: SparkSession,
-    job: Callable[[DataFrame], DataFrame],
-    output_mode: str,
-    servers: str,
-    topics: tuple[str, str],
-    checkpoint: Path,
-    per_trigger: int = OFFSETS_PER_TRIGGER,
-) -> StreamingQuery:
-    """Run a job from one topic to another, in micro-batches of so many records; return its query, which has ended."""
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
-    source = spark.readStream.format("kafka").options(
-        **{
-            "kafka.bootstrap.servers": servers,
-            "subscribe": topics[0],
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": str(per_trigger),
-        }
-    )
-    writer = job(source.load()).writeStream.format("kafka").outputMode(output_mode)
-    settings = {"kafka.bootstrap.servers": servers, "topic": topics[1], "checkpointLocation": str(checkpoint)}
-    query = writer.options(**settings).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
+PENSTOCK, JAVA = "Penstock", "transformWithState, Java"
+BY_HAND: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "transformWithState, Python rows": state_count,
+    "transformWithState, pandas": pandas_count,
+}
+WAYS = (PENSTOCK, JAVA, *BY_HAND)
 
 
-def print_spark_table(results: dict[SparkScenario, dict[str, list[SparkRun]]], environment: str) -> None:
-    """Print the rates, and Penstock's as a multiple of each other way's."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("scenario", "way"):
-        table.add_column(column)
-    for column in ("min k/s", "median", "max", "Penstock"):
-        table.add_column(column, justify="right")
-    for scenario, by_way in results.items():
-        ours = statistics.median(run.rate for run in by_way["Penstock"])
-        for way, runs in by_way.items():
-            rates = sorted(run.rate / 1000 for run in runs)
-            ratio = "" if way == "Penstock" else f"{ours / 1000 / statistics.median(rates):.2f}"
-            shown = (f"{rate:,.1f}" for rate in (rates[0], statistics.median(rates), rates[-1]))
-            table.add_row(scenario.title, way, *shown, ratio)
-    caption = f"Penstock: its rate as a multiple of this way's, by the medians. {KEYS:,} keys, a third of the records."
-    Console().print(environment, table, caption, sep="\n")
+def table(found: Mapping[str, Run]) -> Table:
+    """Return the text to print: average seconds of a micro-batch."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    shown.add_column("way")
+    for heading in ("k/s", *(f"{part.title} s" for part in PARTS), "last tenth", "RSS MB", "checkpoint MB"):
+        shown.add_column(heading, justify="right")
+    for way, run in found.items():
+        seconds = (sum(map(part.ms, run.progress)) / len(run.progress) / 1000 for part in PARTS)
+        memory = f"{run.rss_bytes / 1e6:,.0f}", f"{run.checkpoint_bytes / 1e6:,.0f}"
+        rate, growth = f"{run.rate / 1000:,.1f}", f"{run.growth:.2f}"
+        shown.add_row(way, rate, *(f"{each:.2f}" for each in seconds), growth, *memory)
+    return shown
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--keys", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--records", type=click.IntRange(min=1_000), default=6_000_000, show_default=True)
+@click.option("--batches", type=click.IntRange(min=2), default=6, show_default=True, help="Micro-batches of each way.")
+@click.option("--master", default="local[2]", show_default=True, help="Also: local-cluster[2,1,1024].")
+@click.option("--skew", type=click.IntRange(min=1), default=1, show_default=True, help="4: a sixteenth buys half.")
+@click.option("--padding", type=click.IntRange(min=0), default=0, show_default=True, help="Bytes beside each count.")
+@click.option("--empty", is_flag=True, help="Only micro-batches without records.")
+@click.option("--only", metavar="NUMBERS", help=f"Some ways: {', '.join(f'{n} {way}' for n, way in enumerate(WAYS))}.")
+def main(
+    keys: int, records: int, batches: int, master: str, skew: int, padding: int, empty: bool, only: str | None
+) -> None:
+    """Count records of many keys on Spark, and print where the time of a micro-batch goes."""
+    ways = [WAYS[int(number)] for number in only.split(",")] if only else list(WAYS[:2] if padding else WAYS)
+    workload = Workload(records, keys=keys, skew=skew)
+    found: dict[str, Run] = {}
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-spark-") as work,
+            broker("spark", Path(work)) as servers,
+        ):
+            if empty:
+                slow = sorted(PARTS[0].ms(each) for each in empty_batches(servers, master, Path(work)))
+                middle, most = slow[len(slow) // 2] / 1000, slow[-1] / 1000
+                what = f"{len(slow)} empty micro-batches of {EMPTY_TASKS} tasks"
+                print(f"{what}: median {middle:.2f} s, at most {most:.2f} s")
+                return
+            load_topic(servers, workload.topic, workload.purchases(), records)
+            for way in ways:
+                setting = Setting(workload, servers, master, -(-records // batches), padding, Path(work))
+                found[way] = run_way(way, setting)
+                console.print(f"{way}: {found[way].rate / 1000:,.1f} k/s")
+    except (BenchmarkError, PenstockError) as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        if found:  # some may take hours
+            output = Console()
+            if not output.is_terminal:
+                output.width = PAGE_WIDTH
+            beside = f", {padding} bytes beside each count" if padding else ""
+            beside += f", skew {skew}" if skew > 1 else ""
+            heading = f"{spark_version()}, {master}: {records:,} records of {keys:,} keys{beside}"
+            output.print(heading, table(found), sep="\n")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Spark is stopped then too
+    sys.exit(main())

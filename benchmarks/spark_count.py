@@ -1,4 +1,4 @@
-"""A count by key with transformWithState, by rows and by pandas, as one writes it for Spark without Penstock."""
+"""A count by key with transformWithState, by rows and by pandas, as written for Spark without Penstock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A steady input and the answers to it, for the scenarios that look at single records."""
+"""A steady input and its results, for the scenarios about single records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, make_producer
 from benchmarks.measure import BenchmarkError
 
-#: Between two portions.
+#: Seconds between two portions.
 TICK_SECONDS = 0.01
-#: Without linger an idempotent librdkafka producer turns in a busy loop while it waits: it would measure itself.
+#: Without linger an idempotent librdkafka producer waits in a busy loop, whose CPU time would be measured.
 LINGER_MS = 1
 
 
 class SteadyWriter(ABC):
-    """Writes a portion of records to a topic again and again, in its own thread."""
+    """Writes a portion of records to a topic repeatedly, in a separate thread."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.topic = topic
@@ -31,7 +31,7 @@ class SteadyWriter(ABC):
 
     @abstractmethod
     def write(self, producer: Producer, seconds: float) -> None:
-        """Write what is due so many seconds after the start."""
+        """Write the records that are due this many seconds after the start."""
 
     def _run(self) -> None:
         begin = time.monotonic()
@@ -47,7 +47,7 @@ class SteadyWriter(ABC):
         self.stop()
 
     def stop(self) -> None:
-        """Stop, and wait until the broker has everything; raises BenchmarkError if it has not."""
+        """Stop, and wait until the broker has all records; raises BenchmarkError if it does not."""
         self._stop.set()
         self._thread.join()
         if self._producer.flush(FLUSH_TIMEOUT_SECONDS):
@@ -56,7 +56,7 @@ class SteadyWriter(ABC):
 
 @contextmanager
 def following(bootstrap_servers: str, topic: str) -> Iterator[Consumer]:
-    """Yield a consumer of a topic from its beginning, for which the broker does not collect records."""
+    """Yield a consumer of a topic from its beginning, for which the broker does not batch records."""
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
     consumer = Consumer({**settings, "fetch.wait.max.ms": 10, "log_level": 3})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])

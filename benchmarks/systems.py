@@ -1,4 +1,4 @@
-"""The systems that are measured, each as its own users would run it: Penstock, Kafka Streams, and Python libraries."""
+"""The measured systems, each as its own users would run it: Penstock, Kafka Streams, and Python libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.pipeline.java.java_runtime import find_java
 
 HERE = Path(__file__).resolve().parent
 THREADS = 2
-#: The same for both. Kafka Streams' names; what has no line here is at each system's own default.
+#: Common settings, by Kafka Streams' names; all others have each system's own default.
 COMMON_CONFIG = {
     "num.stream.threads": str(THREADS),
     "commit.interval.ms": "1000",
@@ -39,20 +39,21 @@ COMMON_CONFIG = {
 }
 #: Measured, the fastest choice on two cores: G1 and larger heaps take more CPU and up to 3 GB.
 JVM_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g")
-#: javac itself ends before better code of it is of use.
+#: Options of javac, which ends before better code of it would help.
 QUICK_COMPILER = "-J-XX:TieredStopAtLevel=1"
 
 
-#: Kafka's default; the dev broker's is 0. Members that start together are then one first generation of their group, as
-#: anywhere but here: Faust counts some records twice when its second process comes behind the first.
+#: Kafka's default; the dev broker's is 0. Members that start together then form the first generation of their group
+#: together, as on other brokers: Faust counts some records twice if its second process joins later.
 FOR_PEERS = {"group.initial.rebalance.delay.ms": "3000"}
 
 
 @contextmanager
 def broker(name: str, directory: Path, config: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield the address of the broker in $KAFKA_BOOTSTRAP_SERVERS, else of a dev broker that runs meanwhile.
+    """Yield the address of the broker in $KAFKA_BOOTSTRAP_SERVERS, otherwise of a dev broker for the length of the
+    block.
 
-    config: the dev broker's own settings. Of that broker only the log remains: its topics may fill the disk.
+    config: the dev broker's own settings. Only its log is kept, because its topics may fill the disk.
     """
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if given:
@@ -70,26 +71,26 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """As in System.scenarios."""
+        """Its name in System.scenarios."""
 
 
 class System(ABC):
     """One way to run the benchmark's topologies."""
 
     name: str
-    #: Whether each stream thread is its own process.
+    #: Whether each stream thread is a separate process.
     threads_are_processes = False
-    #: The scenarios that it can do, None for all.
+    #: The supported scenarios, None for all.
     scenarios: tuple[str, ...] | None = None
-    #: Which share of the records it gets: enough for several of its commits, and not for minutes.
-    #: shares: where a scenario's is another.
+    #: The share of the records that it gets: enough for several of its commits, but not for minutes. shares: exceptions
+    #: by scenario.
     share_of_records = 1.0
     shares: Mapping[str, float] = {}
-    #: Whether a benchmark in which it fails or answers wrong counts as a success.
+    #: Whether a benchmark in which it fails or gives wrong results counts as a success.
     dispensable = False
 
     def share(self, scenario: Named) -> float:
-        """Return which share of the records it gets in a scenario."""
+        """Return its share of the records in a scenario."""
         return self.shares.get(scenario.name, self.share_of_records)
 
     @abstractmethod
@@ -98,11 +99,11 @@ class System(ABC):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """Settings of this system alone."""
+        """Settings of this system only."""
         return {}
 
     def host_config(self) -> Mapping[str, str]:
-        """Return the settings of one of several hosts that are to take over from each other soon."""
+        """Return the settings of one of several hosts that must take over from each other quickly."""
         return {}
 
     @property
@@ -116,7 +117,7 @@ class Penstock(System):
 
     name = "Penstock"
     threads_are_processes = True
-    #: Where its topologies are.
+    #: The module of its topologies.
     module = "benchmarks.topologies"
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class Penstock(System):
 
 
 class PenstockDicts(Penstock):
-    """Penstock, with dicts for values, as Python's other libraries have them, in place of objects of a type."""
+    """Penstock with dicts as values, as in Python's other libraries, instead of typed objects."""
 
     name = "Penstock with dicts"
     scenarios = ("map-filter", "table-join")
@@ -179,7 +180,7 @@ class KafkaStreams(System):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """Larger polls than the 1,000 records of the default, as in most guides to more throughput."""
+        """Larger polls than the default of 1,000 records, as recommended by most guides for more throughput."""
         return {"consumer.max.poll.records": "10000"}
 
     @property
@@ -189,7 +190,7 @@ class KafkaStreams(System):
 
 
 class Peer(System):
-    """Another Python library, from the pins in its lock file, in an environment that is made here."""
+    """Another Python library, from the pins in its lock file, in an environment that is created here."""
 
     #: Its name on the package index; its program and its pins, in the folder ``peers``.
     package: str
@@ -216,7 +217,7 @@ class Peer(System):
 
 
 class QuixStreams(Peer):
-    """Quix Streams; its joins are as-of joins, which remember rows for a time."""
+    """Quix Streams; its joins are as-of joins, which keep rows for a time."""
 
     name = "Quix Streams"
     package, program, pins = "quixstreams", "quix_streams.py", "quix_streams.txt"
@@ -228,13 +229,13 @@ class QuixStreams(Peer):
         "map-filter",
         "table-join",
     )
-    # Its commits are five seconds apart by default: with a third of these, a count was over before the second one.
+    # By default its commits are five seconds apart: with a third of these, a count ended before the second commit.
     share_of_records = 0.3
     shares: Mapping[str, float] = {"count": 0.12, "exactly-once": 0.12, "map-filter": 0.4}
 
 
 class QuixColumns(QuixStreams):
-    """Quix Streams, with columns where QuixStreams has functions."""
+    """Quix Streams, with columns instead of functions."""
 
     name = "Quix Streams in columns"
     scenarios = ("map-filter",)
@@ -245,7 +246,7 @@ class QuixColumns(QuixStreams):
 
 
 class Faust(Peer):
-    """Faust, as faust-streaming carries it on.
+    """Faust, as maintained by faust-streaming.
 
     It has no joins; its exactly_once fails at the first rebalance, and without it some records are counted twice there.
     """
@@ -258,7 +259,7 @@ class Faust(Peer):
 
 
 class ByHand(Peer):
-    """A loop over confluent-kafka, as one writes it without a library for stream processing."""
+    """A hand-written loop over confluent-kafka, without a library for stream processing."""
 
     name = "confluent-kafka by hand"
     package, program, pins = "confluent-kafka", "confluent_kafka_loop.py", "confluent_kafka.txt"
@@ -267,14 +268,16 @@ class ByHand(Peer):
 
 
 def peers(work_directory: Path) -> list[System]:
-    """Return the other Python libraries, and Penstock used as they are; BenchmarkError if one cannot be installed."""
+    """Return the other Python libraries, and Penstock used in the same way; BenchmarkError if one cannot be
+    installed.
+    """
     return [PenstockDicts(), *(system(work_directory) for system in (QuixStreams, QuixColumns, Faust, ByHand))]
 
 
 def environment(directory: Path, requirements: Path, name: str) -> Path:
     """Return the Python of an environment with these requirements, created unless it exists; raises BenchmarkError."""
     python = directory / "bin" / "python"
-    if not directory.exists():  # two systems may be of one package
+    if not directory.exists():  # two systems may use one package
         venv.create(directory, with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
         if subprocess.run(install, check=False).returncode:
@@ -283,7 +286,9 @@ def environment(directory: Path, requirements: Path, name: str) -> Path:
 
 
 def compile_python(package: Path) -> None:
-    """Compile a package, as pip does when it installs one: else each process does it while it is measured."""
+    """Compile a package, as pip does during an installation: otherwise each process compiles it during the
+    measurement.
+    """
     rooms = (path for path in package.iterdir() if path.is_symlink())  # of a checkout; compileall follows none
     for folder in (package, *rooms):
         compileall.compile_dir(folder, quiet=1)

@@ -1,12 +1,14 @@
-"""The benchmark's topologies in Penstock, as kafka_streams/KafkaStreamsBenchmark.java has them in Kafka Streams."""
+"""The benchmark's topologies in Penstock; kafka_streams/KafkaStreamsBenchmark.java has them for Kafka Streams."""
 
 from __future__ import annotations
 
 import os
+import random
 from datetime import timedelta
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from penstock import (
     BufferConfig,
@@ -28,20 +30,22 @@ from penstock import (
 
 WINDOW = timedelta(seconds=10)
 ADVANCE = timedelta(seconds=2)
-#: That ends a session, and the most between a purchase and a payment that are joined.
+#: The gap that ends a session, and the maximum between a purchase and a payment that are joined.
 GAP = timedelta(milliseconds=500)
-#: How late a purchase or payment may come. It is also how long a session that was merged is still seen in its store:
-#: without grace, both systems sometimes send no tombstone for one that has expired before the cache is flushed.
+#: The grace period of purchases and payments. It is also how long a merged session stays visible in its store: without
+#: grace, both systems sometimes send no tombstone for one that has expired before the cache is flushed.
 GRACE = timedelta(minutes=1)
 #: How long a versioned table keeps old versions.
 HISTORY = timedelta(minutes=1)
 REPORT_EVERY_MS = 1_000
 
-#: Both systems' programs learn from their environment which topics a run uses.
+#: Environment variables from which both systems' programs read the topics of a run.
 INPUT_VARIABLE = "BENCHMARK_INPUT"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT"
 TABLE_VARIABLE = "BENCHMARK_TABLE"
 PAYMENTS_VARIABLE = "BENCHMARK_PAYMENTS"
+#: The bytes beside each count of padded_count.
+PADDING_VARIABLE = "BENCHMARK_PADDING"
 
 
 class Purchase(msgspec.Struct):
@@ -54,7 +58,7 @@ class Purchase(msgspec.Struct):
 
 
 class DoubledPurchase(Purchase):
-    """What becomes of it."""
+    """The result for an order."""
 
     x: int
 
@@ -73,7 +77,7 @@ class LocatedPurchase(Purchase):
 
 
 class Payment(msgspec.Struct):
-    """How a user has paid, as the payments' JSON has it."""
+    """How a user has paid, as in the payments' JSON."""
 
     user: str
     method: str
@@ -111,8 +115,48 @@ def count() -> Topology:
     return builder.build()
 
 
+def padded_count() -> Topology:
+    """As count, with $BENCHMARK_PADDING random bytes beside each count in the store."""
+    padding = int(os.environ[PADDING_VARIABLE])
+
+    def add(user: str, _: bytes, row: bytes) -> bytes:
+        rest = row[8:] or random.Random(user).randbytes(padding)
+        return (int.from_bytes(row[:8]) + 1).to_bytes(8) + rest
+
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .aggregate(lambda: bytes(8), add, store="counts", value_serde=Serdes.bytes())
+        .map_values(lambda row: row[:8])
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    )
+    return builder.build()
+
+
+def punctuated() -> Topology:
+    """Wake up every second, with a store, and do nothing."""
+
+    class Idle(Processor[str, bytes, str, bytes]):
+        @override
+        def init(self, context: ProcessorContext[str, bytes]) -> None:
+            context.schedule(timedelta(seconds=1), Punctuation.WALL_CLOCK_TIME, lambda now_ms: None)
+
+        @override
+        def process(self, record: Record[str, bytes]) -> None:
+            """Records only make the tasks exist."""
+
+    builder = StreamsBuilder()
+    supplier = Stores.persistent_key_value_store("idle")
+    builder.add_state_store(Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.bytes()))
+    source = builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    source.process(Idle, "idle")
+    return builder.build()
+
+
 def keep_first() -> Topology:
-    """Keep the first value of each user, and answer each purchase with it."""
+    """Keep the first value of each user, and forward it for each purchase."""
     builder = StreamsBuilder()
     (
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
@@ -130,7 +174,7 @@ def windowed_count() -> Topology:
 
 
 def event_time() -> Topology:
-    """As windowed_count, by the time that the value names."""
+    """As windowed_count, by the timestamp in the value."""
     return _windowed_count(
         value_serde=Serdes.json(Purchase),
         timestamp_extractor=lambda message, key, purchase, partition_time: purchase.ts,
@@ -312,7 +356,7 @@ class AddUpRange(AddUpAgain):
 
 
 class Report(Processor[str, Purchase, str, Totals]):
-    """Keeps all purchases, and adds up all of them again and again."""
+    """Keeps all purchases, and sums up all of them repeatedly."""
 
     def init(self, context: ProcessorContext) -> None:
         """Find the store and schedule the reports."""
@@ -326,7 +370,7 @@ class Report(Processor[str, Purchase, str, Totals]):
         self.purchases.put(key, ValueAndTimestamp(record.value, record.timestamp))
 
     def report(self, now: int) -> None:
-        """Forward number and sum of the purchases before the last time that a report is due, by this time and task."""
+        """Forward number and sum of the purchases before the last report time, by this time and task."""
         due = now - now % REPORT_EVERY_MS
         number = amount = 0
         with self.purchases.all() as rows:

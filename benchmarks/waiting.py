@@ -1,4 +1,4 @@
-"""``python -m benchmarks.waiting``: records for each of which a service is asked, by Penstock and by others."""
+"""``python -m benchmarks.waiting``: records with a service call each, by Penstock and by other systems."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from benchmarks.waiting_topologies import SERVICE_VARIABLE
 
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 30.0
-#: A service that dies is up and away so long, in seconds.
+#: How long a failing service is up and down, in seconds.
 UP_SECONDS, AWAY_SECONDS = 5.0, 2.0
-#: How many records one share is.
+#: The number of records in one share.
 RECORDS = 100_000
 
 
 def answers(workload: Workload) -> dict[bytes, int]:
-    """Return what AnswersCheck compares."""
+    """Return the hashes that AnswersCheck compares."""
     rows = ((key, orjson.loads(value)) for key, value, _ in workload.purchases())
     return in_order((key, orjson.dumps({**row, "x": 2 * row["amount"]})) for key, row in rows)
 
@@ -60,7 +60,7 @@ def _add(rows: dict[bytes, int], key: bytes, value: bytes) -> None:
 
 
 class AnswersCheck(Check):
-    """The rows of each key are the expected ones, in their order, byte by byte."""
+    """The rows of each key are the expected ones, in order, byte for byte."""
 
     def __init__(self, expected: Mapping[bytes, int]) -> None:
         self._expected = expected
@@ -93,7 +93,7 @@ class Waiting(Penstock):
 
 
 class WaitingByKey(Waiting):
-    """The same with an order by key."""
+    """The same, ordered by key."""
 
     topology, name = "waiting_by_key", "Penstock 256 in flight by key"
 
@@ -113,7 +113,7 @@ class Pool(Peer):
 
 
 class Quix(Peer):
-    """Quix Streams, in two processes: its functions are plain ones."""
+    """Quix Streams in two processes; its functions are synchronous."""
 
     name = "Quix Streams"
     package, program, pins = "quixstreams", "quix_streams.py", "quix_streams.txt"
@@ -130,14 +130,14 @@ SCENARIOS = tuple(
         "dying": "dies every 5 s, back after 2 s",
     }.items()
 )
-#: What fails or is slow needs functions that wait.
+#: Failing or slow services need async functions.
 SYSTEMS: dict[str, tuple[type[Waiting | Peer], ...]] = {"steady": (Plain, Waiting, WaitingByKey, Pool, Quix)}
 OTHERS: tuple[type[Waiting | Peer], ...] = (Waiting, WaitingByKey, Pool)
 SHARES = {"steady": 1.0, "spread": 0.3, "failing": 0.6, "dying": 0.6}
 
 
 class Service:
-    """The service in its own process, which can be killed and started again."""
+    """The service in a separate process, which can be killed and restarted."""
 
     def __init__(self, python: Path, mode: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -147,7 +147,7 @@ class Service:
         self._command = [str(python), "-m", "uvicorn", "benchmarks.service:app", "--backlog", "4096", *options]
 
     def start(self) -> None:
-        """Start it, and wait until it answers; raises BenchmarkError."""
+        """Start it, and wait until it responds; raises BenchmarkError."""
         self._process = subprocess.Popen(self._command, env=self._environment, cwd=HERE.parent)
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -161,14 +161,14 @@ class Service:
                 return
 
     def kill(self) -> None:
-        """End it at once, whatever it is asked."""
+        """Kill it, even with pending requests."""
         self._process.kill()
         self._process.wait()
 
 
 @contextmanager
 def dying(service: Service) -> Iterator[None]:
-    """Kill the service again and again, and start it again."""
+    """Kill and restart the service repeatedly."""
     ended = threading.Event()
 
     def die() -> None:

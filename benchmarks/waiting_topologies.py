@@ -1,4 +1,4 @@
-"""The topologies of benchmarks/waiting.py: each purchase gets as ``x`` what a service answers for its amount."""
+"""The topologies of benchmarks/waiting.py: each purchase gets as ``x`` a service's result for its amount."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.topology.context.async_calls import OrderedBy
 
 SERVICE_VARIABLE = "BENCHMARK_SERVICE"
 IN_FLIGHT_MAX = 256
-#: For a service that is gone for seconds.
+#: For a service that is down for seconds.
 RETRIES = Retries(50, wait_max=timedelta(seconds=1), on=(aiohttp.ClientError, TimeoutError))
 
 Purchase = dict[str, Any]
@@ -28,13 +28,13 @@ Purchase = dict[str, Any]
 
 @cache
 def connection() -> HTTPConnection:
-    """Return the one connection of a process that asks in turn."""
+    """Return the one connection of a process with sequential calls."""
     address = urlsplit(os.environ[SERVICE_VARIABLE])
     return HTTPConnection(address.hostname or "", address.port)
 
 
 def ask(purchase: Purchase) -> Purchase:
-    """Ask, and wait."""
+    """Call the service, and wait."""
     connection().request("GET", f"/{purchase['amount']}")
     answer = orjson.loads(connection().getresponse().read())
     return {**purchase, "x": answer["double"]}
@@ -51,19 +51,19 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def ask_async(purchase: Purchase, client: aiohttp.ClientSession) -> Purchase:
-    """Ask while others ask."""
+    """Call the service concurrently with other calls."""
     async with client.get(f"/{purchase['amount']}", raise_for_status=True) as response:
         return {**purchase, "x": orjson.loads(await response.read())["double"]}
 
 
 def plain() -> Topology:
-    """Ask by a plain function: one record of a process after the other."""
+    """Call the service by a plain function: a process handles one record after the other."""
     builder = StreamsBuilder()
     return _written(builder, _purchases(builder).map_values(ask))
 
 
 def waiting(ordered_by: OrderedBy = "partition") -> Topology:
-    """Ask by an async function, for 256 records of a process at once."""
+    """Call the service by an async function, for 256 records of a process at once."""
     builder = StreamsBuilder()
     asked = _purchases(builder).map_values_async(
         ask_async, lifespan=session, max_in_flight=IN_FLIGHT_MAX, retries=RETRIES, ordered_by=ordered_by
@@ -72,7 +72,7 @@ def waiting(ordered_by: OrderedBy = "partition") -> Topology:
 
 
 def waiting_by_key() -> Topology:
-    """Do the same with an order by key."""
+    """Do the same, ordered by key."""
     return waiting("key")
 
 

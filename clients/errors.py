@@ -210,6 +210,10 @@ class UnreachableError(RetriableError):
     """No response: connecting failed, or the connection broke or timed out. The request may have been executed."""
 
 
+class TlsError(UnreachableError):
+    """The broker was reached, but one side has refused the other's TLS: a retry helps only after that is changed."""
+
+
 class DeliveryTimeoutError(RetriableError):
     """A record was not acknowledged within ``delivery.timeout.ms``."""
 
@@ -218,14 +222,37 @@ class UnusableClientError(ClientError):
     """The client has failed permanently and must be replaced."""
 
 
+#: Operations to grant to the principal if the broker's ACLs refuse a request (Kafka: "Operations and Resources").
+_GRANTS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "READ on the topic to read it, WRITE to write to it, DESCRIBE to look it up, CREATE (or CREATE on the cluster) "
+        "to create it, DELETE to delete its records, ALTER_CONFIGS to change its settings"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "READ on the group application.id, DELETE to delete it",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "WRITE and DESCRIBE on the transactional ids that begin with application.id"
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        "CREATE on the cluster to create topics, IDEMPOTENT_WRITE to write to it with a broker before Kafka 2.8, "
+        "DESCRIBE to describe it, ALTER to change it"
+    ),
+}
+
+
 class BrokerError(ClientError):
-    """A broker has rejected a request. code: the reason; message: the broker's message, or details for the reader."""
+    """A broker has rejected a request. code: the reason; message: the broker's message, or details for the reader.
+
+    If the reason is a missing permission, its text also names the operation to grant to the principal.
+    """
 
     def __init__(self, code: int, message: str | None = None) -> None:
         self.code = ErrorCode(code)
         self.kind = self.code.kind
         self.message = message or ""
-        super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+        text = f"{self.code.name}: {message}" if message else self.code.name
+        if grants := _GRANTS.get(self.code):
+            text = f"{text.rstrip('.')}; the principal needs {grants}"
+        super().__init__(text)
 
     def __repr__(self) -> str:
         return f"{self} ({self.code.value})"

@@ -18,7 +18,7 @@ class PrefixedLogger(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logging.getLogger(name), {})
         self.prefix = prefix
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, object]]:
         """Leave the message as it is: log() adds the prefix as an argument."""
         return msg, kwargs
 

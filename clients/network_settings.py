@@ -74,7 +74,7 @@ class NetworkSettings:
 
 
 def network_fields(
-    settings: Mapping[str, Any], fields: Mapping[str, tuple[str, Callable[[Any], Any]]]
+    settings: Mapping[str, object], fields: Mapping[str, tuple[str, Callable[[Any], object]]]
 ) -> dict[str, Any]:
     """Return the fields that the settings define, by the table ``fields``, plus ``security``; raises ConfigError.
 
@@ -86,7 +86,7 @@ def network_fields(
     return {**found, "security": security(settings)}
 
 
-def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+def _read(key: str, value: object, read: Callable[[Any], object]) -> object:
     try:
         found = read(value)
     except (TypeError, ValueError) as error:
@@ -96,6 +96,6 @@ def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
     return found
 
 
-def network_settings(settings: Mapping[str, Any]) -> NetworkSettings:
+def network_settings(settings: Mapping[str, object]) -> NetworkSettings:
     """Return the connection settings of a client; raises ConfigError for invalid values."""
     return NetworkSettings(**network_fields(settings, NETWORK_FIELDS))

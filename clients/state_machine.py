@@ -37,7 +37,8 @@ class StateMachine(Generic[S]):
     level: int = logging.INFO
 
     def transition_to(self, new: S) -> S | None:
-        """Change the state and notify the listener. Returns the old state, None if an ending state refused.
+        """Change the state and notify the listener. Returns the old state, or None if the current state is an ending
+        one that ignored the transition.
 
         Raises StreamsError for a transition that is not in the table.
         """

@@ -12,9 +12,9 @@ from typing import Any
 
 from penstock.supervisor.http.prometheus import metric_name
 from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
+from penstock.workers.metrics.client_health import FETCH_GROUP
 from penstock.workers.metrics.task_metrics import DEAD_LETTER_GROUP, NODE_GROUP, TASK_GROUP
 from penstock.workers.thread.thread_status import (
-    FETCH_GROUP,
     STORE_GROUP,
     THREAD_GROUP,
     TRANSACTION_GROUP,

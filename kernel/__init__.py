@@ -1,27 +1,21 @@
-"""The compiled kernel: the work per record, in C. Optional; docs/kernel.md says when it is used.
+"""The compiled kernel: the work per record, in C. docs/kernel.md explains it.
 
 codecs: serializers that check what they write. avro: Avro records as dicts, and back. cells: cells of record caches.
-rows: rows of stores between two commits. messages: iteration over a batch. processors: the records of user-written
-processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
-record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record.
-
-All modules are None unless all are built, and with ``PENSTOCK_KERNEL=off``. Only speed depends on them: their users
-have the same code in Python, or use librdkafka instead.
+rows: rows of stores between two commits. messages: records as they are read. nodes: the nodes of a topology.
+processors: the records of user-written processors. record_batches: responses to Fetch requests. sinks: from objects to
+a producer's records. record_accumulator: batches for Produce requests. buffers: memory that is reused for the next
+record. pages: rows in Spark's state.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-from functools import cache
 from importlib.util import find_spec
-from typing import Any
+
+from penstock_distribution import MissingKernelError
 
 if __name__ != "penstock.kernel":
     raise ImportError("import penstock.kernel, not kernel: run `pip install -e .` first")
 
-#: ``off``: do not use the compiled code.
-VARIABLE = "PENSTOCK_KERNEL"
 MODULES = (
     "codecs",
     "avro",
@@ -29,22 +23,13 @@ MODULES = (
     "cells",
     "rows",
     "messages",
+    "nodes",
     "processors",
     "record_batches",
     "sinks",
     "record_accumulator",
+    "pages",
 )
 
-
-def __getattr__(name: str) -> Any:
-    """Import a module on first access."""
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if os.environ.get(VARIABLE) == "off" or not _is_built():
-        return None
-    return importlib.import_module(f"{__name__}.{name}")
-
-
-@cache
-def _is_built() -> bool:
-    return all(find_spec(f"{__name__}.{name}") is not None for name in MODULES)
+if not all(find_spec(f"{__name__}.{name}") for name in MODULES):
+    raise MissingKernelError

@@ -54,6 +54,7 @@ cdef enum:
     VARINT_BYTES = 10
     HEADER_BYTES = 5  # zero and the schema's id
     MAX_DEPTH = 100  # of types in types
+    EMPTY_ITEMS = 1000  # items without bytes in one value; more are left to fastavro, behind a check of its bytes
 
 cdef object MISSING = object()  # fits no type
 
@@ -65,6 +66,7 @@ class Unusual(Exception):
 cdef struct Input:
     const char *at
     const char *end
+    int64_t empty_items
 
 
 cdef struct Output:
@@ -81,11 +83,13 @@ cdef class Type:
     parts: the types of a record's fields, a union's branches, or an array's items or map's values; depth: of parts in
     parts; names: of fields, symbols of an enum; defaults: of fields, MISSING for none; places: of an enum's symbols;
     size: of FIXED. null, other: positions of a union's branches if it has null and one other, otherwise -1: fastavro
-    has to choose. to_value, from_value: of a logical type, otherwise None; schema: theirs.
+    has to choose. is_empty: whether its values take no bytes. to_value, from_value: of a logical type, otherwise None;
+    schema: theirs.
     """
     cdef int kind
     cdef Py_ssize_t size
     cdef int null, other, depth
+    cdef bint is_empty
     cdef tuple parts, names, defaults
     cdef dict places
     cdef object to_value, from_value, schema
@@ -153,6 +157,9 @@ cdef class Type:
                 count = -count
                 read_number(source)
             need(source, count)  # fewer bytes than items: items without bytes, or no Avro
+            if part.is_empty and self.kind == ARRAY:
+                source.empty_items += count
+                usual(source.empty_items <= EMPTY_ITEMS)
             for i in range(count):
                 if self.kind == ARRAY:
                     (<list>items).append(part.read(source))
@@ -277,11 +284,13 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
         new.to_value, new.from_value = to_value.get(name), from_value.get(name)
     if kind in PRIMITIVES:
         new.kind = PRIMITIVES[kind]
+        new.is_empty = new.kind == NULL_TYPE
     elif kind == "record":
         new.kind = RECORD
         fields = schema["fields"]
         new.names = tuple([field["name"] for field in fields])
         new.parts = tuple([made(field["type"], named, to_value, from_value) for field in fields])
+        new.is_empty = all([(<Type>part).is_empty for part in new.parts])
         new.defaults = tuple([default_of(field) for field in fields])
         named[schema["name"]] = new
     elif kind == "array" or kind == "map":
@@ -296,6 +305,7 @@ cdef Type made(schema, dict named, dict to_value, dict from_value):
     elif kind == "fixed":
         new.kind = FIXED
         new.size = schema["size"]
+        new.is_empty = new.size == 0
         named[schema["name"]] = new
     elif type(schema) is str and schema in named:
         return named[schema]
@@ -328,6 +338,7 @@ def reader(Type schema not None, read):
         cdef Input source
         source.at = PyBytes_AS_STRING(data) + HEADER_BYTES
         source.end = PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data)
+        source.empty_items = 0
         try:
             return schema.read(&source)
         except Exception:  # fastavro says what is wrong
@@ -355,7 +366,7 @@ def writer(Type schema not None, bytes header not None, write):
 
 
 def topic_writer(dict writers not None, topic, write):
-    """See topology/serdes/avro_serdes.py."""
+    """Return a function from an object to bytes: the topic\'s writer, write while there is none."""
     known = None
 
     def write_any(value):
@@ -370,7 +381,7 @@ def topic_writer(dict writers not None, topic, write):
 
 
 def topic_reader(dict readers not None, read):
-    """See topology/serdes/avro_serdes.py."""
+    """Return a function from bytes to an object: the reader of the first five bytes, read while there is none."""
     cdef bytes before = b""  # the first bytes of the record before, usually this one's too
     read_before = None
 

@@ -2,7 +2,7 @@
 """The cells of a record cache, and their updates per record.
 
 A Cell has the interface of the list that it replaces (topology.store_interfaces.Cell), but stores a count as a number,
-not as a tuple of two objects. In Python: statestore/cache/, and the closures of topology/operators/.
+not as a tuple of two objects.
 """
 
 from bisect import bisect_left
@@ -34,17 +34,6 @@ cdef object new_tuple = tuple.__new__
 @cython.freelist(1024)
 cdef class Cell:
     """An entry of a record cache: [value, stamp, timestamp, headers, message, used, key]."""
-
-    cdef int64_t number  # the integer, if the row is one
-    cdef int64_t newest  # and its timestamp
-    cdef long long stamp
-    cdef long long timestamp
-    cdef bint is_count
-    cdef bint used
-    cdef object row
-    cdef object headers
-    cdef object message
-    cdef object key
 
     def __init__(self, row, long long stamp, long long timestamp, headers, message, bint used, key):
         self.row = row
@@ -155,15 +144,14 @@ cdef void lowest_first(Stamped *cells, Py_ssize_t size, Py_ssize_t most) noexcep
 
 @cython.final
 cdef class KeyIndex:
-    """statestore.cache.cached_rows.KeyIndex."""
-
-    cdef public dict by_key
-    cdef public Py_ssize_t added
+    """The cache keys by record key, in order; None until a fetch needs them. added: how many since it was built."""
 
     cpdef bint is_outdated(self, Py_ssize_t cached):
+        """Return whether half of the keys may be evicted; cached: the number of cached keys."""
         return self.added > 1000 + cached
 
     cpdef int add(self, tuple key) except -1:
+        """Add a cache key; the index must be built. A key that was evicted may still be listed."""
         cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key[0])
         cdef list keys
         cdef Py_ssize_t at
@@ -188,13 +176,6 @@ cdef class CellTable:
     check_at: number of cells at which a new one may exceed the cache's limit.
     """
 
-    cdef readonly dict entries
-    cdef list dirty
-    cdef long long last_stamp
-    cdef StoredEntries stored
-    cdef object deleting, read_held, row_type
-    cdef readonly KeyIndex index
-    cdef public Py_ssize_t check_at
     NOT_CACHED = NOT_CACHED
 
     def __init__(self, dict entries, list dirty):
@@ -203,12 +184,7 @@ cdef class CellTable:
         self.check_at = 1
         self.index = KeyIndex()
 
-    def next_stamp(self):
-        """Return the stamp of the next put."""
-        self.last_stamp += 1
-        return self.last_stamp
-
-    def read(self, key):
+    cpdef object read(self, key):
         """Return the row of a cache key, None if there is none, NOT_CACHED if it has no cell."""
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is NULL:
@@ -429,13 +405,6 @@ cdef class CellUpdates:
     load(cache key), hold(value), native: see Cells. read(held value): a copy for the reader; None if it needs none.
     """
 
-    cdef CellTable table
-    cdef object load
-    cdef object hold
-    cdef object read
-    cdef object native
-    cdef bint grew
-
     def __init__(self, CellTable table, load, hold, read, native):
         self.table = table
         self.load = load
@@ -462,7 +431,7 @@ cdef class CellUpdates:
             return len(table.entries) >= table.check_at
         return False
 
-    def count(self, cache_key, long long timestamp, headers, message):
+    cpdef bint count(self, cache_key, long long timestamp, headers, message) except -1:
         """Add one to a count."""
         cdef Cell cell = self.find(cache_key)
         if not cell.is_count:
@@ -477,7 +446,7 @@ cdef class CellUpdates:
             cell.newest = timestamp
         return self.put(cell, timestamp, headers, message)
 
-    def aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message):
+    cpdef bint aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message) except -1:
         """Put aggregator(key, value, old), where old is initializer() for a new key."""
         cdef Cell cell = self.find(cache_key)
         row = cell.value()
@@ -493,7 +462,7 @@ cdef class CellUpdates:
         old = None
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    def reduce(self, reducer, cache_key, value, timestamp, headers, message):
+    cpdef bint reduce(self, reducer, cache_key, value, timestamp, headers, message) except -1:
         """Put reducer(old, value), or value for a new key."""
         cdef Cell cell = self.find(cache_key)
         row = cell.value()
@@ -507,7 +476,7 @@ cdef class CellUpdates:
             new = reducer(old, value)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    def replace(self, cache_key, value, timestamp, headers, message):
+    cpdef bint replace(self, cache_key, value, timestamp, headers, message) except -1:
         """Put the value without reading the old one; None deletes the row."""
         held = self.held(value)
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, cache_key)
@@ -517,7 +486,7 @@ cdef class CellUpdates:
         cell = new_cell(cache_key, None)
         self.table.entries[cache_key] = cell
         self.grew = True
-        grown = self.put_held(cell, held, timestamp, timestamp, headers, message)
+        cdef bint grown = self.put_held(cell, held, timestamp, timestamp, headers, message)
         cell.used = False
         return grown
 
@@ -563,16 +532,6 @@ cdef class TimeWindows:
     observed: a list with the highest timestamp seen. A window that starts at least late_ms before that has closed.
     """
 
-    cdef list observed
-    cdef long long size_ms
-    cdef long long advance_ms
-    cdef long long late_ms
-    cdef long long last_ms  # start of the last window of the previous timestamp
-    cdef long long first_ms  # start of the first window
-    cdef tuple starts  # of all windows
-    cdef object newest  # observed[0], as last seen
-    cdef long long newest_ms  # the same
-
     def __init__(self, list observed not None, long long size_ms, long long advance_ms, long long late_ms):
         self.observed = observed
         self.size_ms = size_ms
@@ -580,7 +539,7 @@ cdef class TimeWindows:
         self.late_ms = late_ms
         self.last_ms = -advance_ms
 
-    def cache_keys(self, key, timestamp):
+    cpdef object cache_keys(self, key, timestamp):
         """Return (key, start) of each window that contains the timestamp, None for one that has closed.
 
         Advances the observed timestamp.

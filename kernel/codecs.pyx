@@ -1,4 +1,4 @@
-"""Serializers that check the values they get, before or after writing them; in Python: topology/serdes/codecs.py."""
+"""Serializers that check the values they get, before or after writing them, and the bytes of what operators keep or send."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -6,29 +6,15 @@ from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject_GenericSetAttr
 from cpython.ref cimport PyObject
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from uuid import UUID, SafeUUID
 
 from penstock.kernel.flat_dict cimport is_flat
+from penstock.kernel.named_tuples cimport tuple_of_two
 from penstock.kernel.rows cimport TIME_BYTES, read_time
 from penstock.kernel.sinks cimport find_bytes, is_ascii
-
-cdef extern from *:
-    """
-    /* Make a named tuple of two, as tuple.__new__ does. */
-    static inline PyObject *pair(PyTypeObject *type, PyObject *first, PyObject *second) {
-        PyObject *made = type->tp_alloc(type, 2);
-        if (made == NULL) return NULL;
-        Py_INCREF(first);
-        PyTuple_SET_ITEM(made, 0, first);
-        Py_INCREF(second);
-        PyTuple_SET_ITEM(made, 1, second);
-        return made;
-    }
-    """
-    object pair(type, object, object)
 
 cdef int64_t TIME_MAX = 0x7FFFFFFFFFFFFFFF
 cdef object UNKNOWN = SafeUUID.unknown
@@ -44,7 +30,12 @@ cdef enum:
 
 
 def checked_json(dumps, look_again):
-    """See topology/serdes/codecs.py."""
+    """Return dumps with a second look at values that it may have changed, or that it refused.
+
+    dumps writes NaN as null, so JSON without a null needs no second look. look_again(value, data, error) returns JSON or
+    raises; data is what dumps wrote, or None with the error that it raised. orjson's bytes occupy a block of 4 KB even if
+    they are few; the returned bytes occupy only what they need.
+    """
     def serialize(value):
         try:
             data = <bytes?>dumps(value)
@@ -57,8 +48,49 @@ def checked_json(dumps, look_again):
     return serialize
 
 
+def guarded(function, refuse):
+    """Return a serde's function that calls refuse(value, error) for whatever else it raises; see codecs.refusal."""
+    def call(value):
+        try:
+            return function(value)
+        except Exception as error:
+            refuse(value, error)
+            raise
+
+    call.__wrapped__ = function
+    return call
+
+
+def number_decoder(str layout not None, unpack):
+    """Return a function from bytes to a number. layout: as in struct; unpack: its function, for bytes of another size."""
+    cdef Py_ssize_t size = {">h": 2, ">i": 4, ">q": TIME_BYTES, ">d": TIME_BYTES}.get(layout, 0)
+    cdef bint is_double = layout == ">d"
+
+    def decode(data):
+        cdef const uint8_t *at
+        cdef int64_t bits
+        cdef double number
+        if type(data) is not bytes or PyBytes_GET_SIZE(data) != size:
+            return (<tuple?>unpack(data))[0]
+        at = <const uint8_t *>PyBytes_AS_STRING(data)
+        if size == 2:
+            return <int16_t>((at[0] << 8) | at[1])
+        if size == 4:
+            return <int32_t>((<uint32_t>at[0] << 24) | (at[1] << 16) | (at[2] << 8) | at[3])
+        bits = read_time(<const char *>at)
+        if not is_double:
+            return bits
+        memcpy(&number, &bits, sizeof(double))
+        return number
+
+    return decode
+
+
 def private_dicts(encode, decode):
-    """See topology/serdes/codecs.py."""
+    """Return (hold, read, bytes_of), see Serde.private: a dict that JSON reads back unchanged is held as a copy.
+
+    The copy is made faster than JSON is read.
+    """
     def hold(value):
         if value is None:
             return None
@@ -76,7 +108,7 @@ def private_dicts(encode, decode):
 
 
 def typed(kind, serialize, convert):
-    """See topology/serdes/codecs.py."""
+    """Return serialize for values of exactly this type; convert is applied to others first."""
     def serialize_typed(value):
         return serialize(value if type(value) is kind else convert(value))
 
@@ -84,7 +116,7 @@ def typed(kind, serialize, convert):
 
 
 def uuid_encoder(encode):
-    """See topology/serdes/codecs.py. encode: for anything but a UUID."""
+    """Return a function from a UUID to its text. encode: for anything but a UUID."""
     def encode_uuid(value):
         if type(value) is not UUID:
             return encode(value)
@@ -105,7 +137,7 @@ def uuid_encoder(encode):
 
 
 def uuid_decoder(decode):
-    """See topology/serdes/codecs.py. decode: for texts of another form than Kafka writes."""
+    """Return a function from a text to its UUID. decode: for texts of another form than Kafka writes."""
     def decode_uuid(bytes data not None):
         cdef const char *at = PyBytes_AS_STRING(data)
         cdef uint64_t halves[2]
@@ -163,7 +195,7 @@ cdef class Written:
 
 def windowed_encoder(encode, to_key, tuple times not None):
     """See topology/serdes/windowed_serdes.py. encode: for other keys than windowed ones. to_key: None for bytes."""
-    cdef bint has_texts = to_key is str.encode
+    cdef bint has_texts = getattr(to_key, "__wrapped__", to_key) is str.encode
 
     def encode_windowed(windowed):
         cdef const char *data = NULL
@@ -211,28 +243,31 @@ def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, w
 
 
 def ascii_written():
-    """See topology/serdes/codecs.py."""
+    """Return Serde.is_written of text, which recognizes ASCII only."""
     return Written(ASCII)
 
 
 def sized_written(size):
-    """See topology/serdes/codecs.py."""
+    """Return Serde.is_written of a serde that rewrites all bytes of a size unchanged; None: of any size."""
     return Written(SIZED, -1 if size is None else size)
 
 
 def uuid_written():
-    """See topology/serdes/codecs.py."""
+    """Return Serde.is_written of UUIDs."""
     return Written(UUIDS)
 
 
 def windowed_written(inside, times_size):
-    """See topology/serdes/windowed_serdes.py."""
+    """Return Serde.is_written of windowed keys. inside: that of the inner keys, which the window's times follow."""
     return Written(WINDOWED, times_size, inside)
 
 
 @cython.final
 cdef class Rewriter:
-    """See topology/serdes/codecs.py. known: a dict whose keys are rewritten bytes, which need not be read again."""
+    """Serde.rewrite: from bytes to what the serde writes for the value that it reads from them.
+
+    written: Serde.is_written. known: a dict whose keys are rewritten bytes, which need not be read again.
+    """
 
     def __init__(self, encode, decode, Written written):
         self.encode = encode
@@ -289,7 +324,7 @@ cdef inline int hex_value(char digit) noexcept:
 
 
 def nullable(function):
-    """See topology/serdes/serdes.py."""
+    """Return a function that returns None for None, and otherwise the result of this one."""
     def call(value):
         return None if value is None else function(value)
 
@@ -306,13 +341,13 @@ def timestamped_decoder(decode, type row):
             raise ValueError(f"a row with a timestamp has at least {TIME_BYTES} bytes, not {len(data)}")
         cdef const char *at = PyBytes_AS_STRING(data)
         value = decode(PyBytes_FromStringAndSize(at + TIME_BYTES, size))
-        return pair(row, value, read_time(at))
+        return tuple_of_two(row, value, read_time(at))
 
     return decode_row
 
 
 def required(to_bytes, refusal):
-    """See statestore/stores/state_store.py."""
+    """Return to_bytes, but raise refusal() if it returns None."""
     def encode(value):
         data = to_bytes(value)
         if data is None:
@@ -324,7 +359,7 @@ def required(to_bytes, refusal):
 
 def join_parts(int64_t timestamp, int64_t offset, bytes topic not None, int32_t partition, bytes headers not None,
                bytes prior, bytes old, bytes new):
-    """See statestore/buffers/buffer_value.py."""
+    """Return the bytes of a buffered value, see buffer_value.py; headers: their number and bytes."""
     cdef bint is_prior = old is not None and prior is not None and old == prior
     cdef Py_ssize_t size = 16 + 4 + PyBytes_GET_SIZE(topic) + 4 + PyBytes_GET_SIZE(headers)
     for part in (prior, None if is_prior else old, new):
@@ -359,7 +394,7 @@ cdef inline char *put_sized(char *at, bytes part) noexcept:
     return at + size
 
 
-cdef enum:  # Murmur3, see topology/common/murmur3.py
+cdef enum:  # Murmur3
     SEED = 104729
     FACTOR = 5
 
@@ -375,10 +410,8 @@ cdef enum:  # messages of foreign-key joins, see topology/operators/foreign_key_
     RESPONSE_VERSION = 0
 
 
-def combined_key(to_bytes):
-    """See foreign_key_serdes.py. to_bytes: of foreign and primary keys."""
-    foreign_to_bytes, primary_to_bytes = to_bytes
-
+def combined_key(foreign_to_bytes, primary_to_bytes):
+    """Return a function from a foreign key and a primary key to the bytes of both; see foreign_key_serdes.py."""
     def encode_combined(foreign_key, primary_key):
         cdef bytes foreign = (None if foreign_key is None else foreign_to_bytes(foreign_key)) or b""
         cdef bytes primary = (None if primary_key is None else primary_to_bytes(primary_key)) or b""
@@ -393,6 +426,8 @@ def combined_key(to_bytes):
 def subscription_encoder(encode, key_to_bytes):
     """See foreign_key_serdes.py. encode: for other versions, and for what cannot be written."""
     def encode_subscription(wrapper):
+        if not isinstance(wrapper, tuple) or len(<tuple>wrapper) != 5:
+            return encode(wrapper)
         found_hash, instruction, key, partition, version = <tuple>wrapper
         if version != SUBSCRIPTION_VERSION or partition is None:
             return encode(wrapper)
@@ -405,6 +440,8 @@ def subscription_encoder(encode, key_to_bytes):
 def response_encoder(encode, value_to_bytes, serialized):
     """See foreign_key_serdes.py. encode: for other versions; serialized: the type of values that are bytes already."""
     def encode_response(wrapper):
+        if not isinstance(wrapper, tuple) or len(<tuple>wrapper) != 4:
+            return encode(wrapper)
         found_hash, value, _, version = <tuple>wrapper
         if version != RESPONSE_VERSION:
             return encode(wrapper)
@@ -478,7 +515,7 @@ cdef inline int32_t read_int32(const char *at) noexcept:
 
 
 def hash128(bytes data not None):
-    """See topology/common/murmur3.py."""
+    """Return the 128-bit Murmur3 hash of foreign-key joins as two big-endian numbers (Kafka Streams: Murmur3.hash128)."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *end = at + (size & ~<Py_ssize_t>15)

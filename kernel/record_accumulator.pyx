@@ -94,6 +94,7 @@ cdef bytes encoded_headers(headers):
 cdef class ProducerBatch:
     """Records of one partition that are written together or not at all (Kafka: ProducerBatch).
 
+    sources: see Writer.produce, of each record; None if no record has one.
     created_ms: when its first record was added, set by the sender. stamp: producer id, epoch and sequence number with
     which it was sent, by which brokers recognize a retry; None before that. is_uncertain: whether it may have been
     written although it was not acknowledged.
@@ -105,6 +106,7 @@ cdef class ProducerBatch:
     cdef int64_t first_timestamp, max_timestamp
     cdef int16_t codec
     cdef bytes packed
+    cdef readonly list sources
     cdef public int64_t created_ms
     cdef public object stamp
     cdef public bint is_uncertain
@@ -128,10 +130,14 @@ cdef class ProducerBatch:
         size += varint_size(self.count) + varint_size(added.key_size) + varint_size(added.value_size)
         return size + max(added.key_size, 0) + max(added.value_size, 0) + added.headers_size
 
-    cdef int put(self, const record *added, Py_ssize_t size) except -1:
+    cdef int put(self, const record *added, Py_ssize_t size, source) except -1:
         """Append a record; size: that of size_of."""
         cdef uint8_t *at
         self.make_room(size + VARINT_BYTES)
+        if source is not None and self.sources is None:
+            self.sources = [None] * self.count
+        if self.sources is not None:
+            self.sources.append(source)
         if self.count == 0:
             self.first_timestamp = self.max_timestamp = added.timestamp
         elif added.timestamp > self.max_timestamp:
@@ -166,14 +172,14 @@ cdef class ProducerBatch:
         self.data, self.capacity = grown, capacity
         return 0
 
-    def add(self, key, value, int64_t timestamp, headers):
+    def add(self, key, value, int64_t timestamp, headers, source=None):
         """Append a record of any size. key, value: bytes or None."""
         cdef record added
         cdef bytes encoded
         fill(&added, <bytes>key, <bytes>value, timestamp)
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
-        self.put(&added, self.size_of(&added))
+        self.put(&added, self.size_of(&added), source)
 
     def pack(self, str compression_type not None):
         """Compress the records. No record may be added afterwards."""
@@ -306,9 +312,9 @@ cdef class RecordAccumulator(RecordTaker):
         cdef TopicRecords known = self.topics.get(topic)
         return 0 if known is None else known.count
 
-    def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers):
+    def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers, source=None):
         """Take a record, from Python; returns whether it was taken."""
-        return self.take(topic, partition, key, value, timestamp, headers)
+        return self.take(topic, partition, key, value, timestamp, headers, source)
 
     cdef TopicRecords topic(self, str name):
         if name is not self.last_name:
@@ -316,7 +322,7 @@ cdef class RecordAccumulator(RecordTaker):
             self.last_name = None if self.last_topic is None else name
         return self.last_topic
 
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
+    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1:
         """Take a record, unless its topic or partition is unknown or it is too large; returns whether it was taken."""
         cdef record added
         cdef bytes encoded
@@ -343,9 +349,9 @@ cdef class RecordAccumulator(RecordTaker):
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
         added.timestamp = self.now_ms() if timestamp is None else timestamp
-        return self.append(<PartitionRecords>to.partitions[partition], is_sticky, &added)
+        return self.append(<PartitionRecords>to.partitions[partition], is_sticky, &added, source)
 
-    cdef bint append(self, PartitionRecords to, bint is_sticky, const record *added) except -1:
+    cdef bint append(self, PartitionRecords to, bint is_sticky, const record *added, source) except -1:
         cdef ProducerBatch batch = to.growing
         cdef Py_ssize_t size
         while batch is not None:
@@ -364,5 +370,5 @@ cdef class RecordAccumulator(RecordTaker):
             to.growing = batch
             to.number += 1
             self.begun.append(to)
-        batch.put(added, size)
+        batch.put(added, size, source)
         return True

@@ -6,7 +6,7 @@ format v2; Kafka: DefaultRecordBatch, DefaultRecord). The bytes come from the ne
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from penstock.kernel.messages cimport Message, Origin, key_from
 from penstock.kernel.record_format cimport (
@@ -28,7 +28,7 @@ from penstock.kernel.varints cimport take_varint
 
 from crc32c import crc32c
 
-from penstock.kernel.compression import BrokenDataError, decompress
+from penstock.kernel.compression import BROKEN_DATA_ERRORS, LargeBlockError, decompression
 
 cdef enum:
     # Bits of a batch's attributes.
@@ -42,6 +42,9 @@ cdef enum:
     # Tags of the optional fields of a partition's response.
     DIVERGING_EPOCH = 0
     CURRENT_LEADER = 1
+    # How many bytes are decompressed at once, and the most bytes of a varint.
+    PIECE_BYTES = 1 << 20
+    VARINT_BYTES = 10
     # The first version that has a topic's id instead of its name, and the size of the id.
     TOPIC_IDS = 13
     ID_BYTES = 16
@@ -53,6 +56,10 @@ class UnknownFormatError(Exception):
 
 class CorruptRecordsError(Exception):
     """Bytes that are not record batches, or whose checksum does not match (Kafka: CorruptRecordException)."""
+
+
+class LargeRecordError(Exception):
+    """Records that decompress to more bytes than the reader takes, or than there is memory for."""
 
 
 cdef int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
@@ -94,6 +101,8 @@ cdef class RecordBatches:
     data: the response; start, size: the position of the batches in it, of which the last may be incomplete. offset:
     that of the first wanted record; a batch may begin before it. aborted: (producer id, first offset) of the aborted
     transactions, whose records are skipped; None: no record is skipped (read_uncommitted). checked: verify checksums.
+    largest: the most bytes that a compressed record may have. A batch is decompressed in pieces, so that it takes no
+    more memory than its largest record and one piece, however many bytes it expands to.
 
     next_offset: the offset after all batches. leader_epoch: that of the last batch, -1 if there are none. epochs:
     (first offset, leader epoch) of each batch whose epoch differs from that of the previous batch. Raises
@@ -111,7 +120,11 @@ cdef class RecordBatches:
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
     cdef readonly list epochs
+    cdef readonly int64_t taken_bytes
     # The open batch.
+    cdef object decompressing  # the source of further records, None if records has all of them
+    cdef object failure  # why there are no further ones
+    cdef int64_t largest
     cdef const uint8_t[::1] records  # owns the bytes
     cdef const uint8_t *record
     cdef const uint8_t *records_end
@@ -119,7 +132,7 @@ cdef class RecordBatches:
     cdef int64_t first_offset, first_timestamp, append_time
     cdef bint appended
 
-    def __init__(self, Origin origin not None, data, Py_ssize_t start, Py_ssize_t size, int64_t offset, aborted, bint checked):
+    def __init__(self, Origin origin not None, data, Py_ssize_t start, Py_ssize_t size, int64_t offset, aborted, bint checked, int64_t largest=INT64_MAX):
         self.origin = origin
         self.data = data
         self.view = memoryview(data)
@@ -130,6 +143,7 @@ cdef class RecordBatches:
         self.aborted = None if aborted is None else sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
         self.aborting = set()
         self.checked = checked
+        self.largest = largest
         self.left = 0
         self.next_offset = offset
         self.leader_epoch = -1
@@ -166,21 +180,25 @@ cdef class RecordBatches:
         """Whether all records have been taken."""
         return self.left == 0 and self.at >= self.end
 
-    def take(self, list run not None, Py_ssize_t limit):
-        """Append up to limit records to run, as Messages, and return their number.
+    def take(self, list run not None, Py_ssize_t limit, int64_t limit_bytes=INT64_MAX):
+        """Append up to limit records to run, as Messages, and return their number; taken_bytes has their size.
 
-        An error is raised only by the call that has no records to return before it.
+        limit_bytes: no further record is taken once those before it have as many. An error is raised only by the call
+        that has no records to return before it.
 
-        Raises CorruptRecordsError, and UnknownFormatError for a codec.
+        Raises CorruptRecordsError, LargeRecordError, and UnknownFormatError for a codec.
         """
         cdef Py_ssize_t before = len(run), wanted = before + limit
+        cdef int64_t left_bytes = limit_bytes
         try:
-            while len(run) < wanted and (self.left or self.begin_batch()):
-                self.take_from_batch(run, wanted - len(run))
-        except (CorruptRecordsError, UnknownFormatError):
+            while len(run) < wanted and left_bytes > 0 and (self.left or self.begin_batch()):
+                self.take_from_batch(run, wanted - len(run), &left_bytes)
+        except (CorruptRecordsError, LargeRecordError, UnknownFormatError):
             if len(run) == before:
                 raise
             # The next call raises it again, because it begins with the same record.
+        finally:
+            self.taken_bytes = limit_bytes - left_bytes
         return len(run) - before
 
     cdef bint begin_batch(self) except -1:
@@ -216,17 +234,15 @@ cdef class RecordBatches:
 
     cdef int open_batch(self, const uint8_t *batch, int16_t attributes, Py_ssize_t size) except -1:
         cdef int codec = attributes & CODEC
-        if not codec:
-            self.records = self.data[self.at + RECORDS_AT:self.at + size]
-        else:
+        records = self.view[self.at + RECORDS_AT:self.at + size]
+        self.decompressing = self.failure = None
+        if codec:
             try:
-                self.records = decompress(codec, self.view[self.at + RECORDS_AT:self.at + size])
+                self.decompressing = decompression(codec, records, self.largest)
             except KeyError:
                 raise UnknownFormatError(f"records compressed with codec {codec}") from None
-            except BrokenDataError as error:
-                raise CorruptRecordsError(f"a record batch cannot be decompressed: {error}") from error
-        self.record = &self.records[0] if len(self.records) else NULL
-        self.records_end = self.record + len(self.records)
+            records = b""
+        self.use(records)
         self.first_offset = int64_at(batch)
         self.first_timestamp = int64_at(batch + FIRST_TIMESTAMP_AT)
         self.appended = attributes & LOG_APPEND_TIME
@@ -234,15 +250,25 @@ cdef class RecordBatches:
         self.left = int32_at(batch + COUNT_AT)
         return 0
 
-    cdef int take_from_batch(self, list run, Py_ssize_t limit) except -1:
+    cdef int use(self, records) except -1:
+        """Continue with these bytes of the open batch."""
+        self.records = records
+        self.record = &self.records[0] if len(self.records) else NULL
+        self.records_end = self.record + len(self.records)
+        return 0
+
+    cdef int take_from_batch(self, list run, Py_ssize_t limit, int64_t *left_bytes) except -1:
         cdef const uint8_t *at = self.record
         cdef const uint8_t *end
         cdef Message message
         cdef int64_t size
-        while self.left > 0 and limit > 0:
+        while self.left > 0 and limit > 0 and left_bytes[0] > 0:
             size = varint(&at, self.records_end)
             if size < 1 or not follows(size, at, self.records_end):
-                raise self.corrupt()
+                if not self.decompress_more(size, at):
+                    raise self.corrupt()
+                at = self.record
+                continue
             end = at + size
             at += 1  # the record's attributes, which are unused
             message = Message.__new__(Message)
@@ -254,12 +280,59 @@ cdef class RecordBatches:
             message._key = self.key_of(&at, end)
             message._value = self.bytes_of(&at, end)
             message._headers = None if at < end and at[0] == 0 else self.headers_of(&at, end)
-            self.record = at = end
-            self.left -= 1
             if message._offset >= self.offset:
                 run.append(message)
                 limit -= 1
+                left_bytes[0] -= end - self.record
+            self.record = at = end
+            self.left -= 1
         return 0
+
+    cdef bint decompress_more(self, int64_t size, const uint8_t *at) except -1:
+        """Decompress another piece, or as many as the next record needs; return False if that cannot complete it.
+
+        size: of this record, INT64_MIN if only part of its length is there; at: behind its length.
+        """
+        cdef Py_ssize_t have = self.records_end - self.record
+        if self.decompressing is None or (have >= VARINT_BYTES if size == INT64_MIN else size < 1):
+            return False
+        if self.failure is None:
+            try:
+                if size > self.largest:
+                    raise LargeBlockError(f"a record of {size:,} bytes")
+                self.use(self.next_pieces(0 if size == INT64_MIN else size + (at - self.record)))
+                return True
+            except LargeBlockError as error:
+                self.failure = self.too_large(str(error))
+            except MemoryError:
+                self.failure = self.too_large("more bytes than there is memory for")
+            except BROKEN_DATA_ERRORS as error:
+                self.failure = self.broken(error)
+        raise self.failure
+
+    cdef object next_pieces(self, int64_t wanted):
+        """Return the rest of the current piece and at least one more; wanted: how many bytes, if there are as many."""
+        cdef Py_ssize_t have = self.records_end - self.record
+        cdef list pieces = [PyBytes_FromStringAndSize(<const char *>self.record, have)] if have else []
+        while True:
+            piece = self.decompressing.read(PIECE_BYTES)
+            if not len(piece):
+                self.decompressing = None
+                break
+            pieces.append(piece)
+            have += len(piece)
+            if have >= wanted:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    cdef object broken(self, error):
+        what = str(error) or type(error).__name__
+        return CorruptRecordsError(f"the record batch at offset {self.first_offset} cannot be decompressed: {what}")
+
+    cdef object too_large(self, what):
+        return LargeRecordError(
+            f"the record batch at offset {self.first_offset} decompresses to {what}; the limit is {self.largest:,} bytes"
+        )
 
     cdef object corrupt(self):
         return CorruptRecordsError(f"a record of the batch at offset {self.first_offset} has a wrong length")

@@ -76,6 +76,7 @@ cdef class RowBuffer:
     cdef object row(self, bytes key)
     cdef int note(self, bytes key, row) except -1
     cdef int set(self, bytes key, value) except -1
+    cpdef object find(self, bytes key)
 
 
 cdef class MergedRows:

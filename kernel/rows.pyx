@@ -1,9 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""The rows of a store in memory: those written between two commits, and the latest ones by time and key.
-
-In Python: statestore/rows/row_buffer.py for the former, without find and newest, which fused loops call;
-statestore/cache/ for StoredEntries, which converts rows to entries of a record cache and back.
-"""
+"""The rows of a store in memory: those written between two commits, and the latest ones by time and key."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,7 +13,13 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 @cython.final
 cdef class RowBuffer:
-    """See statestore.row_buffer.RowBuffer."""
+    """The rows of a store in memory: uncommitted ones, and some of those that are also on disk; None for a deleted row.
+
+    read(key): reads from disk. check(): called by each put from check_at rows on. recent: rows that are also on disk, see
+    RecentRows; found: how often get has found a row there; read_room: how many rows that get reads from disk may still be
+    kept there, or below zero how many must be read first. refill(): called when it becomes zero. index: the keys of rows
+    in order, maintained once it exists.
+    """
 
     def __init__(self, read, check, Py_ssize_t check_at, refill):
         self.rows = {}
@@ -81,7 +83,7 @@ cdef class RowBuffer:
         self.rows.clear()
         self.index = None
 
-    def find(self, bytes key not None):
+    cpdef object find(self, bytes key):
         """Return the value of a row that begins with its timestamp, None if there is none, and keep its timestamp."""
         cdef object row = self.row(key)
         if row is None:
@@ -92,9 +94,9 @@ cdef class RowBuffer:
         self.row_time = read_time(PyBytes_AS_STRING(row))
         return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, size)
 
-    def newest(self, timestamp):
-        """Return the later of this timestamp and that of the row that find returned last."""
-        return timestamp if <int64_t>timestamp > self.row_time else self.row_time
+    def time(self):
+        """Return the timestamp of the row that find returned last."""
+        return self.row_time
 
 
 def getter(RowBuffer buffer not None, encode_key, decode):
@@ -115,7 +117,11 @@ def putter(RowBuffer buffer not None, encode_key, log_value):
 
 
 def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):
-    """See statestore/rows/rocksdb_store.py."""
+    """Return rows from the cursor's on, and whether there may be more, which begin at the cursor.
+
+    bound: the first key that is not read; with reverse, the last one that is. rows, size: limits of rows and bytes.
+    Raises the cursor's error.
+    """
     cdef list found = []
     cdef bytes value
     key_of, value_of, advance = cursor.key, cursor.value, cursor.prev if reverse else cursor.next
@@ -143,7 +149,8 @@ cdef int compare(bytes left, bytes right) noexcept:
 
 
 cdef enum:
-    CHUNK = 512  # see statestore/rows/sorted_keys.py
+    # Keys per chunk after a split: small enough that an insertion moves a few KB, large enough that chunks are few.
+    CHUNK = 512
 
 
 cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
@@ -160,10 +167,10 @@ cdef Py_ssize_t place_of(list keys, bytes key) noexcept:
 
 @cython.final
 cdef class SortedKeys:
-    """See statestore/rows/sorted_keys.py."""
+    """Byte strings in order, in chunks of at most 2 * CHUNK, so that adding one does not re-sort all."""
 
     def __init__(self, keys=()):
-        cdef list ordered = sorted(keys)
+        cdef list ordered = sorted([<bytes?>key for key in keys])
         cdef Py_ssize_t i
         self.chunks = [ordered[i : i + CHUNK] for i in range(0, len(ordered), CHUNK)]
         self.maxes = [chunk[len(chunk) - 1] for chunk in self.chunks]
@@ -189,6 +196,19 @@ cdef class SortedKeys:
             self.maxes[at : at + 1] = [chunk[CHUNK - 1], chunk[len(chunk) - 1]]
         return 0
 
+    def remove(self, bytes key not None):
+        """Remove a key; raises KeyError if it is not in the set."""
+        cdef Py_ssize_t at = place_of(self.maxes, key), place
+        cdef list chunk = <list>self.chunks[at] if at < len(self.chunks) else []
+        place = place_of(chunk, key)
+        if place == len(chunk) or <bytes>chunk[place] != key:
+            raise KeyError(key)
+        del chunk[place]
+        if chunk:
+            self.maxes[at] = chunk[len(chunk) - 1]
+        else:
+            del self.chunks[at], self.maxes[at]
+
     def between(self, bytes start, bytes end):
         """Return the keys with start <= key < end in order; None leaves a side open."""
         cdef Py_ssize_t first = 0 if start is None else place_of(self.maxes, start)
@@ -208,7 +228,7 @@ cdef class SortedKeys:
 
 @cython.final
 cdef class MergedRows:
-    """See merge in statestore/rows/bytes_store.py."""
+    """Stored rows with changed rows merged into them (None: deleted); both must be in the same order."""
 
     def __init__(self, stored, changed, bint reverse=False):
         self.stored = iter(stored)

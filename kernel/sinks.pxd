@@ -11,7 +11,46 @@ cdef enum:
 
 
 cdef class RecordTaker:
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1
+    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1
+
+
+cdef class RecordWriter:
+    cdef RecordTaker records
+    cdef object plain
+    cdef list errors
+    cdef object producer
+    cdef bint transactional
+    cdef dict changelogs
+    cdef object source
+
+    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1
+
+
+cdef class RecordSink:
+    cdef RecordWriter writer
+    cdef object plain
+    cdef str topic
+    cdef object to_key, to_value
+    cdef bint has_texts, keys_may_be_none, values_may_be_none
+
+    cdef object key_bytes(self, key)
+    cdef object value_bytes(self, value)
+    cdef object put(self, key, bint has_key, value, bint has_value, timestamp, headers, int32_t partition)
+    cdef int write(self, key, value, timestamp, headers, int32_t partition) except -1
+
+
+cdef class WindowedSink(RecordSink):
+    cdef Py_ssize_t times_size
+
+
+cdef class Changelog:
+    cdef object log_change
+    cdef RecordWriter writer
+    cdef str store
+    cdef object topic
+    cdef int32_t partition
+
+    cdef int write(self, key, value, timestamp, headers=*) except -1
 
 
 cdef inline bint is_ascii(key):

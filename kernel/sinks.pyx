@@ -1,14 +1,11 @@
-"""From the objects of sinks and stores to a producer's records.
-
-In Python: topology/run/compiled_sink.py, statestore/stores/values.py and workers/tasks/record_sends.py.
-"""
+"""From the objects of sinks and stores to a producer's records."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.kernel.murmur2 cimport partition_of
-from penstock.kernel.rows cimport RowBuffer, timed
+from penstock.kernel.rows cimport timed
 
 cdef extern from "Python.h":
     int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
@@ -17,10 +14,10 @@ cdef extern from "Python.h":
 cdef class RecordTaker:
     """Takes the records of sinks; see RecordAccumulator."""
 
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
+    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1:
         """Take a record. Returns False if it did not, because the record needs the path in Python.
 
-        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms, None for now.
+        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms, None for now. source: see Writer.produce.
         """
         return False
 
@@ -30,22 +27,16 @@ cdef class RecordWriter:
     """A task's send or log_change for ordinary records. plain: the same in Python, for all others.
 
     errors: while there are any, plain is called, which raises them. producer: the StreamsProducer, whose transaction
-    plain begins.
+    plain begins. source: returns the source of the record, see Writer.produce; None where no handler needs it.
     """
 
-    cdef RecordTaker records
-    cdef object plain
-    cdef list errors
-    cdef object producer
-    cdef bint transactional
-    cdef dict changelogs
-
-    def __init__(self, RecordTaker records not None, plain, list errors not None, producer, changelogs=None):
+    def __init__(self, RecordTaker records not None, plain, list errors not None, producer, changelogs=None, source=None):
         self.records = records
         self.plain = plain
         self.errors = errors
         self.producer = producer
         self.transactional = producer.transactional
+        self.source = source
         self.changelogs = {} if changelogs is None else dict(changelogs)
 
     cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
@@ -53,7 +44,9 @@ cdef class RecordWriter:
         return (
             not self.errors
             and (not self.transactional or self.producer.in_transaction)
-            and self.records.take(topic, partition, key, value, timestamp, headers)
+            and self.records.take(
+                topic, partition, key, value, timestamp, headers, None if self.source is None else self.source()
+            )
         )
 
     def send(self, topic, key, value, timestamp, headers, partition=None):
@@ -68,81 +61,85 @@ cdef class RecordWriter:
             self.plain(store_name, key, value, timestamp, headers)
 
 
-@cython.final
 cdef class RecordSink:
-    """Sends a sink's objects to the producer. to_key, to_value: serialize keys and values that are not None.
+    """Sends a sink's objects to the producer. send: the task's.
 
-    They are None if keys or values are bytes already. ASCII text keys are used without encoding them.
+    to_key, to_value: serialize keys and values; None if these are bytes already. keys_may_be_none, values_may_be_none:
+    whether they are called for None, too. ASCII text keys are used without encoding them.
     """
 
-    cdef RecordWriter writer
-    cdef str topic
-    cdef object to_key, to_value
-    cdef bint has_texts
-
-    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value):
-        self.writer = writer
+    def __init__(self, send, str topic not None, to_key, bint keys_may_be_none, to_value, bint values_may_be_none):
+        owner = getattr(send, "__self__", None)
+        self.writer = <RecordWriter>owner if type(owner) is RecordWriter else None
+        self.plain = send if self.writer is None else self.writer.plain
         self.topic = topic
-        self.to_key = to_key
-        self.to_value = to_value
-        self.has_texts = to_key is str.encode
+        self.to_key, self.keys_may_be_none = to_key, keys_may_be_none
+        self.to_value, self.values_may_be_none = to_value, values_may_be_none
+        self.has_texts = getattr(to_key, "__wrapped__", to_key) is str.encode  # guarded, see codecs.pyx
 
-    def send(self, key, value, timestamp, headers, partition=None):
-        """Send a record and return None, or return the Exception if it cannot be serialized."""
+    cdef object key_bytes(self, key):
+        """Return a key serialized, or an ASCII text as it is."""
+        if self.to_key is None or (key is None and not self.keys_may_be_none) or (self.has_texts and is_ascii(key)):
+            return key
+        return self.to_key(key)
+
+    cdef object value_bytes(self, value):
+        """Return a value serialized."""
+        if self.to_value is None or (value is None and not self.values_may_be_none):
+            return value
+        return self.to_value(value)
+
+    cdef object put(self, key, bint has_key, value, bint has_value, timestamp, headers, int32_t partition):
+        """Send a record and return None, or return the Exception if it cannot be serialized.
+
+        has_key, has_value: whether they are serialized already.
+        """
         try:
-            if key is not None and self.to_key is not None and not (self.has_texts and is_ascii(key)):
-                key = self.to_key(key)
-            if value is not None and self.to_value is not None:
-                value = self.to_value(value)
+            if not has_key:
+                key = self.key_bytes(key)
+            if not has_value:
+                value = self.value_bytes(value)
         except Exception as error:
             return error
-        cdef int32_t chosen = PARTITIONER_DECIDES if partition is None else partition
-        if not self.writer.write(self.topic, chosen, key, value, timestamp, headers):
-            self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers, partition)
+        self.write(key, value, timestamp, headers, partition)
         return None
+
+    cdef int write(self, key, value, timestamp, headers, int32_t partition) except -1:
+        if self.writer is None or not self.writer.write(self.topic, partition, key, value, timestamp, headers):
+            key = (<str>key).encode() if type(key) is str else key
+            if partition == PARTITIONER_DECIDES:
+                self.plain(self.topic, key, value, timestamp, headers)
+            else:
+                self.plain(self.topic, key, value, timestamp, headers, partition)
+        return 0
 
 
 @cython.final
-cdef class WindowedSink:
+cdef class WindowedSink(RecordSink):
     """As RecordSink, for windowed keys. The partition is that of the inner key, without the last times_size bytes."""
 
-    cdef RecordWriter writer
-    cdef str topic
-    cdef object to_key, to_value
-    cdef Py_ssize_t times_size
-
-    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value, Py_ssize_t times_size):
-        self.writer = writer
-        self.topic = topic
-        self.to_key = to_key
-        self.to_value = to_value
+    def __init__(self, send, topic, to_key, bint keys_may_be_none, to_value, bint values_may_be_none, Py_ssize_t times_size):
+        RecordSink.__init__(self, send, topic, to_key, keys_may_be_none, to_value, values_may_be_none)
         self.times_size = times_size
 
-    def send(self, windowed, value, timestamp, headers, int32_t partitions):
-        """Send a record and return None, or return the Exception if its value cannot be serialized."""
-        cdef bytes key = windowed if self.to_key is None else self.to_key(windowed)
-        if key is None or PyBytes_GET_SIZE(key) < self.times_size:
+    cdef object put(self, windowed, bint has_key, value, bint has_value, timestamp, headers, int32_t partitions):
+        """As RecordSink's, but a key that cannot be serialized raises. partitions: their number."""
+        key = windowed if has_key else self.key_bytes(windowed)
+        if type(key) is not bytes or PyBytes_GET_SIZE(<bytes>key) < self.times_size:
             raise TypeError(f"a windowed key is needed, not {windowed!r}")
-        cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key) - self.times_size, partitions)
-        if value is not None and self.to_value is not None:
-            try:
-                value = self.to_value(value)
-            except Exception as error:
-                return error
-        if not self.writer.write(self.topic, partition, key, value, timestamp, headers):
-            self.writer.plain(self.topic, key, value, timestamp, headers, partition)
+        try:
+            if not has_value:
+                value = self.value_bytes(value)
+        except Exception as error:
+            return error
+        cdef Py_ssize_t inside = PyBytes_GET_SIZE(<bytes>key) - self.times_size
+        self.write(key, value, timestamp, headers, partition_of(PyBytes_AS_STRING(<bytes>key), inside, partitions))
         return None
 
 
 @cython.final
 cdef class Changelog:
     """Writes the changes of a store by a task's log_change."""
-
-    cdef object log_change
-    cdef RecordWriter writer
-    cdef str store
-    cdef object topic
-    cdef int32_t partition
 
     def __init__(self, log_change, str store not None):
         self.log_change = log_change
@@ -192,24 +189,3 @@ def timestamped_logger(log_change, str store, task, encode, log_any):
         return row
 
     return log_value
-
-
-def row_writer(RowBuffer buffer not None, log_change, str store not None):
-    """Return put(key, value, timestamp, headers=None): writes the changelog, then the row. None as value deletes it."""
-    cdef Changelog changelog = Changelog(log_change, store)
-
-    def put(bytes key not None, value, timestamp, headers=None):
-        changelog.write(key, value, timestamp, headers)
-        buffer.set(key, None if value is None else timed(timestamp, <bytes?>value))
-
-    return put
-
-
-def sink_for(send, str topic, to_key, to_value, Py_ssize_t times_size=0):
-    """Return the send of a RecordSink, or with times_size of a WindowedSink; None unless send is a RecordWriter's."""
-    writer = getattr(send, "__self__", None)
-    if type(writer) is not RecordWriter:
-        return None
-    if times_size:
-        return WindowedSink(writer, topic, to_key, to_value, times_size).send
-    return RecordSink(writer, topic, to_key, to_value).send

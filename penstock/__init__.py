@@ -15,6 +15,7 @@ from penstock_distribution import check_distributions, version
 
 with NamingShadows():  # first, so that all that follows from it is explained
     check_distributions(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    import penstock.kernel  # raises MissingKernelError
     import penstock.topology.declare.streams_builder  # noqa: F401
 
 
@@ -22,6 +23,20 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import Retries
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, WrappedProcessor
 from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.store_types import (
+    KeyValueStore,
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyWindowStore,
+    SessionStore,
+    SessionStoreWithHeaders,
+    TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    VersionedKeyValueStore,
+    WindowStore,
+)
 from penstock.topology.context.timestamp_extractors import (
     fail_on_invalid_timestamp,
     log_and_skip_on_invalid_timestamp,
@@ -53,6 +68,7 @@ from penstock.topology.errors import (
     ProcessorStateError,
     SchemaRegistryUnavailableError,
     SerializationError,
+    StateStoreTypeError,
     StreamsError,
     TaskAssignmentError,
     TaskCorruptedError,
@@ -75,15 +91,19 @@ from penstock.topology.processor_api import (
     ValueTransformerWithKey,
 )
 from penstock.topology.records import (
+    AggregationWithHeaders,
     Record,
     RecordMetadata,
     TaskId,
     TopicPartition,
     ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VersionedRecord,
     Window,
     Windowed,
 )
 from penstock.topology.serdes.serdes import Serde, Serdes
+from penstock.topology.stores.custom_store import StateRestoreCallback, StateStore, StateStoreContext
 from penstock.topology.stores.materialized import Materialized
 from penstock.topology.stores.stores import Stores, StoreSupplier
 from penstock.topology.stores.windows import (
@@ -105,6 +125,7 @@ if TYPE_CHECKING:
         StreamThreadError,
     )
     from penstock.supervisor.processes.worker import ThreadStatus
+    from penstock.workers.control.messages import LagInfo
     from penstock.workers.group.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
     from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 
@@ -128,6 +149,7 @@ __all__ = [
     "HostInfo",
     "StreamsMetadata",
     "KeyQueryMetadata",
+    "LagInfo",
     # streams and tables
     "KStream",
     "KTable",
@@ -156,6 +178,21 @@ __all__ = [
     "Stores",
     "StoreSupplier",
     "StoreBuilder",
+    "StateStore",
+    "StateStoreContext",
+    "StateRestoreCallback",
+    "KeyValueStore",
+    "TimestampedKeyValueStore",
+    "TimestampedKeyValueStoreWithHeaders",
+    "VersionedKeyValueStore",
+    "WindowStore",
+    "TimestampedWindowStore",
+    "TimestampedWindowStoreWithHeaders",
+    "SessionStore",
+    "SessionStoreWithHeaders",
+    "ReadOnlyKeyValueStore",
+    "ReadOnlyWindowStore",
+    "ReadOnlySessionStore",
     "Serde",
     "Serdes",
     # records
@@ -163,6 +200,9 @@ __all__ = [
     "RecordMetadata",
     "Retries",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
+    "AggregationWithHeaders",
+    "VersionedRecord",
     "Window",
     "Windowed",
     "TaskId",
@@ -199,6 +239,7 @@ __all__ = [
     "SchemaRegistryUnavailableError",
     "SerializationError",
     "UnknownStateStoreError",
+    "StateStoreTypeError",
     "InvalidStateStoreError",
     "BrokerUnavailableError",
 ]
@@ -218,11 +259,14 @@ _ON_DEMAND = {
     "HostInfo": "penstock.workers.group.streams_metadata",
     "StreamsMetadata": "penstock.workers.group.streams_metadata",
     "KeyQueryMetadata": "penstock.workers.group.streams_metadata",
+    "LagInfo": "penstock.workers.control.messages",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what declaring and testing a topology does not need: the Kafka client, the version."""
+    """Import on first use the modules that declaring and testing a topology does not need: the Kafka client, the
+    version.
+    """
     if name in _ON_DEMAND:
         with NamingShadows():
             return getattr(importlib.import_module(_ON_DEMAND[name]), name)

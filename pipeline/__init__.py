@@ -1,4 +1,4 @@
-"""The same topology on Spark through PySpark: SparkStreams runs it, package_zip is for ``spark-submit``."""
+"""The same topology on Spark through PySpark: SparkStreams runs it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ if __name__ != "penstock.pipeline":
     raise ImportError("import penstock.pipeline, not pipeline: run `pip install -e .` first")
 
 if TYPE_CHECKING:
-    from .session.spark_session import package_zip
     from .spark_streams import SparkStreams
 
-__all__ = ["SparkStreams", "package_zip"]
-
-_MODULES = {"SparkStreams": ".spark_streams", "package_zip": ".session.spark_session"}
+__all__ = ["SparkStreams"]
 
 
 def __getattr__(name: str) -> Any:
     """Import on request: Spark's executors import modules of this package, and must not need the driver's."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name], __name__), name)
+    return getattr(importlib.import_module(".spark_streams", __name__), name)

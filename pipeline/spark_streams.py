@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.supervisor.source.state_places import refuse_checkpoint_left_behind
 from penstock.supervisor.source.topology_source import TopologySource, build
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
 
-from .session.spark_session import require_pyspark, silence, spark_session, stop_session
+from .session.spark_session import require_pyspark, session_for, silence, stop_session
 from .session.spark_topics import make_topics_ready
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .queries.query_progress import QueryProgress
     from .queries.streaming_queries import ForeachBatch, StreamingQueries
 
+#: The folder of the default checkpoint in the application's state directory.
+CHECKPOINT_FOLDER = "spark"
 #: The characters of a checkpoint's path: those without a meaning in URIs and in patterns of file names.
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/:@._~+=,-]")
 
@@ -42,8 +45,8 @@ class SparkStreams:
 
     def __init__(
         self,
-        topology: Any,
-        config: StreamsConfig | Mapping[str, Any],
+        topology: object,
+        config: StreamsConfig | Mapping[str, object],
         spark: SparkSession | None = None,
         *,
         master: str | None = None,
@@ -60,12 +63,10 @@ class SparkStreams:
         loaded = load_topology(topology, self.config)
         self.report = report_capabilities(loaded, self.config)
         self.report.check()  # before a Java VM is started
-        application_id = self.config["application.id"]
         self._directory: StateDirectory | None = None
         self.checkpoint = checkpoint_directory(self.config, checkpoint)
-        self._own_session = None if spark is not None else spark_session(application_id, master, packages)
-        session = spark or self._own_session
-        assert session is not None
+        session = session_for(self.config, spark, master, packages)
+        self._own_session = session if spark is None else None
         self._built: Sequence[ProcessorTopology] = ()
         self._counts: Mapping[str, int] = {}
         self._lease = checkpoint_lease(session, self.checkpoint)
@@ -121,6 +122,11 @@ class SparkStreams:
         return [newest[number] for number in sorted(newest)]
 
     @property
+    def ui(self) -> str | None:
+        """Return the address of Spark's UI, None if it is off."""
+        return self._queries.spark.sparkContext.uiWebUrl
+
+    @property
     def queries(self) -> Sequence[StreamingQuery]:
         """Spark's queries, one for each sub-topology, once they were started."""
         return self._queries.queries
@@ -171,10 +177,13 @@ class SparkStreams:
 def checkpoint_directory(config: StreamsConfig, given: str | None) -> str:
     """Return the checkpoint: the given one, otherwise ``<state.dir>/<application.id>/spark``.
 
-    Raises ConfigError for characters that are escaped in URIs: Spark's queries work there, but its state data source,
-    which a handover reads, takes the escaped form for the name (Spark 4.2: StateSourceOptions).
+    Raises ConfigError if the checkpoint is in the former default of state.dir, and for characters that are escaped in
+    URIs: Spark's queries work there, but its state data source, which a handover reads, takes the escaped form for the
+    name (Spark 4.2: StateSourceOptions).
     """
-    directory = given or str(Path(config["state.dir"], config["application.id"], "spark").absolute())
+    if not given:
+        refuse_checkpoint_left_behind(config, CHECKPOINT_FOLDER)
+    directory = given or str(Path(config["state.dir"], config["application.id"], CHECKPOINT_FOLDER).absolute())
     strange = "".join(sorted(set(PLAIN_PATH.sub("", directory))))
     if strange:
         raise ConfigError(
@@ -193,7 +202,7 @@ def checkpoint_lease(session: SparkSession, checkpoint: str) -> CheckpointLease:
     return CheckpointLease(HadoopFiles(session), checkpoint)
 
 
-def load_topology(topology: Any, config: StreamsConfig) -> Topology:
+def load_topology(topology: object, config: StreamsConfig) -> Topology:
     """Return a Topology or StreamsBuilder, or what ``module:attribute`` names, as a Topology."""
     if isinstance(topology, str):
         return TopologySource.of(topology).load_for_command(config)

@@ -31,6 +31,7 @@ from rich.terminal_theme import MONOKAI
 from penstock import KafkaStreams, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 from penstock.cli.running_application import find
 from penstock.cli.status_view import TextConsole, status_view
+from penstock.supervisor.control.status_json import ApplicationJson
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 CARRIERS = ("AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")
@@ -124,7 +125,7 @@ def browser() -> Iterator[Browser]:
             driver.terminate()
 
 
-def terminal(status: dict[str, Any], to: Path) -> None:
+def terminal(status: ApplicationJson, to: Path) -> None:
     """Write what ``penstock top`` shows on a terminal of 80 columns as SVG."""
     with open(os.devnull, "w") as nowhere:
         console = TextConsole(record=True, width=80, file=nowhere, force_terminal=True)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
+from penstock.kernel.rows import SortedKeys
+
 from .rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
-from .rows.sorted_keys import SortedKeys
 
 
 class InMemoryStore(BytesStore):

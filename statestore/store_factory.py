@@ -14,24 +14,25 @@ from .buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffe
 from .cache.caching_store import CachingKeyValueStore
 from .cache.caching_windows import CachingSessionStore, CachingWindowStore
 from .cache.thread_cache import ThreadCache
-from .directory.state_directory import STORES_DIRECTORY
+from .directory.state_directory import CUSTOM_DIRECTORY, STORES_DIRECTORY
 from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
 from .rows.rocksdb_store import RocksDBStore
-from .stores.key_value_store import KeyValueStore
+from .stores.custom_store import CustomStore, open_custom_store
+from .stores.key_value_store import TaskKeyValueStore
 from .stores.list_value_store import ListValueStore
-from .stores.segmented_stores import SessionStore, WindowStore
+from .stores.segmented_stores import TaskSessionStore, TaskWindowStore
 from .stores.state_store import StateStore
 from .stores.versioned_store import VersionedStore
 
 #: Kinds of stores that may have a cache: the uncached and the cached class.
 CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
-    StoreKind.KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
-    StoreKind.TIMESTAMPED_KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
-    StoreKind.FOREIGN_KEY_SUBSCRIPTION: (KeyValueStore, CachingKeyValueStore),
-    StoreKind.WINDOW: (WindowStore, CachingWindowStore),
-    StoreKind.TIMESTAMPED_WINDOW: (WindowStore, CachingWindowStore),
-    StoreKind.SESSION: (SessionStore, CachingSessionStore),
+    StoreKind.KEY_VALUE: (TaskKeyValueStore, CachingKeyValueStore),
+    StoreKind.TIMESTAMPED_KEY_VALUE: (TaskKeyValueStore, CachingKeyValueStore),
+    StoreKind.FOREIGN_KEY_SUBSCRIPTION: (TaskKeyValueStore, CachingKeyValueStore),
+    StoreKind.WINDOW: (TaskWindowStore, CachingWindowStore),
+    StoreKind.TIMESTAMPED_WINDOW: (TaskWindowStore, CachingWindowStore),
+    StoreKind.SESSION: (TaskSessionStore, CachingSessionStore),
 }
 
 #: Kinds of stores that never have a cache.
@@ -56,17 +57,19 @@ def build_store(
 ) -> Any:
     """Return an open store.
 
-    directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
-    driver, simulation). cache: the thread's record cache; None or one of 0 bytes: stores without a cache. recycled: a
-    store of the same builder, released by a standby or active task; its committed rows are taken over without
-    reopening. open_rows: replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged files (wipe
-    the task and restore), LockError if another process has the store open, ProcessorStateError for a directory that
-    cannot be used.
+    directory: the task's directory, which gets the store in ``stores/<name>``, a custom one in ``custom/<name>``; None
+    keeps every store in memory (Spark). cache: the thread's record cache; None or one of 0 bytes: stores without a
+    cache. recycled: a store of the same builder, released by a standby or active task; its committed rows are taken
+    over without reopening. open_rows: replaces build_rows, for a simulated disk. Raises TaskCorruptedError for damaged
+    files (wipe the task and restore), LockError if another process has the store open, ProcessorStateError for a
+    directory that cannot be used, and for a custom store that fails.
     """
-    if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
+    if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer | CustomStore):
         return recycled.passed_to(task)
     if builder.kind is StoreKind.SUPPRESS_BUFFER:
         return InMemoryTimeOrderedKeyValueChangeBuffer(builder, task)
+    if builder.kind is StoreKind.CUSTOM:
+        return open_custom_store(builder, task, directory and directory / CUSTOM_DIRECTORY / builder.name)
     if recycled is not None:
         rows = recycled_rows(recycled, task)
     else:

@@ -8,7 +8,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes of ``penstock run`` and KafkaStreams.run().
 
-    A service manager should restart on all but OK, USAGE, TOPOLOGY and LOCKED, which need an operator.
+    A service manager should restart on all but OK, USAGE, TOPOLOGY, LOCKED and INSTALLATION, which need an operator.
     """
 
     #: Stopped by a signal or close(); everything processed is committed.
@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     #: The command line or the configuration is wrong.
     USAGE = 2
-    #: The topology cannot be imported or built, or a client refuses its configuration.
+    #: The topology cannot be imported or built at the first start, or a client refuses its configuration.
     TOPOLOGY = 3
     #: Another process on this host runs the same application.id with the same state.dir.
     LOCKED = 4
@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     SHUTDOWN_TIMEOUT = 6
     #: A second signal, or SIGQUIT, killed the stream threads; uncommitted records are processed again.
     FORCED = 7
+    #: Penstock's compiled kernel is not built for this Python: nothing was started.
+    INSTALLATION = 8
     #: A bug in Penstock; the traceback is in the log.
     INTERNAL = 70
 
@@ -38,7 +40,7 @@ class WorkerExitCode(IntEnum):
     STOPPED = 0
     #: The stream thread raised an exception, which it has reported.
     FAILED = 1
-    #: The topology could not be imported or built, or the configuration is wrong: another attempt would not help.
+    #: The topology could not be imported or built, or the configuration is wrong.
     BOOT_FAILED = 3
     #: The supervisor is gone.
     ORPHANED = 9

@@ -9,14 +9,18 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, cast
+
+from typing_extensions import TypeVar
 
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.graph.topology import Topology
+from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import SerdeLike, Serdes
+from penstock.workers.control.messages import LIST_LAGS, LagInfo, Query
 from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 from penstock.workers.metrics.sensors import Metric
 from penstock.workers.restore.listeners import StandbyUpdateListener, StateRestoreListener
@@ -36,12 +40,16 @@ from .processes.uncaught_exception import UncaughtExceptionHandler
 from .processes.worker import ThreadStatus
 from .processes.worker_process import WorkerTarget
 from .queries.metric import metrics
-from .queries.queryable_store import QueryableStore
+from .queries.queryable_store import Combine, QueryableStore
 from .service.signals import blocked, handled
+from .source.state_places import warn_of_state_left_behind
 from .source.topology_source import TopologySource
 from .supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
+
+#: The type of a store that is read: that of the variable it is assigned to, as in Java, which mypy calls a mistake.
+StoreT = TypeVar("StoreT", default=QueryableStore)
 
 #: Default time limit of a query.
 QUERY_TIMEOUT = timedelta(seconds=10)
@@ -63,7 +71,7 @@ class KafkaStreams:
     def __init__(
         self,
         topology: str | Topology | StreamsBuilder,
-        config: StreamsConfig | Mapping[str, Any],
+        config: StreamsConfig | Mapping[str, object],
         *,
         worker_target: WorkerTarget = run_stream_thread,
     ) -> None:
@@ -243,7 +251,11 @@ class KafkaStreams:
             self._state_directory.close()
 
     def add_stream_thread(self) -> str | None:
-        """Start one more stream thread (KIP-663); returns its name, None if the application does not run."""
+        """Start one more stream thread (KIP-663) and wait until it starts; from a listener or handler do not wait.
+
+        Returns its name, None if the application does not run. Raises StreamsError with the reason if it cannot start,
+        e.g. because its module cannot be imported; the others continue.
+        """
         return self._supervisor.add_thread()
 
     def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
@@ -254,9 +266,19 @@ class KafkaStreams:
         """
         return self._supervisor.remove_thread(_seconds(timeout))
 
-    def pause(self) -> None:
-        """Stop processing without leaving the group (KIP-834)."""
+    def pause(self, timeout: timedelta | int = QUERY_TIMEOUT) -> None:
+        """Stop processing without leaving the group (KIP-834).
+
+        Returns when no stream thread processes records any more. timeout: after it a TimeoutError is raised; a stream
+        thread that is still busy then, e.g. with a slow function, pauses after its batch.
+        """
         self._supervisor.pause()
+        if not self.state.is_running_or_rebalancing:
+            return
+        try:
+            self._supervisor.wait_until_heard(_seconds(timeout))
+        except TimeoutError:
+            raise TimeoutError("Not all stream threads have paused yet: they will, each after its batch") from None
 
     @property
     def is_paused(self) -> bool:
@@ -279,30 +301,72 @@ class KafkaStreams:
         return metrics(self._supervisor, self._config)
 
     def store(
-        self, name: str, *, timestamped: bool = False, timeout: timedelta | int = QUERY_TIMEOUT
-    ) -> QueryableStore:
+        self,
+        name: str,
+        *,
+        timestamped: bool = False,
+        headers: bool = False,
+        partition: int | None = None,
+        stale: bool = False,
+        combine: Combine | None = None,
+        timeout: timedelta | int = QUERY_TIMEOUT,
+    ) -> StoreT:  # type: ignore[type-var]
         """Return a read-only state store, with its tasks on this host. timeout: time limit for each read.
 
         timestamped: get ValueAndTimestamp from timestamped stores, as with QueryableStoreTypes.timestamped….
+        headers: get ValueTimestampHeaders or AggregationWithHeaders from stores with headers, as with …WithHeaders.
+        partition, stale: see query(); Kafka Streams: StoreQueryParameters. combine: makes one result of the list of all
+        tasks' results, for methods of your own stores. Annotate the variable that it is assigned
+        to, for example as a ReadOnlyKeyValueStore[str, int].
         """
-        return QueryableStore(lambda method, args: self.query(name, method, *args, timeout=timeout), timestamped)
+
+        def ask(method: str, arguments: tuple[object, ...]) -> dict[str, Any]:
+            return self.query(name, method, *arguments, partition=partition, stale=stale, timeout=timeout)
+
+        return cast("StoreT", QueryableStore(ask, timestamped, headers, combine))
 
     def query(
-        self, store: str, method: str, *arguments: Any, timeout: timedelta | int = QUERY_TIMEOUT
+        self,
+        store: str,
+        method: str,
+        *arguments: object,
+        partition: int | None = None,
+        stale: bool = False,
+        timeout: timedelta | int = QUERY_TIMEOUT,
     ) -> dict[str, Any]:
-        """Call a reading method of a state store in all its tasks on this host; returns the results by task id.
+        """Call a reading method of a state store in its tasks on this host; returns the results by task id.
 
-        Raises InvalidStateStoreError if no task has it or it cannot be read now, TimeoutError after timeout.
+        partition: only in the task of this partition. stale: also in standby tasks, and in tasks that are being
+        restored, whose rows may be old, or not there yet (KIP-535); then the call fails only if no task has the store.
+        A global store is that of a task "global". Raises InvalidStateStoreError if no task has the store or it cannot
+        be read now, and TimeoutError after timeout: try again later. Raises UnknownStateStoreError, StateStoreTypeError
+        for a method or arguments that do not fit the store, or another StreamsError if another attempt does not help.
         """
         self._check_running(f"query {store}")
-        results = self._supervisor.query(store, method, arguments, _seconds(timeout))
-        errors = sorted({result.error for result in results if result.error is not None})
-        if errors:
-            raise InvalidStateStoreError(f"Cannot query {store}: {'; '.join(errors)}")
+        results = self._supervisor.read(Query(0, store, method, arguments, partition, stale), _seconds(timeout))
+        failed = [result for result in results if result.error is not None]
+        if failed:
+            kind = next((one.kind for one in failed if one.kind is not InvalidStateStoreError), InvalidStateStoreError)
+            errors = sorted({one.error or "" for one in failed if one.kind is kind})
+            raise kind(f"Cannot query {store}: {'; '.join(errors)}")
         by_task = {task: value for result in results for task, value in result.value.items()}
         if not by_task:
-            raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has it now.")
+            which = "it" if partition is None else f"partition {partition} of it"
+            raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has {which} now.")
         return by_task
+
+    def all_local_store_partition_lags(self, timeout: timedelta | int = QUERY_TIMEOUT) -> dict[str, dict[int, LagInfo]]:
+        """Return by store and partition the positions of the active and standby tasks on this host in the changelogs.
+
+        Stores without a changelog, and those of tasks that are starting or moving, are left out. Raises TimeoutError.
+        """
+        self._check_running("ask for the lags")
+        lags: dict[str, dict[int, LagInfo]] = {}
+        for result in self._supervisor.read(Query(0, "", LIST_LAGS, stale=True), _seconds(timeout)):
+            for task, positions in (result.value or {}).items():
+                for store, lag in positions.items():
+                    lags.setdefault(store, {})[TaskId.parse(task).partition] = lag
+        return lags
 
     def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
         """Return the hosts of the application, this one and others: those with an ``application.server``.
@@ -323,7 +387,7 @@ class KafkaStreams:
     def query_metadata_for_key(
         self,
         store: str,
-        key: Any,
+        key: object,
         *,
         key_serde: SerdeLike | str | None = None,
         partitioner: Partitioner | None = None,
@@ -350,6 +414,7 @@ class KafkaStreams:
 
 
 def _state_directory(config: StreamsConfig) -> StateDirectory:
+    warn_of_state_left_behind(config)
     try:
         return StateDirectory(
             config["state.dir"], config["application.id"], allow_group_write=config["allow.os.group.write.access"]

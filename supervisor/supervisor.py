@@ -6,12 +6,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from functools import partial
 from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from penstock.clients.clock import Clock, SystemClock
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Command,
@@ -36,11 +38,11 @@ from .control.description import description, summary
 from .exit_codes import ExitCode, WorkerExitCode
 from .logs.recent_errors import NotingLogger, RecentErrors
 from .logs.worker_output import STDOUT
-from .processes.endings import cannot_start, explanation, reason
+from .processes.endings import FROM_OUTSIDE, could_not_boot, explanation, is_hopeless, reason
 from .processes.memory_guard import MemoryGuard
 from .processes.restart_policy import RestartLimits, RestartPolicy
 from .processes.restore_listeners import RestoreListeners
-from .processes.slot import WITHOUT_WORK, HangGuard, Slot
+from .processes.slot import UP, WITHOUT_WORK, HangGuard, Slot
 from .processes.spare_process import NO_SLOT, WorkerStarter
 from .processes.stream_threads import StreamThreads
 from .processes.uncaught_exception import (
@@ -114,7 +116,7 @@ class Supervisor:
         #: When to end without the group's response to the request to shut down the application; None: no such request.
         self._give_up_at: int | None = None
         self._ready = False
-        self._any_has_started = False
+        self._any_has_run = False
         self._next_notice = 0
         self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="penstock-supervisor", daemon=True)
@@ -140,7 +142,7 @@ class Supervisor:
         """Make the loop handle a signal."""
         self._inbox.put(partial(self._on_signal, number, self._now()))
 
-    def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
+    def call(self, function: Callable[[], object], timeout: float | None = None) -> Any:
         """Run a function in the loop's thread and return its result; None if the loop does not run or ends before.
 
         Raises TimeoutError after timeout (s).
@@ -167,13 +169,19 @@ class Supervisor:
         call = self._inbox.put if threading.current_thread() is self._thread else self.call
         call(partial(self._shut_down, ExitCode.OK, leave_group=leave_group))  # done when close() returns
 
-    def add_thread(self) -> str | None:
-        """Add a stream thread; returns its name, None if the application does not run."""
-        name: str | None = self.call(self.threads.add)
-        return name
+    def add_thread(self, timeout: float | None = None) -> str | None:
+        """Add a stream thread and wait until it starts; from a listener or handler do not wait.
+
+        Returns its name, None if the application does not run. Raises StreamsError with the reason if it cannot start:
+        it is removed again, and the others continue. Raises TimeoutError after timeout (seconds); it still starts.
+        """
+        slot: Slot | None = self.call(self.threads.add)
+        if slot is None or threading.current_thread() is self._thread:
+            return None if slot is None else self.threads.name(slot)
+        return self._wait_for_thread(slot.added, timeout)
 
     def remove_thread(self, timeout: float | None = None, name: str | None = None) -> str | None:
-        """Remove a stream thread, the one with the highest number if none is named, and wait for its end.
+        """Remove a stream thread, by default the one with the highest number, and wait for its end.
 
         Returns its name, None if there is none or the application does not run. Raises TimeoutError after timeout
         (seconds); it is removed in any case.
@@ -192,7 +200,7 @@ class Supervisor:
         return name
 
     def pause(self) -> None:
-        """Stop processing in all stream threads, and in later ones (KIP-834)."""
+        """Stop processing in all stream threads, and in later ones (KIP-834); see wait_until_heard()."""
         self.paused = True
         self._inbox.put(partial(self._send_to_all, Pause()))
 
@@ -214,13 +222,31 @@ class Supervisor:
         found = self.call(lambda: {worker.name: dict(worker.status.metrics) for worker in self._workers()})
         return found or {}
 
-    def query(self, store: str, method: str, arguments: tuple[Any, ...], timeout: float | None) -> list[QueryResult]:
-        """Query all stream threads; return the responses there are. Raises TimeoutError after timeout (s)."""
+    def wait_until_heard(self, timeout: float | None) -> None:
+        """Wait until all stream threads have executed earlier commands; raises TimeoutError after timeout (s)."""
+        self.query("", "", (), timeout)  # they respond in order
+
+    def query(self, store: str, method: str, arguments: tuple[object, ...], timeout: float | None) -> list[QueryResult]:
+        """Query all stream threads; return the responses that exist. Raises TimeoutError after timeout (s)."""
         return self.ask(lambda number: Query(number, store, method, arguments), Answers(), timeout)
+
+    def read(self, query: Query, timeout: float | None) -> list[QueryResult]:
+        """Query all stream threads as query(); a missing response is one with an error, unless it may be stale."""
+        answers = Answers()
+        results = self.ask(lambda number: replace(query, id=number), answers, timeout)
+        if not answers.has_gaps or query.stale:
+            return results
+        error = "a stream thread was replaced or removed, and its tasks are away for a moment; try again"
+        return [*results, QueryResult(0, error=error, kind=InvalidStateStoreError)]
 
     def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[QueryResult]:
         """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
-        self._inbox.put(lambda: self.queries.ask(self._workers(), question, answers))
+
+        def send() -> None:
+            answers.has_gaps = any(slot.worker is None and not slot.is_new for slot in self._slots.values())
+            self.queries.ask(self._workers(), question, answers)
+
+        self._inbox.put(send)
         try:
             return self.wait_for(answers.done, timeout) or []
         finally:
@@ -328,7 +354,7 @@ class Supervisor:
         reports = worker.receive(self._now())
         for report in reports:
             if isinstance(report, StateChanged):
-                self._any_has_started = True
+                self._note_state(worker, StreamThreadState[report.new])
                 state = state_after(StreamThreadState[report.new], [slot.state for slot in self._slots.values()])
                 if state is not None:
                     self.states.transition_to(state)
@@ -342,6 +368,14 @@ class Supervisor:
                 self._log.error("%s: a member of the group requested to shut down the application", worker.name)
                 self._shut_down(ExitCode.FAILED, "a member of the group requested to shut down the application")
         return bool(reports)
+
+    def _note_state(self, worker: Worker, state: StreamThreadState) -> None:
+        self._any_has_run |= state in UP
+        if state is StreamThreadState.RUNNING:
+            self.queries.tasks_are_left = False
+        slot = self._slots.get(worker.spec.slot)
+        if slot is not None:
+            slot.begin(worker.name)
 
     # -- ends of processes
 
@@ -361,10 +395,16 @@ class Supervisor:
         failure, cause = worker.failure, worker.cause_of_death()
         if slot.stopped_at is not None:
             self._on_stopped(slot, worker, cause)
-        elif cannot_start(worker, self._any_has_started):
+        elif slot.is_new and worker.exit_code not in FROM_OUTSIDE:
+            self._refuse(slot, worker)
+        elif is_hopeless(worker, self._any_has_run):
             why = explanation(worker)
             self._log.error("%s cannot start, and another attempt would fail too: %s", worker.name, why)
             self._shut_down(ExitCode.TOPOLOGY, reason(worker))
+        elif could_not_boot(worker):
+            self.failed_stream_threads += 1
+            self._log.error("%s cannot start now; the others continue: %s", worker.name, explanation(worker))
+            self._replace(slot, now)
         elif failure is not None:
             self.failed_stream_threads += 1
             error = StreamThreadError(worker.name, failure.kind, failure.message, failure.traceback)
@@ -373,6 +413,12 @@ class Supervisor:
             self.failed_stream_threads += 1
             self._log.error("%s, process %d, died: %s", worker.name, worker.pid, cause)
             self._replace(slot, now)
+
+    def _refuse(self, slot: Slot, worker: Worker) -> None:
+        """Remove a stream thread that was added and cannot start."""
+        self._log.error("%s cannot start and is removed; the others continue: %s", worker.name, explanation(worker))
+        slot.refuse(StreamsError(f"{worker.name} cannot start, and was removed again: {reason(worker)}"))
+        self._forget(slot, worker.name)
 
     def _on_stopped(self, slot: Slot, worker: Worker, cause: str) -> None:
         if worker.exit_code == WorkerExitCode.STOPPED or (worker.killed and worker.state in WITHOUT_WORK):
@@ -390,7 +436,9 @@ class Supervisor:
 
     def _forget(self, slot: Slot, name: str) -> None:
         del self._slots[slot.number]
+        self.queries.tasks_are_left |= not slot.is_new
         slot.give_up_restart()
+        slot.begin(None)
         slot.gone.set_result(name)
 
     def _on_uncaught(self, slot: Slot, error: StreamThreadError, why: str, now: int) -> None:

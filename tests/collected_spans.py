@@ -1,4 +1,4 @@
-"""All spans of this process: a provider can be set once."""
+"""All spans of this process. OpenTelemetry accepts a provider only once per process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 def exporter() -> InMemorySpanExporter:
-    """Return the exporter that collects all spans, emptied."""
+    """Return the exporter that collects all spans, after clearing it."""
     found = _exporter()
     found.clear()
     return found

@@ -1,4 +1,4 @@
-"""An application that really runs, for the tests of the commands: `penstock run` on the broker of the run."""
+"""A real application for the tests of the commands: `penstock run` on the broker of the run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.cli import cli
-from tests.waiting import eventually
+from tests.topics import create_topics, delete_topics_of
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4
-PATIENCE_SECONDS = 60.0
 APP = """\
 from penstock import Serdes, StreamsBuilder
 
@@ -49,7 +49,7 @@ class Stage:
         self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         self.config_file = folder / "penstock.toml"
         self.process: subprocess.Popen[str] | None = None
-        #: A separate one: two tests in one process may import theirs.
+        #: The module's name is unique, because two tests in one process may import their own.
         self.topology = f"app_{uuid.uuid4().hex[:8]}:topology"
         (folder / f"{self.topology.partition(':')[0]}.py").write_text(
             app.replace("@SOURCE@", self.source).replace("@SINK@", self.sink)
@@ -57,7 +57,7 @@ class Stage:
         self.configure({})
 
     def configure(self, more: dict[str, Any]) -> None:
-        """Write the configuration file: what every application needs here, and more."""
+        """Write the configuration file: the settings that every application needs here, and the additional ones."""
         values = {
             "application.id": self.application_id,
             "bootstrap.servers": self.bootstrap_servers,
@@ -73,14 +73,11 @@ class Stage:
 
     def make_topics(self, *topics: str) -> None:
         """Create topics of PARTITIONS partitions."""
-        for future in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
-            future.result(PATIENCE_SECONDS)
+        create_topics(self.admin, *(NewTopic(topic, PARTITIONS, 1) for topic in topics))
 
     def delete_topics(self) -> None:
         """Delete all topics of the application."""
-        mine = [topic for topic in self.admin.list_topics(timeout=10).topics if topic.startswith(self.application_id)]
-        for future in self.admin.delete_topics(mine).values() if mine else ():
-            future.result(PATIENCE_SECONDS)
+        delete_topics_of(self.admin, self.application_id)
 
     def start(self) -> None:
         """Start the application and wait until all its tasks are processed."""
@@ -104,7 +101,7 @@ class Stage:
         return found["state"] == "RUNNING" and len(active) == len(set(active)) == self.tasks
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop the application and wait for its end."""
+        """Stop the application and wait until it has ended."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(PATIENCE_SECONDS)
@@ -115,7 +112,7 @@ class Stage:
         return CliRunner(env=environment).invoke(cli, arguments, input_text, prog_name="penstock")
 
     def json(self, *arguments: str) -> Any:
-        """Run a command with --json, which must succeed, and return what it says."""
+        """Run a command with --json, which must succeed, and return its decoded output."""
         result = self.run(*arguments, "--json")
         assert result.exit_code == 0, (result.output, result.exc_info)
         return json.loads(result.output)
@@ -132,7 +129,7 @@ class Stage:
 def running(
     folder: Path, bootstrap_servers: str, app: str = APP, tasks: int = PARTITIONS, **config: Any
 ) -> Iterator[Stage]:
-    """Yield an application of a module with this text and so many tasks, on two stream threads; it counts by key."""
+    """Yield an application of a module with this text; it counts by key, on two stream threads. tasks: their number."""
     stage = Stage(folder, bootstrap_servers, app, tasks)
     stage.configure({key.replace("_", "."): value for key, value in config.items()})
     stage.make_topics(stage.source, stage.sink)

@@ -1,14 +1,17 @@
-"""What all tests share: the broker of the run, their own names and topics, and the check that no process is left."""
+"""Shared by all tests: the brokers of the run, unique names and topics, and the check for leaked processes."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import re
+import shutil
 import signal
-import subprocess
+import socket
 import sys
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,30 +21,31 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from hypothesis import HealthCheck, settings
 
 from penstock.dev.dev_broker import DevBroker
-from tests import short_lived_jvms
-from tests.waiting import wait_for_partitions
-from tests.without_kernel import leave_out_kernel
+from tests import brokers, short_lived_jvms
+from tests.brokers import SecuredBroker, ThreeBrokers
+from tests.examples import examples
+from tests.topics import create_topics, delete_topics, delete_topics_of
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
-ADMIN_TIMEOUT_SECONDS = 30.0
-#: How long a process may take to end, after a test has stopped it, before it counts as left behind.
+#: Seconds a process may take to end after its test, before it counts as leaked.
 END_GRACE_SECONDS = 5.0
-#: Set in many containers. Then each of some thousand processes compiles all of Penstock, and pytest all tests.
+#: Set in many containers. Then each of some thousand processes would compile all of Penstock, and pytest all tests.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-#: Helpers of multiprocessing that live as long as the process that first used it.
+#: Helper processes of multiprocessing, which live as long as the process that first used them.
 LONG_LIVED = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 MakeTopic = Callable[..., str]
 
 
-def pytest_configure() -> None:
-    """Become the parent of orphans, so that the leak check sees processes whose own parent a test has killed.
+def pytest_configure(config: pytest.Config) -> None:
+    """Become the parent of orphans, so that the leak check sees processes whose parent a test has killed.
 
-    Also restore the handling of signals: a shell in the background, or nohup, starts the tests with some signals
-    ignored, which all their children would inherit.
+    Also restore signal handlers: a background shell, or nohup, starts the tests with some signals ignored, which all
+    child processes would inherit.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,38 +57,76 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     os.environ.pop(NO_BYTECODE_VARIABLE, None)
     short_lived_jvms.use_options()
+    # How long examples take depends on the machine's load, which is no failure.
+    settings.register_profile(
+        "penstock",
+        max_examples=examples(settings().max_examples),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("penstock")
+    if (
+        brokers.FOLDER_VARIABLE not in os.environ
+    ):  # otherwise bin/test, or the process that started this worker, stops them
+        folder = Path(tempfile.mkdtemp(prefix="penstock-tests-"))
+        os.environ[brokers.FOLDER_VARIABLE] = str(folder)
+        config.add_cleanup(lambda: shutil.rmtree(folder))
+        config.add_cleanup(lambda: brokers.stop_all(folder))
 
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: one that begins last would run alone."""
+    """Start with the files that take longest: one that starts last would run alone."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     with_broker = {item.path for item in items if item.get_closest_marker("broker")}
     items.sort(key=lambda item: (-slow[item.path], item.path not in with_broker))
 
 
-@pytest.fixture
-def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the Python code that the kernel replaces and must be equivalent to."""
-    leave_out_kernel(monkeypatch)
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests and all imported modules from garbage collection; they are needed until the end."""
+    gc.collect()
+    gc.freeze()
 
 
-@pytest.fixture(params=["kernel", "python"])
-def with_and_without_kernel(request: pytest.FixtureRequest) -> None:
-    """Run a test with the kernel, then again without_kernel."""
-    if request.param == "python":
-        request.getfixturevalue("without_kernel")
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Put the default of state.dir into a folder of the run, for this process and its children; return its parent."""
+    home = tmp_path_factory.mktemp("state-home")
+    os.environ["XDG_STATE_HOME"] = str(home)
+    os.environ.pop("STATE_DIRECTORY", None)  # set if a service runs the tests
+    return home
 
 
 @pytest.fixture(scope="session")
-def bootstrap_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def bootstrap_servers() -> str:
     """The broker of the whole run: $KAFKA_BOOTSTRAP_SERVERS, or one that is started now and stopped at the end."""
-    given = os.environ.get(BOOTSTRAP_VARIABLE)
-    if given:
-        yield given
-    else:
-        with DevBroker("tests", tmp_path_factory.mktemp("broker")) as broker:
-            yield broker.bootstrap_servers
+    return os.environ.get(BOOTSTRAP_VARIABLE) or brokers.plain().bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def secured_broker() -> SecuredBroker:
+    """The broker with access control and a listener for each kind of authentication: see brokers.secured."""
+    return brokers.secured()
+
+
+@pytest.fixture(scope="session")
+def unusual_broker() -> str:
+    """The address of a broker with a rack, without streams groups, which cannot create its transaction log."""
+    return brokers.unusual().bootstrap_servers
+
+
+@pytest.fixture
+def stoppable_broker() -> Iterator[DevBroker]:
+    """A running broker that this test may stop, start and suspend: no other test uses it meanwhile."""
+    with brokers.stoppable() as broker:
+        yield broker
+
+
+@pytest.fixture
+def three_brokers() -> Iterator[ThreeBrokers]:
+    """Three brokers, running and in sync. This test may kill the second and the third one."""
+    with brokers.three() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -95,17 +137,17 @@ def admin(bootstrap_servers: str) -> AdminClient:
 
 @pytest.fixture
 def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Return names that no other test or earlier run has: for topics, applications, groups, transactional ids."""
+    """Return names that no other test or earlier run uses: for topics, applications, groups, transactional ids."""
     test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
     return lambda purpose: f"{test}-{purpose}-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def application_id(unique_name: Callable[[str], str], admin: AdminClient) -> Iterator[str]:
-    """An application.id of the test's own; the topics that the application makes are deleted with it."""
+    """A unique application.id; the topics that the application creates are deleted afterwards."""
     name = unique_name("app")
     yield name
-    _delete_topics(admin, [topic for topic in admin.list_topics(timeout=10).topics if topic.startswith(f"{name}-")])
+    delete_topics_of(admin, f"{name}-")
 
 
 @pytest.fixture
@@ -115,35 +157,31 @@ def make_topic(unique_name: Callable[[str], str], admin: AdminClient) -> Iterato
 
     def make(purpose: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         topic = unique_name(purpose)
-        future = admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic]
-        future.result(ADMIN_TIMEOUT_SECONDS)
+        create_topics(admin, NewTopic(topic, partitions, 1, config=config or {}))
         made.append(topic)
-        wait_for_partitions(admin, topic, partitions)
         return topic
 
     yield make
-    _delete_topics(admin, made)
+    delete_topics(admin, *made)
 
 
-def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
-    for future in admin.delete_topics(topics).values() if topics else ():
-        future.result(ADMIN_TIMEOUT_SECONDS)
+@pytest.fixture
+def closed_port() -> Iterator[str]:
+    """An address on which no process listens."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificate() -> Path:
     """A folder with cert.pem for localhost, its key.pem, and locked.pem, the same key under the password ``secret``."""
-    folder = tmp_path_factory.mktemp("tls")
-    make = "openssl req -x509 -newkey rsa:2048 -keyout key.pem -out cert.pem -days 2 -nodes -subj /CN=localhost -addext"
-    lock = "openssl rsa -in key.pem -aes256 -passout pass:secret -out locked.pem"
-    for command in ([*make.split(), "subjectAltName=DNS:localhost"], lock.split()):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
+    return brokers.certificate()
 
 
 @pytest.fixture(autouse=True)
 def no_process_left_behind() -> Iterator[None]:
-    """Fail a test whose processes, or theirs, still live after it; end them, so that the next test starts clean."""
+    """Fail a test that leaves a process behind, and kill the process, so that the next test starts clean."""
     before = _children()
     yield
     new = [process for pid in _children() - before if (process := _process(pid))]
@@ -156,11 +194,11 @@ def no_process_left_behind() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """Return our direct children's pids. /proc, not psutil, which reads every process of the machine for it."""
+    """Return the pids of our direct children, from /proc: psutil would read every process of the machine for it."""
     tasks = Path("/proc/self/task")
     found: set[int] = set()
     for task in os.listdir(tasks):
-        # A thread may end while we look; its children then belong to another of our threads.
+        # A thread may end during this loop; its children then belong to another of our threads.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found.update(int(pid) for pid in (tasks / task / "children").read_text().split())
     return found
@@ -169,6 +207,8 @@ def _children() -> set[int]:
 def _process(pid: int) -> psutil.Process | None:
     try:
         process = psutil.Process(pid)
-        return None if any(name in " ".join(process.cmdline()) for name in LONG_LIVED) else process
+        # A test may have started a broker that the whole run shares.
+        stays = (*LONG_LIVED, os.environ[brokers.FOLDER_VARIABLE])
+        return None if any(name in " ".join(process.cmdline()) for name in stays) else process
     except psutil.NoSuchProcess:
         return None

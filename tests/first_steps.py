@@ -1,4 +1,4 @@
-"""A reader who types the documentation's commands into terminals, word by word, starting in an empty folder."""
+"""A reader of the documentation who types its commands into terminals, word for word, starting in an empty folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.markdown import Block, blocks
 from tests.waiting import eventually
@@ -23,17 +24,21 @@ ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that continue until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
+#: Addresses of a page, e.g. that of a port which may be taken, and the ones to type in their place.
+Words = Mapping[str, str]
 #: Timeouts for a busy machine; test_first_steps.py allows five minutes for everything.
 INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
-#: Takes less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
+#: Uses less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
 #: imported.
 QUICKLY = {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "KAFKA_OPTS": " ".join(short_lived_jvms.OPTIONS)}
-#: Settings of the developer's shell that a new user does not have.
+#: Settings of the developer's shell, which a new user does not have.
 FOREIGN = ("PENSTOCK_", "KAFKA_", "PYTHON", "VIRTUAL_ENV", "COVERAGE")
 
 
 class Terminal:
-    """A shell that ends at the first command that fails. Its commands are read from a pipe, its output from a file."""
+    """A shell that ends at the first failing command. It reads commands from a pipe, and writes its output to a
+    file.
+    """
 
     def __init__(self, folder: Path, environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -53,11 +58,11 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        """What was printed so far."""
+        """Return the output so far."""
         return self._log.read_text()
 
     def type(self, text: str) -> None:
-        """Type commands, and wait for their end unless the last one is LASTING."""
+        """Type commands, and wait until they end, except for the last one if it is LASTING."""
         if found := LASTING.search(text):
             if before := text[: found.start()]:
                 self.type(before)
@@ -80,7 +85,9 @@ class Terminal:
         assert f"{self._mark} 0" in self.output, f"{what} has failed:\n{self.output}"
 
     def interrupt(self, exit_code: int = 0) -> None:
-        """Press Ctrl-C, which must end the lasting command with this exit code; another one than 0 ends the shell."""
+        """Press Ctrl-C, which must end the lasting command with this exit code; an exit code other than 0 ends the
+        shell.
+        """
         os.killpg(self._shell.pid, signal.SIGINT)
         if exit_code == 0:
             self._wait(self.lasting)
@@ -89,7 +96,7 @@ class Terminal:
         self.lasting = ""
 
     def close(self) -> None:
-        """Close the window: whatever runs in it ends."""
+        """Close the window: its processes end."""
         if self._shell.poll() is None:
             os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.wait()
@@ -98,16 +105,16 @@ class Terminal:
 
 
 class Reader:
-    """Follows pages in a folder: writes their files, types their commands, and compares what they say appears."""
+    """Follows pages in a folder: writes their files, types their commands, and compares the output with the pages."""
 
-    def __init__(self, folder: Path, repository: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, repository: Path, environment: dict[str, str], words: Words) -> None:
         self._folder = folder
         self._environment = environment
-        self._words = {REPOSITORY: str(repository)}
+        self._words = {REPOSITORY: str(repository), **words}
         self._terminals: list[Terminal] = []
 
     def follow(self, page: Path) -> float:
-        """Do what a page says; return how many seconds that took. Raises AssertionError where it is not true."""
+        """Follow a page; return the seconds that took. Raises AssertionError where the page is wrong."""
         began = time.monotonic()
         for block in blocks(page.read_text()):
             if block.file_name is not None:
@@ -141,7 +148,7 @@ class Reader:
     def _type(self, block: Block) -> None:
         text = self._replaced(block.text)
         if LASTING.search(text) and "topic consume" not in text:
-            for terminal in self._terminals:  # one application at a time: the reader stops the one before
+            for terminal in self._terminals:  # one application at a time: the previous one is stopped
                 if terminal.lasting and "topic consume" not in terminal.lasting:
                     terminal.interrupt()
         free = [terminal for terminal in self._terminals if not terminal.lasting]
@@ -149,7 +156,7 @@ class Reader:
         terminal = free[-1] if free and not begins_anew else self._open()
         terminal.type(text)
         if found := re.search(r'"bootstrap\.servers" = "(.*)"', terminal.output):
-            self._words[ADDRESS] = found.group(1)  # the port may be taken; the pages say what to do then
+            self._words[ADDRESS] = found.group(1)  # the port may be taken; the pages explain this case
 
     def _open(self) -> Terminal:
         log = self._folder.parent / f"terminal-{len(self._terminals) + 1}.log"
@@ -169,7 +176,7 @@ class Reader:
 
 
 @contextmanager
-def reader(folder: Path, python: Path) -> Iterator[Reader]:
+def reader(folder: Path, python: Path, words: Words = MappingProxyType({})) -> Iterator[Reader]:
     """Yield a reader with an empty folder below this one, whose ``python3`` is this interpreter."""
     empty, programs, repository = folder / "empty", folder / "bin", folder / "repository"
     for each in (empty, programs, folder / "tmp"):
@@ -183,7 +190,7 @@ def reader(folder: Path, python: Path) -> Iterator[Reader]:
         "XDG_STATE_HOME": str(folder / "brokers"),
         **QUICKLY,
     }
-    found = Reader(empty, repository, environment)
+    found = Reader(empty, repository, environment, words)
     try:
         yield found
     finally:
@@ -191,13 +198,18 @@ def reader(folder: Path, python: Path) -> Iterator[Reader]:
 
 
 def _snapshot(repository: Path) -> None:
-    """Make a repository of the files as they are now, committed or not."""
+    """Commit all files of the working tree, committed or not, to a new repository."""
+    copy_tree(repository)
+    git = ["git", "-c", "user.name=reader", "-c", "user.email=reader@localhost"]
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "All"]):
+        subprocess.run([*git, *arguments], cwd=repository, check=True)
+
+
+def copy_tree(to: Path) -> None:
+    """Copy all files of the working tree, committed or not, but those that git ignores."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_symlink() or (ROOT / name).exists():
-            (repository / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, repository / name, follow_symlinks=False)
-    git = ["git", "-c", "user.name=reader", "-c", "user.email=reader@localhost"]
-    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "All"]):
-        subprocess.run([*git, *arguments], cwd=repository, check=True)
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name, follow_symlinks=False)

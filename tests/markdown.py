@@ -1,10 +1,10 @@
-"""Runs the fenced blocks of documentation pages in order, and compares results with those that the pages show.
+"""Runs the fenced blocks of documentation pages in order, and compares results with those on the pages.
 
-What a python block promises is checked:
+The promises of a python block that are checked:
 
 - ``expression  # -> value``, also on the next line or lines: the value's repr, whitespace aside
-- a ``text`` block right behind a python block: what that printed (behind a ``sh`` block: see first_steps.py)
-- a function of one parameter, ``builder``, declares a topology that runs, though no statement of the page may call it
+- a ``text`` block right behind a python block: its output (behind a ``sh`` block: see first_steps.py)
+- a function of one parameter, ``builder``, declares a topology that runs, even if no statement of the page calls it
 - a first line ``# name.py`` or ``# name.toml`` makes a block a file of that name, for later blocks
 """
 
@@ -27,7 +27,7 @@ _FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
 _PROMISE = re.compile(r"#\s*->\s?(.*)$")
 _FILE_NAME = re.compile(r"#\s*(\w+\.(?:py|toml))\s*$")
 
-#: A block that names it needs a broker there.
+#: A block that names this address needs a broker there.
 BROKER_ADDRESS = ':9092"'
 
 
@@ -42,18 +42,18 @@ class Block:
 
     @property
     def file_name(self) -> str | None:
-        """The file that the block is, None if it is none."""
+        """The name of the block's file, None if it is not a file."""
         found = _FILE_NAME.match(self.text.partition("\n")[0])
         return found and found.group(1)
 
     @property
     def needs_broker(self) -> bool:
-        """Whether the block is a program that talks to a broker."""
+        """True if the block is a program that connects to a broker."""
         return self.language == "python" and BROKER_ADDRESS in self.text
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page in order; raises ValueError for a fence that is not closed."""
+    """Return the fenced blocks of a page in order; raises ValueError for an unclosed fence."""
     found: list[Block] = []
     lines: list[str] = []
     language, start, before = None, 0, None
@@ -96,20 +96,20 @@ class Page:
         self._printed = ""
 
     def write_files(self, directory: Path) -> None:
-        """Write the files of the page, those behind later ones of the same name too."""
+        """Write the files of the page, also those that a later block of the same name replaces."""
         for block in self.blocks:
             if block.file_name is not None:
                 (directory / block.file_name).write_text(block.text)
 
     def commands(self, *beginnings: str) -> list[str]:
-        """Return the lines of its shell blocks, and of its indented ones, that begin so."""
+        """Return the lines with this prefix from its shell blocks and indented blocks."""
         shell = [line for block in self.blocks if block.language == "sh" for line in block.text.splitlines()]
         indented = [line.strip() for line in prose(self.path.read_text()).splitlines() if line.startswith("    ")]
         return [line for line in shell + indented if line.startswith(beginnings)]
 
     def run(self) -> None:
-        """Run all blocks that need no broker; raises AssertionError where a promise is not kept."""
-        # Dataclasses and pickles look for the module of a class by name.
+        """Run all blocks that need no broker; raises AssertionError for a wrong result."""
+        # Dataclasses and pickle find the module of a class by name.
         module = type(sys)(self._namespace["__name__"])
         module.__dict__.update(self._namespace)
         self._namespace = module.__dict__
@@ -134,7 +134,7 @@ class Page:
             assert _stripped(self._printed) == _stripped(block.text), f"{self._where(block, 0)} was not printed so"
 
     def _run_declarations(self, block: Block) -> None:
-        """Call the functions that declare something with a builder, and start what they declared."""
+        """Call the functions that declare topologies with a builder, and start these topologies."""
         for statement in ast.parse(block.text).body:
             if isinstance(statement, ast.FunctionDef) and ast.unparse(statement.args) == "builder":
                 builder = StreamsBuilder()
@@ -170,7 +170,7 @@ def _promise_lines(text: str) -> Iterator[int]:
 
 
 def _promise(lines: list[str], end: int, until: int) -> tuple[str | None, set[int]]:
-    """Return the value promised in the lines after a statement, None if there is none, and the numbers of the lines."""
+    """Return the value promised in the lines after a statement, None if there is none, and the line numbers."""
     numbers = [end] if _PROMISE.search(lines[end - 1]) else [end + 1]
     if numbers[0] > until or not (first := _PROMISE.search(lines[numbers[0] - 1])):
         return None, set()

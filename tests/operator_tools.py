@@ -1,4 +1,4 @@
-"""Programs that bin/operator-tools builds; tests that need them are skipped without them."""
+"""Programs that bin/operator-tools builds; tests that need a missing one are skipped."""
 
 from __future__ import annotations
 

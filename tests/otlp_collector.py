@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """spans, metrics: received data, with the attributes of their resources. refuses: whether to respond with 400."""
+    """spans, metrics: received data, with the attributes of their resources. refuses: True to respond with 400."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[dict[str, Any], Any]] = []
@@ -49,7 +49,7 @@ class Collector:
                 self.metrics += [(resource, metric) for scope in metrics.scope_metrics for metric in scope.metrics]
 
     def named(self, name: str) -> list[Any]:
-        """Return the spans of a name."""
+        """Return the spans with this name."""
         return [span for _, span in self.spans if span.name == name]
 
     def __enter__(self) -> Self:

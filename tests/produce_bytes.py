@@ -1,4 +1,4 @@
-"""Produce requests and responses as kafka-python encodes them, and a partition leader's state of its producers."""
+"""Produce requests and responses as kafka-python encodes them, and a partition leader's producer state."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ BATCHES_KNOWN = 5
 
 
 class ProduceBytes:
-    """A Produce request as it was received. record_batches: by partition."""
+    """A received Produce request. record_batches: by partition."""
 
     def __init__(self, data: bytes) -> None:
+        self.data = data
         self.version = int.from_bytes(data[2:4], "big")
         self.fields = ProduceRequest.decode(data, version=self.version, header=True)
         self.correlation_id: int = self.fields.header.correlation_id
@@ -49,7 +50,7 @@ class Said:
 
 
 def encoded_answer(correlation_id: int, said: Mapping[TopicPartition, Said], throttle_ms: int = 0) -> bytes:
-    """Return an answer's bytes."""
+    """Return an encoded response."""
     by_topic: dict[str, list[Any]] = {}
     topic_response = ProduceResponse.TopicProduceResponse
     response = topic_response.PartitionProduceResponse
@@ -71,14 +72,14 @@ def encoded_answer(correlation_id: int, said: Mapping[TopicPartition, Said], thr
 class KnownProducers:
     """The producers of a partition, as its leader knows them (Kafka: ProducerStateManager).
 
-    last: the first and the last sequence of the batches that are known again, by producer id.
+    last: first and last sequence number of the latest batches, by producer id; the leader detects duplicates of these.
     """
 
     epochs: dict[int, int] = field(default_factory=dict)
     last: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def append(self, producer_id: int, epoch: int, sequence: int, count: int) -> int:
-        """Take in a batch, unless it is there already or has no place here; return the error's code."""
+        """Append a batch unless it is a duplicate or out of sequence; return the error code."""
         latest = self.epochs.get(producer_id, -1)
         known = self.last.get(producer_id, [])
         if epoch < latest:
@@ -97,6 +98,6 @@ class KnownProducers:
         return 0
 
     def forget(self) -> None:
-        """Forget them all, as a leader does whose producers have not written for long."""
+        """Forget all producers, as a leader does after they have not written for long."""
         self.epochs.clear()
         self.last.clear()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-PATIENCE_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
-    """Yield the committed records of topics up to their ends as they are now, those of a partition in order."""
+    """Yield the committed records of topics up to their current ends, in order within a partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -18,11 +18,11 @@ def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "check.crcs": True,
-            "fetch.wait.max.ms": 10,  # 500 by default: for so long the broker keeps the answer that says: the end
+            "fetch.wait.max.ms": 10,  # 500 by default: the broker holds the response that reports the end for so long
         }
     )
     try:
-        # A consumer that is told nothing of its partitions' leaders looks for them twice a second.
+        # A consumer without information on the leaders of its partitions requests it twice a second.
         metadata = {topic: consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic] for topic in topics}
         unread = {(topic, number) for topic in topics for number in metadata[topic].partitions}
         consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in sorted(unread)])

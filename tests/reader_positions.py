@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 
+from penstock.clients.throttle import Health
 from penstock.topology.records import TopicPartition
 
 
 class ReaderPositions:
-    """The part of a Reader that is the same in stepped threads and in the simulation.
+    """The part of a Reader that stepped threads and the simulation share.
 
-    positions: the next offset of each partition; told_end: the ends that were already reported.
-    woken: whether wake() was called.
+    positions: the next offset of each partition; told_end: the end offsets that were already reported. woken: whether
+    wake() was called.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,12 @@ class ReaderPositions:
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         return -1
 
+    def health(self) -> Health:
+        return Health()
+
+    def throttled_ago_ms(self, partition: TopicPartition) -> float | None:
+        return None
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         self.resume(partitions)
         for partition in partitions:
@@ -41,7 +48,7 @@ class ReaderPositions:
         self.paused.update(partitions)
 
     def wake(self) -> None:
-        self.woken.set()  # fetch() does not wait, so it need not look
+        self.woken.set()  # fetch() does not block, so it need not check
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self.paused.difference_update(partitions)

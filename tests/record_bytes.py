@@ -1,14 +1,16 @@
-"""Record batches and Fetch responses as kafka-python encodes them, which the kernel must be able to read."""
+"""Record batches and Fetch responses encoded by kafka-python, which the kernel must be able to read."""
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import cramjam
+import lz4.frame
 from crc32c import crc32c
 from kafka.protocol.consumer import FetchResponse
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -17,13 +19,14 @@ Header = tuple[str, bytes | None]
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 APPEND_TIME, CONTROL = 8, 32
 _LENGTH_AT, _ATTRIBUTES_AT, _CRC_AT, _PAST_CRC, _RECORDS_AT = 8, 21, 17, 21, 61
-#: Codecs that kafka-python has no library for here.
+_LAST_OFFSET_DELTA_AT, _COUNT_AT = 23, 57
+#: Codecs for which kafka-python has no library here.
 _COMPRESS: dict[int, Callable[[Any], Any]] = {SNAPPY: cramjam.snappy.compress_raw, ZSTD: cramjam.zstd.compress}
 
 
 @dataclass(frozen=True)
 class Given:
-    """A record. gap: how many offsets before it are compacted away."""
+    """A record. gap: the number of compacted offsets before it."""
 
     key: bytes | None = None
     value: bytes | None = b"value"
@@ -34,7 +37,7 @@ class Given:
 
 @dataclass(frozen=True)
 class GivenBatch:
-    """A record batch. more_attributes: APPEND_TIME, CONTROL. behind: number of offsets compacted away at its end."""
+    """A record batch. more_attributes: APPEND_TIME, CONTROL. behind: the number of compacted offsets at its end."""
 
     records: Sequence[Given]
     codec: int = NONE
@@ -46,7 +49,7 @@ class GivenBatch:
 
 
 def control_batch(producer_id: int, kind: int) -> GivenBatch:
-    """Return the marker that ends a transaction; kind: 0 aborts, 1 commits."""
+    """Return a transaction marker; kind: 0 aborts, 1 commits."""
     record = Given(key=struct.pack(">hh", 0, kind), value=b"\0" * 6)
     return GivenBatch([record], NONE, producer_id, True, CONTROL)
 
@@ -66,25 +69,58 @@ def encoded(batch: GivenBatch, base_offset: int) -> bytes:
     struct.pack_into(">i", made, 12, batch.epoch)
     (attributes,) = struct.unpack_from(">h", made, _ATTRIBUTES_AT)
     struct.pack_into(">hi", made, _ATTRIBUTES_AT, attributes | batch.more_attributes, offset + batch.behind)
-    struct.pack_into(">I", made, _CRC_AT, crc32c(bytes(made[_PAST_CRC:])))
-    return bytes(made)
+    return with_checksum(made)
 
 
 def with_records(batch: bytes | bytearray, codec: int, records: bytes) -> bytearray:
-    """Return a batch with other compressed records in it; its checksum is not right."""
+    """Return a batch with its compressed records replaced; its checksum is not updated."""
     made = bytearray(batch[:_RECORDS_AT]) + records
     struct.pack_into(">i", made, _LENGTH_AT, len(made) - 12)
     struct.pack_into(">h", made, _ATTRIBUTES_AT, codec)
     return made
 
 
+def with_checksum(batch: bytearray) -> bytes:
+    """Return a batch with a correct checksum."""
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_PAST_CRC:])))
+    return bytes(batch)
+
+
+def many(record: Given, count: int, codec: int) -> bytes:
+    """Return a batch of many equal records, whose uncompressed bytes are never in memory as a whole."""
+    one = encoded(GivenBatch([record]), 0)
+    packed = bytearray(with_records(one, codec, _packed(one[_RECORDS_AT:], count, codec)))
+    struct.pack_into(">i", packed, _LAST_OFFSET_DELTA_AT, count - 1)
+    struct.pack_into(">i", packed, _COUNT_AT, count)
+    return with_checksum(packed)
+
+
+def framed(*blocks: bytes) -> bytes:
+    """Return snappy blocks framed as by Java: a header, and the length before each block."""
+    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
+    return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"".join(len(block).to_bytes(4, "big") + block for block in packed)
+
+
+def _packed(record: bytes, count: int, codec: int) -> bytes:
+    if codec == SNAPPY:
+        return framed(*[record] * count)
+    if codec == ZSTD:
+        packer = cramjam.zstd.Compressor()
+        for _ in range(count):
+            packer.compress(record)
+        return bytes(packer.finish())
+    made: Any = zlib.compressobj(wbits=zlib.MAX_WBITS | 16) if codec == GZIP else lz4.frame.LZ4FrameCompressor()
+    begun = [made.begin()] if codec == LZ4 else []
+    return b"".join([*begun, *(made.compress(record) for _ in range(count)), made.flush()])
+
+
 def size_in_offsets(batch: GivenBatch) -> int:
-    """Return how many offsets a batch takes."""
+    """Return the number of offsets in a batch."""
     return sum(1 + record.gap for record in batch.records) + batch.behind
 
 
 def encoded_log(batches: Sequence[GivenBatch], base_offset: int = 0) -> bytes:
-    """Return batches one behind the other."""
+    """Return several batches, one after the other."""
     parts, offset = [], base_offset
     for batch in batches:
         parts.append(encoded(batch, offset))
@@ -94,7 +130,7 @@ def encoded_log(batches: Sequence[GivenBatch], base_offset: int = 0) -> bytes:
 
 @dataclass
 class GivenAnswer:
-    """What an answer says of a partition."""
+    """A partition's part of a response."""
 
     partition: int = 0
     error: int = 0
@@ -108,13 +144,13 @@ class GivenAnswer:
     topic: str = "in"
 
 
-#: The id that a topic has in answers since version 13.
+#: The topic's id in responses since version 13.
 TOPIC_ID = UUID(int=1 << 100 | 7)
 
 
 @dataclass
 class GivenResponse:
-    """A whole answer."""
+    """A whole response."""
 
     partitions: list[GivenAnswer] = field(default_factory=list)
     error: int = 0
@@ -124,7 +160,7 @@ class GivenResponse:
 
 
 def encoded_response(response: GivenResponse, correlation_id: int, version: int = 12) -> bytes:
-    """Return an answer without the length in front of it."""
+    """Return a response without its length prefix."""
     topics: dict[str, list[Any]] = {}
     kinds = FetchResponse.FetchableTopicResponse
     data = kinds.PartitionData

@@ -1,13 +1,13 @@
-"""How the JVMs of tests run: brokers, Spark, Kafka Streams programs. Most live for seconds."""
+"""Options for the JVMs of tests: brokers, Spark, Kafka Streams programs. Most live for seconds."""
 
 from __future__ import annotations
 
 import os
 
-#: Without the second compiler, which costs more CPU time than its code saves here: a broker starts in 8 s instead of
-#: 13. Also without the threads of a parallel garbage collector.
+#: Without the second compiler, which costs more CPU time than it saves here: a broker starts in 8 s instead of 13. Also
+#: without the threads of a parallel garbage collector.
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-#: Environment variables with the options of the dev broker, Spark's driver, and the program that builds Spark's
+#: Environment variables for the options of the dev broker, of Spark's driver, and of the program that builds Spark's
 #: command.
 VARIABLES = ("KAFKA_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
 

@@ -1,4 +1,4 @@
-"""A small file system for one test, in a mount namespace, which can be filled up."""
+"""A small file system for one test, in a mount namespace, which the test can fill."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-#: Free space when the ballast is on it: enough to open the stores.
+#: Free space beside the ballast: enough to open the stores.
 FREE_MB = 4
-#: Makes the file system and lives as long as it is needed.
+#: Creates the file system, and runs as long as it is needed.
 HOLDER = "mount -t tmpfs -o size={size}m tmpfs {place} && echo mounted && exec sleep infinity"
 
 
@@ -36,7 +36,7 @@ class Disk:
 
 @contextmanager
 def small_disk(place: Path, size_mb: int) -> Iterator[Disk]:
-    """Make a file system of size_mb at place, in memory, for as long as the context lasts."""
+    """Create a file system of size_mb at place, in memory, while the context is active."""
     place.mkdir()
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         pytest.skip("unshare and nsenter (util-linux) are needed for a file system of the test's own")

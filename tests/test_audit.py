@@ -1,4 +1,4 @@
-"""bin/audit: what it hands to pip-audit, without asking anybody outside."""
+"""bin/audit: its arguments for pip-audit, tested without network access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Stands for python3: its virtual environment has a pip and a pip-audit that say what they are asked.
+#: Replaces python3: its virtual environment has a pip and a pip-audit that print their arguments.
 PYTHON = """\
 #!/bin/sh
 mkdir -p "$3/bin"
@@ -20,7 +20,7 @@ chmod +x "$3/bin/pip" "$3/bin/pip-audit"
 """
 
 
-def test_the_pinned_tool_looks_at_all_pins_and_its_exit_code_is_that_of_the_script(
+def test_the_pinned_tool_checks_all_pins_and_gives_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "python3").write_text(PYTHON)

@@ -1,4 +1,6 @@
-"""The benchmark measures right answers only: its input, what it expects, its checks, and Penstock's topologies."""
+"""The benchmark measures only correct results: its input, the expected results, its checks,
+and Penstock's topologies.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import sysconfig
 import uuid
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -38,10 +41,13 @@ from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Status
+from tests.examples import examples
 from tests.waiting import wait_for_partitions
 
+pytestmark = pytest.mark.medium
+
 WORKLOAD = Workload(5_000)
-#: 25 s of event time, 100 users with a purchase about every half second.
+#: 25 s of event time; 100 users with one purchase about every half second.
 SPARSE = Workload(5_000, keys=100, records_per_second=200)
 
 
@@ -68,7 +74,7 @@ def test_without_a_cache_every_update_is_checked() -> None:
     assert problem(CountsCheck(expected, every_update=True), (b"a", 1), (b"a", 1), (b"a", 2), (b"b", 1)) is not None
 
 
-def test_a_session_that_was_merged_has_no_count() -> None:
+def test_a_merged_session_has_no_count() -> None:
     check = CountsCheck({b"a": 2})
     check.read(b"merged", (1).to_bytes(8))
     check.read(b"a", (2).to_bytes(8))
@@ -106,7 +112,7 @@ def test_the_last_totals_of_all_tasks_are_added_up() -> None:
     assert found(first, second, later, (b"3-0_0", b'{"n":4,"sum":9}')) is not None
 
 
-def test_equal_numbers_of_records_are_equal_records() -> None:
+def test_equal_record_counts_have_equal_records() -> None:
     assert list(WORKLOAD.users()) == list(Workload(5_000).users())
     assert WORKLOAD.counts().total() == WORKLOAD.windowed_counts().total() == 5_000
     times = [WORKLOAD.timestamp(number) for number in range(5_000)]
@@ -115,7 +121,7 @@ def test_equal_numbers_of_records_are_equal_records() -> None:
     assert (wide.timestamp(2_999_999) - wide.timestamp(0)) // WINDOW_MS == 2, "three windows, each of a million"
 
 
-def test_what_is_expected_of_windows_sessions_and_joins_is_not_nothing() -> None:
+def test_expected_windows_sessions_and_joins_are_not_empty() -> None:
     sessions = SPARSE.session_counts()
     assert sum(sessions.values()) == 5_000
     assert max(sessions.values()) > 2, "some records are merged"
@@ -133,7 +139,7 @@ def test_what_is_expected_of_windows_sessions_and_joins_is_not_nothing() -> None
 
 
 def test_the_rows_that_a_scan_reads_are_counted() -> None:
-    """By formulas, from the records that are processed: here by their own count."""
+    """By formulas, from the number of processed records: here from the counts themselves."""
     of_users: Counter[int] = Counter()
     read = 0
     for user in SPARSE.users():
@@ -148,7 +154,7 @@ def test_the_rows_that_a_scan_reads_are_counted() -> None:
             assert scenario.rows(SPARSE, 5_000) == 5_000
 
 
-def test_progress_is_what_is_committed_of_the_last_internal_topic() -> None:
+def test_progress_is_the_committed_offset_of_the_last_internal_topic() -> None:
     scenarios = {scenario.name: scenario for scenario in WIDE}
     changes = len(list(SPARSE.page_changes()))
     progress = {name: scenario.progress(SPARSE, "app") for name, scenario in scenarios.items()}
@@ -158,7 +164,7 @@ def test_progress_is_what_is_committed_of_the_last_internal_topic() -> None:
     assert scenarios["foreign-key-join"].processed(SPARSE) == 15_000
 
 
-def test_the_percentiles_of_a_round_are_of_one_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_percentiles_of_a_round_come_from_one_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = (latency.Steady([float(number), number + 0.1, number + 0.2], 1.0, 1, 1.0) for number in range(9))
     monkeypatch.setattr(latency, "measured", lambda run, config, of_input: next(runs))
     systems: list[System] = [Able("one", None), Able("two", None)]
@@ -180,12 +186,12 @@ def test_the_percentiles_of_a_round_are_of_one_run(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_an_input_that_is_made_anew_leaves_the_one_whose_name_goes_on_alone(bootstrap_servers: str) -> None:
+def test_recreating_an_input_keeps_the_input_with_a_longer_name(bootstrap_servers: str) -> None:
     name = f"benchmark-test-{uuid.uuid4().hex[:8]}-60"
     recreate_topic(bootstrap_servers, f"{name}0", 1)
     recreate_topic(bootstrap_servers, name, 1)
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    wait_for_partitions(admin, name, 1)  # where it is known, nothing that was done before is still to come
+    wait_for_partitions(admin, name, 1)  # once it is known, no earlier operation is pending
     assert f"{name}0" in admin.list_topics(timeout=30).topics
     delete_topics(admin, name)
 
@@ -198,10 +204,11 @@ WAYS = [(scenario, scenario.topology) for scenario in SCENARIOS] + [
 
 @pytest.mark.parametrize(
     ("scenario", "way", "workload"),
-    [(*way, WORKLOAD) for way in WAYS] + [(scenario, scenario.topology, SPARSE) for scenario in WIDE],
+    [(*way, replace(WORKLOAD, records=examples(5_000))) for way in WAYS]
+    + [(scenario, scenario.topology, replace(SPARSE, records=examples(5_000))) for scenario in WIDE],
     ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),
 )
-def test_penstocks_topologies_give_what_is_expected(
+def test_penstocks_topologies_give_the_expected_results(
     scenario: Scenario, way: str, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
@@ -238,7 +245,7 @@ def test_a_key_keeps_its_first_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row.key, row.value) for row in answers] == [(b"k", b"first")] * 2
 
 
-def test_a_group_of_scenarios_is_asked_for_by_its_name() -> None:
+def test_a_group_of_scenarios_is_selected_by_its_name() -> None:
     scenarios, recoveries, on_spark = _chosen("count,moving,spark-count")
     assert [scenario.name for scenario in scenarios] == ["count"]
     assert recoveries == list(MOVING_SCENARIOS)
@@ -246,14 +253,14 @@ def test_a_group_of_scenarios_is_asked_for_by_its_name() -> None:
 
 
 class Written(Clockwork):
-    """Has written so many records, without a broker."""
+    """Has written this many records, without a broker."""
 
     def __init__(self, written: int) -> None:
         self.written = written
 
 
 class Arrived(Ages):
-    """Has these answers, by their ages in ms."""
+    """Has these results, with their ages in ms."""
 
     def __init__(self, *looks: list[float]) -> None:
         self.answers, self._looks = 0, list(looks)
@@ -264,7 +271,7 @@ class Arrived(Ages):
         return found
 
 
-def test_late_answers_and_missing_ones_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_and_missing_results_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("benchmarks.moving.time.monotonic", lambda: now)
     writer, tick = Written(3), PUNCTUAL_SECONDS * 0.6
@@ -281,7 +288,7 @@ A, B = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
 class Looks(Watch):
-    """Sees these, one after the other: seconds, and what is committed of A and of B; ten seconds of CPU each second."""
+    """Returns these samples in turn: seconds, and committed offsets of A and B; ten seconds of CPU each second."""
 
     rss_bytes = 1
 
@@ -297,7 +304,7 @@ class Looks(Watch):
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, int]) -> Measurement:
-    """Return what is measured of 1,000 records, 300 of them to warm up, while this is seen."""
+    """Return the measurement of 1,000 records, 300 of them for warm-up, from these samples."""
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.0)
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
@@ -306,29 +313,29 @@ def measured(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, int]) ->
             process.kill()
 
 
-def test_a_rate_is_measured_between_the_warm_up_and_the_last_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_is_measured_from_the_warm_up_to_the_last_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     steady = [(0, 0, 0), (1, 100, 100), (2, 200, 200), (3, 300, 300), (4, 400, 400), (9, 500, 500)]
     found = measured(monkeypatch, *steady)
     assert (found.rate, found.seconds) == (200, 2.5), "from 300 records at 1.5 s; the last commits come late"
     assert found.cpu_seconds_per_million == 25 / 500 * 1e6
 
 
-def test_a_rate_does_not_depend_on_the_moments_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the sums, 350 of 2.0 s and 750 of 2.1 s may be all that lies between warm-up and end."""
+def test_a_rate_does_not_depend_on_the_times_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sums alone, only the samples 350 at 2.0 s and 750 at 2.1 s might lie between warm-up and end."""
     apart = [(0, 0, 0), (0.5, 50, 0), (1.0, 50, 100), (2.0, 50, 300), (2.1, 450, 300), (3.0, 450, 450), (9, 500, 500)]
     found = measured(monkeypatch, *apart)
     assert 350 < found.rate < 450
     assert found.seconds > 0.8
 
 
-def test_what_was_over_too_soon_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_too_soon_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BenchmarkError, match=r"only 0\.00 s to measure: give it more --records"):
         measured(monkeypatch, (1, 0, 0), (2, 500, 500))
     with pytest.raises(BenchmarkError, match=r"only 0\.20 s to measure"):
         measured(monkeypatch, (1, 150, 150), (1.2, 450, 450), (2, 500, 500))
 
 
-def test_records_between_two_commits_of_a_partition_count_as_processed_evenly() -> None:
+def test_records_between_two_commits_count_as_processed_evenly() -> None:
     progress = Progress((A, B))
     for at, a, b in ((1.0, 10, 0), (2.0, 10, 100), (3.0, 30, 100), (4.0, 30, 300), (4.5, 30, 300), (5.0, 50, 300)):
         progress.note(at, {A: a, B: b})
@@ -342,8 +349,8 @@ def test_records_between_two_commits_of_a_partition_count_as_processed_evenly() 
     assert progress.span(230) == (3.0, 4.0)
 
 
-def test_of_many_partitions_the_sum_is_looked_at() -> None:
-    """Each may be done with one commit."""
+def test_many_partitions_are_measured_by_their_sum() -> None:
+    """Each partition may be finished with one commit."""
     partitions = [TopicPartition("in", number) for number in range(100)]
     progress = Progress(partitions)
     for second in range(1, 11):
@@ -352,7 +359,7 @@ def test_of_many_partitions_the_sum_is_looked_at() -> None:
     assert progress.at(9) - progress.at(2.5) == 65_000
 
 
-def test_a_run_that_fails_keeps_its_logs_and_not_its_state(bootstrap_servers: str, tmp_path: Path) -> None:
+def test_a_failed_run_keeps_its_logs_but_not_its_state(bootstrap_servers: str, tmp_path: Path) -> None:
     run = Run(bootstrap_servers, Penstock(), f"failed-{uuid.uuid4().hex[:8]}", tmp_path, "in")
     (tmp_path / "state-0").mkdir()
     (tmp_path / "log-0").touch()
@@ -364,14 +371,14 @@ def test_a_run_that_fails_keeps_its_logs_and_not_its_state(bootstrap_servers: st
     assert [path.name for path in tmp_path.iterdir()] == ["log-0"]
 
 
-def test_an_unknown_scenario_is_named() -> None:
+def test_the_error_names_an_unknown_scenario() -> None:
     result = CliRunner().invoke(main, ["--only", "count,cuont"])
     assert result.exit_code == 2
     assert "cuont: choose from count, count-uncached" in result.output
 
 
 class Able(System):
-    """A system that is told what it can do."""
+    """A system whose abilities the test sets."""
 
     version = command = None  # type: ignore[assignment]
 
@@ -379,7 +386,7 @@ class Able(System):
         self.name, self.scenarios = name, scenarios
 
 
-def test_a_system_that_answers_wrong_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_system_with_wrong_results_is_left_out_and_the_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     count = [scenario for scenario in SCENARIOS if scenario.name == "count"]
     good, wrong = Able("good", None), Able("wrong", None)
     runs: Counter[str] = Counter()
@@ -440,7 +447,7 @@ def test_the_tables_are_written_as_markdown(tmp_path: Path) -> None:
     assert all(not lines[number - 2] for number in heads), "an empty line before a table"
 
 
-def test_a_system_has_its_color_in_scenarios_without_the_others_too(tmp_path: Path) -> None:
+def test_a_system_keeps_its_color_in_all_scenarios(tmp_path: Path) -> None:
     file = tmp_path / "speed.svg"
     theirs, ours = Measurement(5e5, 9.0, 2.0, 900_000_000, 3.0), Measurement(2e6, 5.0, 1.0, 300_000_000, 0.5)
     results = {SCENARIOS[0]: {"Penstock": [ours]}, SCENARIOS[1]: {"Penstock": [ours], "Kafka Streams": [theirs]}}
@@ -453,7 +460,7 @@ def test_a_system_has_its_color_in_scenarios_without_the_others_too(tmp_path: Pa
     assert re.findall(r'class="bar(\d)" x="\d+" y="\d+" width="\d+\.', file.read_text("utf-8")) == ["0", "1", "1"]
 
 
-def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> None:
+def test_slower_systems_get_fewer_records_to_be_measured_equally_long() -> None:
     count, json = (scenario for scenario in SCENARIOS if scenario.name in {"count", "map-filter"})
     slow = Able("slow", None)
     assert slow.share(count) == 1.0
@@ -461,7 +468,7 @@ def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> N
     assert [slow.share(count), slow.share(json)] == [0.1, 0.2]
 
 
-def test_a_profile_of_a_thread_that_was_done_at_once_asks_for_more_records() -> None:
+def test_the_profile_of_a_thread_that_finished_at_once_asks_for_more_records() -> None:
     watch = HotLoopWatch(100)
     watch.report(Status("RUNNING", records_processed=0))
     watch.report(Status("RUNNING", records_processed=100))
@@ -469,7 +476,7 @@ def test_a_profile_of_a_thread_that_was_done_at_once_asks_for_more_records() -> 
         watch.cost()
 
 
-def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
+def test_systems_take_turns_and_unsupported_scenarios_are_left_out() -> None:
     chosen = [scenario for scenario in SCENARIOS if scenario.name in {"count", "table-join"}]
     runs = Rounds(2).runs([Able("one", None), Able("two", ("count",))], chosen)
     assert [(number, scenario.name, system.name) for number, scenario, system in runs] == [
@@ -487,11 +494,11 @@ def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
     [
         ({"CONFIG_ARGS": "'--enable-shared'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, True),
         ({"CONFIG_ARGS": "'--enable-optimizations' '--with-lto'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, False),
-        ({"CONFIG_ARGS": "'--enable-shared'"}, False),  # Debian's, which is optimized by its own rules
+        ({"CONFIG_ARGS": "'--enable-shared'"}, False),  # Debian's Python, which has its own optimization flags
         ({}, False),
     ],
 )
-def test_a_report_names_a_python_that_was_built_without_optimizations(
+def test_a_report_names_a_python_built_without_optimizations(
     variables: dict[str, str], is_plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_config_var", variables.get)

@@ -1,4 +1,4 @@
-"""bin/test has Chromium ready, or says why not: never in the way, and never for long."""
+"""bin/test installs Chromium, or says why it cannot: it neither fails nor waits long because of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOLS = ("bash", "env", "timeout", "tail", "mktemp", "rm", "chmod", "sleep", "cp
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A directory that is all of $PATH: the tools of every Debian, without apt-get and Chromium."""
+    """A directory that is the whole $PATH: the standard tools of Debian, without apt-get and Chromium."""
     for name in TOOLS:
         found = shutil.which(name)
         assert found is not None
@@ -37,7 +37,7 @@ def add(programs: Path, name: str, *lines: str) -> None:
 
 
 def run(programs: Path, seconds: int = 60) -> str:
-    """Run what bin/test runs, as root or with a sudo that asks nothing; return what it says."""
+    """Run this part of bin/test, as root or with passwordless sudo; return its output."""
     if os.geteuid() != 0:
         add(programs, "sudo", "[[ $1 != -n ]] || shift", '[[ $1 == true ]] || exec "$@"')
     environment = {"PATH": str(programs), "CHROMIUM_SECONDS": str(seconds), "TMPDIR": str(programs)}
@@ -53,14 +53,14 @@ def calls(programs: Path) -> list[str]:
     return called.read_text().splitlines() if called.exists() else []
 
 
-def test_nothing_is_done_when_it_is_there(programs: Path) -> None:
+def test_an_installed_chromium_is_kept(programs: Path) -> None:
     for name in ("chromium", "chromedriver", "apt-get"):
         add(programs, name)
     assert run(programs) == ""
     assert calls(programs) == []
 
 
-def test_it_is_installed_where_that_is_allowed(programs: Path) -> None:
+def test_it_is_installed_if_that_is_permitted(programs: Path) -> None:
     makes = [f"cp {programs}/apt-get {programs}/{name}" for name in ("chromium", "chromedriver")]
     add(programs, "apt-get", "[[ $* != *--download-only* || -e $TMPDIR/lists ]] || exit 100",
         "[[ $* != *update* ]] || echo > $TMPDIR/lists", "[[ $* != *--no-download* ]] || {", *makes, "}")  # fmt: skip
@@ -69,7 +69,7 @@ def test_it_is_installed_where_that_is_allowed(programs: Path) -> None:
     assert [words[-1] for words in asked] == ["chromium-driver", "update", "chromium-driver", "chromium-driver"]
 
 
-def test_without_a_network_the_run_goes_on_and_says_so(programs: Path) -> None:
+def test_without_a_network_the_run_continues_with_a_message(programs: Path) -> None:
     add(programs, "apt-get", "echo Could not resolve deb.debian.org", "exit 100")
     said = run(programs)
     assert "WITHOUT CHROMIUM: the dashboard's tests are skipped." in said
@@ -77,11 +77,11 @@ def test_without_a_network_the_run_goes_on_and_says_so(programs: Path) -> None:
     assert "Could not resolve" in log.read_text()
 
 
-def test_without_apt_it_says_so_at_once(programs: Path) -> None:
+def test_without_apt_a_message_appears_at_once(programs: Path) -> None:
     assert "this is no Debian or Ubuntu" in run(programs)
 
 
-def test_nobody_waits_for_it_longer_than_agreed(programs: Path) -> None:
+def test_the_installation_has_a_time_limit(programs: Path) -> None:
     add(programs, "apt-get", "exec sleep 600")
     began = time.monotonic()
     assert "WITHOUT CHROMIUM" in run(programs, seconds=3)

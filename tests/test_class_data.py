@@ -1,4 +1,4 @@
-"""Class data that a JVM writes and that the next one uses, with the smallest of Kafka's programs."""
+"""A class data archive that one JVM writes and the next one uses, with the smallest of Kafka's programs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from penstock.dev.class_data import ClassDataArchive, keep_archives, writes_arch
 from penstock.dev.kafka_distribution import distribution, newest
 from penstock.pipeline.java.java_runtime import find_java
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def class_path(tmp_path: Path) -> str:
-    """Kafka's jars, the first one a copy of our own."""
+    """Kafka's jars, with a copy of the first one."""
     first, *others = distribution(newest()).class_path().split(os.pathsep)
     return os.pathsep.join([str(shutil.copy2(first, str(tmp_path))), *others])
 
@@ -26,7 +28,7 @@ def run(java: Path, class_path: str, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_next_start_maps_what_the_first_one_loaded_as_long_as_the_jars_are_the_same(
+def test_the_next_start_maps_the_archive_while_the_jars_are_unchanged(
     tmp_path: Path, class_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -56,7 +58,7 @@ def test_the_next_start_maps_what_the_first_one_loaded_as_long_as_the_jars_are_t
     assert file.exists()
 
 
-def test_what_cannot_be_kept_is_said(
+def test_an_archive_that_cannot_be_written_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cache").write_text("")

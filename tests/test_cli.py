@@ -36,7 +36,7 @@ def broken():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an app in it, and in which the test runs."""
+    """A folder with an app; the test's working directory."""
     (tmp_path / "cli_app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -50,7 +50,7 @@ def run(*arguments: str) -> Result:
 
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does, in its own process."""
+    """Run the command as a user does, in a separate process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli", *arguments],
@@ -72,7 +72,7 @@ def test_every_help_ends_in_examples(name: str) -> None:
 
 
 def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with its whole name, no groups."""
+    """Yield each command, but no groups, with its full name."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for part in command.list_commands(context):
@@ -87,15 +87,16 @@ def test_every_command_takes_json() -> None:
     without = [
         name for name, command in leaves("", cli) if not any("--json" in parameter.opts for parameter in command.params)
     ]
-    # bench hands on what it is given, --json too; a shell's own script; another program's log.
+    # bench forwards its arguments, including --json; completion prints a shell's script; logs prints another program's
+    # log.
     assert without == ["bench", "broker logs", "completion"]
 
 
-def test_describe_as_json_is_what_http_says(folder: Path) -> None:
+def test_describe_as_json_equals_the_http_response(folder: Path) -> None:
     told = json.loads(run("describe", "cli_app:topology", "--json").output)
     assert told["text"].rstrip() == run("describe", "cli_app:topology").output.rstrip()
     assert [node["topics"] for node in told["subtopologies"][0]["nodes"]] == [["in"], ["out"]]
-    on_spark = json.loads(run("describe", "cli_app:topology", "--engine", "spark", "--json").output)
+    on_spark = json.loads(run("plan", "cli_app:topology", "--engine", "spark", "--json").output)
     assert on_spark["capability"] == "identical"
     assert [finding["node"] for finding in on_spark["subtopologies"][0]["findings"]]
     assert "exclude each other" in run("describe", "cli_app:topology", "--html", "--json").output
@@ -151,7 +152,7 @@ def test_describe_prints_the_topology(folder: Path) -> None:
         (["nonsense"], ExitCode.USAGE, "No such command"),
     ],
 )
-def test_what_users_do_wrong_is_one_message_and_an_exit_code(
+def test_user_errors_give_one_message_and_an_exit_code(
     folder: Path, arguments: list[str], code: int, message: str
 ) -> None:
     result = run(*arguments)
@@ -161,7 +162,7 @@ def test_what_users_do_wrong_is_one_message_and_an_exit_code(
     assert len([line for line in result.output.splitlines() if line.startswith("Error:")]) == 1
 
 
-def test_config_prints_what_is_configured_with_its_origin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_prints_configured_values_with_their_origin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "penstock.toml").write_text('"application.id" = "app"\nprocessing.guarantee = "exactly_once_v2"')
     monkeypatch.setenv("PENSTOCK_POLL_MS", "7")
     result = run("config", "--config", "penstock.toml", "-c", "sasl.password=geheim")
@@ -177,11 +178,11 @@ def test_config_prints_what_is_configured_with_its_origin(folder: Path, monkeypa
     ]
 
 
-def test_config_says_when_there_is_nothing(folder: Path) -> None:
+def test_config_reports_an_empty_configuration(folder: Path) -> None:
     assert run("config").output == "# Nothing is configured: every key has its default, which --all shows.\n"
 
 
-def test_all_of_the_configuration_is_a_file_to_start_from(folder: Path) -> None:
+def test_the_whole_configuration_is_printed_as_a_file(folder: Path) -> None:
     (folder / "penstock.toml").write_text(run("config", "--all").output)
     again = run("config", "--config", "penstock.toml")
     assert again.exit_code == 0, again.output
@@ -191,7 +192,7 @@ def test_all_of_the_configuration_is_a_file_to_start_from(folder: Path) -> None:
     assert len(shown) > 80
 
 
-def test_the_broker_commands_are_there() -> None:
+def test_the_broker_commands_exist() -> None:
     assert "start" in run("broker", "--help").output
 
 
@@ -207,7 +208,7 @@ def test_a_topology_that_fails_in_its_processes_ends_the_command(folder: Path) -
     assert "is replaced" not in result.stderr
 
 
-def test_a_bug_is_a_traceback_and_an_exit_code_of_its_own(folder: Path) -> None:
+def test_a_bug_gives_a_traceback_and_its_own_exit_code(folder: Path) -> None:
     (folder / "buggy.py").write_text(
         "import penstock.cli\n"
         "def load(*_): raise ZeroDivisionError('a bug')\n"

@@ -1,4 +1,6 @@
-"""Each command where no application runs: it says what to do next, with the exit code for it, and changes nothing."""
+"""Each command without a running application: it says what to do next, exits with the right
+code, and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from penstock.supervisor.control.control_socket import SOCKET_NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUNNING, FAILED, USAGE = 3, 1, 2
-#: Of a running application.
+#: Commands that need a running application.
 ASKING = ("status", "top", "lag", "pause", "resume", "threads add", "threads remove", "threads restart 1")
-#: Of the state of one that has ended too.
+#: Commands that read the state of a stopped application too.
 LOOKING = {
     "state list": FAILED,
     "state get counts k": FAILED,
@@ -48,7 +50,7 @@ def test_no_application_or_a_wrong_state_directory(
         assert text.startswith("Error: ")
         assert str(state_dir / "app") in text
         assert "--config FILE" in text
-    assert [path.name for path in tmp_path.rglob("*")] == ["state"]  # a slip of the pen leaves nothing behind
+    assert [path.name for path in tmp_path.rglob("*")] == ["state"]  # a typing error creates no files
 
 
 @pytest.mark.parametrize("command", ASKING)
@@ -62,7 +64,7 @@ def test_an_application_that_was_killed(command: str, tmp_path: Path) -> None:
     assert "`penstock run`" in text
 
 
-def test_a_configuration_file_that_is_not_there_says_who_names_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_configuration_file_says_which_option_names_it(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "none.toml")], prog_name="penstock")
     assert result.exit_code == USAGE
     assert "--config, or PENSTOCK_CONFIG, names it" in result.stderr
@@ -84,7 +86,7 @@ def test_a_configuration_file_that_is_not_there_says_who_names_it(tmp_path: Path
         "broker logs --directory LONG",
     ],
 )
-def test_a_name_that_no_file_system_takes_is_no_bug(
+def test_a_name_that_no_file_system_accepts_is_a_user_error(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -95,13 +97,13 @@ def test_a_name_that_no_file_system_takes_is_no_bug(
 
 
 @pytest.mark.parametrize("command", ["state range counts", "dlq list", "topic consume words"])
-def test_a_limit_that_nothing_reaches_is_a_wrong_command_line(command: str) -> None:
+def test_a_limit_that_cannot_be_reached_is_a_usage_error(command: str) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--limit", "9" * 20], prog_name="penstock")
     assert result.exit_code == USAGE
     assert "--limit" in result.stderr
 
 
-def test_text_that_the_encoding_of_stdout_cannot_say_is_spelled(tmp_path: Path) -> None:
+def test_text_outside_the_encoding_of_stdout_is_escaped(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "config", "-c", f"state.dir={tmp_path}/☃"],
         cwd=tmp_path,
@@ -112,3 +114,47 @@ def test_text_that_the_encoding_of_stdout_cannot_say_is_spelled(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert "\\u2603" in done.stdout
+
+
+# -- the user's errors, not Penstock's
+
+
+CONFIG = [sys.executable, "-m", "penstock.cli", "config"]
+
+
+def test_the_error_names_a_full_disk_behind_stdout() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(CONFIG, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        FAILED,
+        "Error: The standard output cannot be used: No space left on device.\n",
+    )
+
+
+def test_the_error_names_a_deleted_directory(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone} && exec {sys.executable} -m penstock.cli topic list -c bootstrap.servers=127.0.0.1:1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=gone, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (
+        FAILED,
+        "Error: The current directory cannot be used: No such file or directory.\n",
+    )
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        ended = subprocess.run(CONFIG, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_invalid_serde_is_a_configuration_error() -> None:
+    options = ("--value-serde", "os:system", "-c", "bootstrap.servers=127.0.0.1:1")
+    result = CliRunner(env={"PENSTOCK_CONFIG": None}).invoke(cli, ["topic", "consume", "t", *options])
+    assert result.exit_code == USAGE
+    assert "default.value.serde='os:system' (--value-serde): a serde needs serialize" in result.stderr

@@ -14,11 +14,13 @@ from click.testing import CliRunner
 from penstock.cli import bench as bench_command
 from penstock.cli import cli
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def ask(words: str, number: int) -> set[str]:
-    """Ask as bash's completion function does; return what it would offer."""
+    """Call completion as bash's function does; return its suggestions."""
     variables = {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(number)}
     command = [sys.executable, "-c", "from penstock.cli import main; main()"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=True)
@@ -32,7 +34,7 @@ def test_commands_and_options_are_completed() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_takes(shell: str, tmp_path: Path) -> None:
+def test_the_shell_accepts_the_script(shell: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["completion", shell], prog_name="penstock")
     assert result.exit_code == 0
     assert f"_PENSTOCK_COMPLETE={shell}_complete" in result.output
@@ -42,7 +44,7 @@ def test_the_script_is_one_that_the_shell_takes(shell: str, tmp_path: Path) -> N
         subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_bench_is_the_benchmarks_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_runs_the_benchmarks_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli, ["bench", "--help"])
     assert result.exit_code == 0
     assert "Measure Penstock against Kafka Streams" in result.output
@@ -54,7 +56,7 @@ def test_bench_is_the_benchmarks_own_command(monkeypatch: pytest.MonkeyPatch) ->
     assert "not part of the installed package" in missing.output
 
 
-def test_the_list_of_commands_loads_none_of_them() -> None:
+def test_listing_the_commands_imports_none_of_them() -> None:
     code = (
         "import sys\n"
         "from click.testing import CliRunner\n"

@@ -1,4 +1,4 @@
-"""StreamsConfig: typed effective values, where they came from, and errors that say what to do."""
+"""StreamsConfig: typed effective values, their origin, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -43,14 +43,23 @@ from penstock.topology.errors import ConfigError
         ("deserialization.exception.handler", "fail"),
     ],
 )
-def test_the_defaults_are_kafka_streams(key: str, default: Any) -> None:
+def test_the_defaults_are_those_of_kafka_streams(key: str, default: Any) -> None:
     config = StreamsConfig()
     assert config[key] == default
     assert config.origin(key).startswith("default")
 
 
-def test_the_size_of_a_batch_is_our_own_default() -> None:
+def test_the_batch_size_has_penstocks_own_default() -> None:
     assert StreamsConfig()["max.poll.records"] == 5000  # see config_keys.py
+
+
+def test_a_transaction_timeout_shorter_than_the_commit_interval_is_refused() -> None:
+    """As in Kafka Streams (verifyEOSTransactionTimeoutCompatibility)."""
+    given = {"application.id": "app", "bootstrap.servers": "x:1", "processing.guarantee": "exactly_once_v2"}
+    with pytest.raises(ConfigError, match=r"commit.interval.ms=20000 is above transaction.timeout.ms=10000"):
+        StreamsConfig({**given, "commit.interval.ms": 20_000})
+    StreamsConfig({**given, "commit.interval.ms": 20_000, "producer.transaction.timeout.ms": 20_000})
+    StreamsConfig({**given, "processing.guarantee": "at_least_once", "commit.interval.ms": 100_000})
 
 
 def test_exactly_once_changes_the_defaults_that_depend_on_it() -> None:
@@ -83,7 +92,7 @@ def test_exactly_once_changes_the_defaults_that_depend_on_it() -> None:
         ("group.protocol", "STREAMS", "streams"),
     ],
 )
-def test_values_are_taken_as_text_or_typed(key: str, given: Any, value: Any) -> None:
+def test_values_may_be_text_or_typed(key: str, given: Any, value: Any) -> None:
     assert StreamsConfig({key: given})[key] == value
 
 
@@ -111,7 +120,7 @@ def test_values_are_taken_as_text_or_typed(key: str, given: Any, value: Any) -> 
         ("penstock.worker.stall.timeout.ms", 1000, "must be above max.poll.interval.ms=300000"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_expected(key: str, given: Any, message: str) -> None:
+def test_the_error_for_a_wrong_value_says_what_is_expected(key: str, given: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         StreamsConfig({key: given})
     assert message in str(raised.value)
@@ -121,17 +130,17 @@ def test_a_wrong_value_is_refused_with_what_is_expected(key: str, given: Any, me
     ("key", "nearest"),
     [("comit.interval.ms", "commit.interval.ms"), ("num.stream.thread", "num.stream.threads"), ("acks.all", "acks")],
 )
-def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
+def test_the_error_for_an_unknown_key_names_the_nearest_key(key: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"Did you mean {nearest}\\?"):
         StreamsConfig({key: 1})
 
 
-def test_an_unknown_key_that_is_near_nothing_names_the_way_to_the_list() -> None:
+def test_the_error_for_a_key_like_no_other_says_where_the_list_is() -> None:
     with pytest.raises(ConfigError, match="penstock config --all"):
         StreamsConfig({"zzz": 1})
 
 
-def test_client_settings_pass_behind_their_prefix_unchanged() -> None:
+def test_client_settings_are_passed_unchanged_without_their_prefix() -> None:
     config = StreamsConfig(
         {
             "consumer.fetch.min.bytes": "7",
@@ -146,14 +155,14 @@ def test_client_settings_pass_behind_their_prefix_unchanged() -> None:
     assert config.common_client_settings() == {"ssl.ca.location": "/ca"}
 
 
-def test_the_nearest_prefix_wins_for_a_client_key() -> None:
+def test_the_most_specific_prefix_of_a_client_key_takes_precedence() -> None:
     values = {"max.poll.records": 1, "consumer.max.poll.records": 2, "main.consumer.max.poll.records": "3"}
     config = StreamsConfig(values, dict.fromkeys(values, "penstock.toml"))
     assert config["max.poll.records"] == 3
     assert config.origin("max.poll.records") == "penstock.toml (main.consumer.max.poll.records)"
 
 
-def test_a_deprecated_key_gives_its_value_to_the_new_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deprecated_key_sets_the_new_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert StreamsConfig({"cache.max.bytes.buffering": 5})["statestore.cache.max.bytes"] == 5
     assert "cache.max.bytes.buffering is deprecated; use statestore.cache.max.bytes." in caplog.text
     both = StreamsConfig({"cache.max.bytes.buffering": 5, "statestore.cache.max.bytes": 6})
@@ -163,17 +172,17 @@ def test_a_deprecated_key_gives_its_value_to_the_new_one_with_a_warning(caplog: 
 def test_a_key_that_nothing_reads_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     StreamsConfig({"config.providers": ["file"], "rack.aware.assignment.strategy": "none"})
     assert "config.providers has no effect: Java's configuration providers; use environment variables." in caplog.text
-    assert "rack.aware" not in caplog.text  # the default: what it says is true
+    assert "rack.aware" not in caplog.text  # the default, so no warning is needed
 
 
-def test_what_is_required_is_named_with_the_ways_to_set_it() -> None:
+def test_the_error_for_a_missing_required_key_says_how_to_set_it() -> None:
     with pytest.raises(ConfigError) as raised:
         StreamsConfig({"bootstrap.servers": "a:1"}).require("application.id", "bootstrap.servers")
     assert "missing: application.id." in str(raised.value)
     assert "PENSTOCK_APPLICATION_ID" in str(raised.value)
 
 
-def test_an_object_or_a_reference_can_be_given_where_kafka_has_a_class() -> None:
+def test_an_object_or_a_reference_is_accepted_for_kafkas_classes() -> None:
     assert StreamsConfig({"processing.exception.handler": print})["processing.exception.handler"] is print
     config = StreamsConfig({"processing.exception.handler": "json:dumps"})
     assert config["processing.exception.handler"].__module__ == "json"
@@ -182,7 +191,7 @@ def test_an_object_or_a_reference_can_be_given_where_kafka_has_a_class() -> None
         StreamsConfig({"processing.exception.handler": "json:nothing"})["processing.exception.handler"]
 
 
-def test_a_config_is_a_mapping_of_all_keys_and_survives_pickling() -> None:
+def test_a_config_maps_all_keys_and_can_be_pickled() -> None:
     config = StreamsConfig({"application.id": "a", "consumer.debug": "all"}, {"application.id": "file"})
     copy = pickle.loads(pickle.dumps(config))
     assert dict(copy) == dict(config)
@@ -191,7 +200,7 @@ def test_a_config_is_a_mapping_of_all_keys_and_survives_pickling() -> None:
     assert copy.origin("application.id") == "file"
 
 
-def test_optimizations_are_those_of_kafka() -> None:
+def test_optimizations_have_the_values_of_kafka() -> None:
     all_three = {"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"}
     assert verify_topology_optimization_configs("all") == all_three
     assert verify_topology_optimization_configs("none") == frozenset()

@@ -1,4 +1,4 @@
-"""The configuration from its file, the environment and the command line."""
+"""The configuration from its file, from the environment and from the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_file_may_have_dotted_names_quoted_names_and_tables(tmp_path: Path) ->
     assert config.origin("commit.interval.ms") == str(file)
 
 
-def test_what_is_nearer_to_the_user_wins_and_is_told(tmp_path: Path) -> None:
+def test_sources_closer_to_the_user_take_precedence_and_are_shown(tmp_path: Path) -> None:
     file = toml(tmp_path, "poll.ms = 1\ncommit.interval.ms = 1\nnum.stream.threads = 1\nlinger.ms = 1")
     environment = {"PENSTOCK_POLL_MS": "2", "PENSTOCK_COMMIT_INTERVAL_MS": "2", "PENSTOCK_NUM_STREAM_THREADS": "2"}
     assignments = ["poll.ms=3", "num.stream.threads=3"]
@@ -56,7 +56,7 @@ def test_what_is_nearer_to_the_user_wins_and_is_told(tmp_path: Path) -> None:
     assert (config["num.stream.threads"], config.origin("num.stream.threads")) == (4, "--threads")
 
 
-def test_variables_reach_own_keys_prefixed_keys_and_keys_with_an_underscore() -> None:
+def test_variables_set_own_keys_prefixed_keys_and_keys_with_an_underscore() -> None:
     config = load_config(
         environment={
             "PENSTOCK_WORKER_RESTART_MAX": "3",
@@ -88,17 +88,28 @@ def test_variables_reach_own_keys_prefixed_keys_and_keys_with_an_underscore() ->
         ("commit.interval.ms = 2020-01-01", "is not valid"),
     ],
 )
-def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_for_a_wrong_file_names_it(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(toml(tmp_path, text))
 
 
-def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('"client.id" = "größe"', encoding="utf-8")
+    code = "import sys; from penstock.supervisor.source.config_loader import load_config; from pathlib import Path; "
+    code += "print(ascii(load_config(Path(sys.argv[1]), {}, ())['client.id']))"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", code, str(tmp_path / "penstock.toml")]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed == "'gr\\xf6\\xdfe'\n"
+
+
+def test_the_error_for_a_missing_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"penstock\.toml cannot be read: No such file or directory"):
         load_config(tmp_path / "penstock.toml")
 
 
-#: What Kubernetes sets in each container of a namespace with services penstock, penstock-http and penstock-consumer.
+#: Variables that Kubernetes sets in each container of a namespace with services penstock, penstock-http and
+#: penstock-consumer.
 SERVICE_LINKS = {
     "PENSTOCK_SERVICE_HOST": "10.0.0.11",
     "PENSTOCK_SERVICE_PORT": "80",
@@ -118,7 +129,7 @@ SERVICE_LINKS = {
 
 
 def given(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return what the command takes from the environment, by origin, and what it says beside that."""
+    """Return the settings that the command reads from the environment, by origin, and its other output."""
     ended = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "config", "--json"],
         env={name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")} | environment,
@@ -129,15 +140,15 @@ def given(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     return {key: found["origin"] for key, found in json.loads(ended.stdout).items()}, ended.stderr.splitlines()
 
 
-def test_the_links_of_kubernetes_to_services_are_passed_over() -> None:
+def test_the_service_links_of_kubernetes_are_ignored() -> None:
     assert given(SERVICE_LINKS | {"PENSTOCK_POLL_MS": "1"}) == ({"poll.ms": "PENSTOCK_POLL_MS"}, [])
 
 
-def test_a_port_that_is_no_link_is_a_setting() -> None:
+def test_a_port_that_is_not_a_link_is_a_setting() -> None:
     assert given({"PENSTOCK_HTTP_PORT": "8080"}) == ({"penstock.http.port": "PENSTOCK_HTTP_PORT"}, [])
 
 
-def test_a_variable_that_sets_nothing_is_a_warning_with_the_nearest() -> None:
+def test_a_variable_that_sets_nothing_gives_a_warning_with_the_nearest_key() -> None:
     assert given({"PENSTOCK_COMIT_INTERVAL_MS": "1", "PENSTOCK_SIDECAR_ZONE": "b"}) == (
         {},
         [
@@ -150,10 +161,10 @@ def test_a_variable_that_sets_nothing_is_a_warning_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("assignment", ["commit.interval.ms", ""])
-def test_an_assignment_has_a_form(assignment: str) -> None:
+def test_a_malformed_assignment_is_refused(assignment: str) -> None:
     with pytest.raises(ConfigError, match="write -c key=value"):
         load_config(assignments=[assignment])
 
 
-def test_a_value_may_hold_an_equals_sign() -> None:
+def test_a_value_may_contain_an_equals_sign() -> None:
     assert load_config(assignments=["sasl.jaas=a=b"])["sasl.jaas"] == "a=b"

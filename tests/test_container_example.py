@@ -1,4 +1,4 @@
-"""examples/container: what its image is made of is there, and the application in it counts."""
+"""examples/container: the files of its image exist, and its application counts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 
 
 def copied() -> list[str]:
-    """Return what the Dockerfile copies from the repository."""
+    """Return the paths that the Dockerfile copies from the repository."""
     lines = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     return [name for line in lines for name in line.split()]
 
 
-def test_all_that_is_copied_is_there_and_all_packages_are_copied() -> None:
+def test_all_copied_paths_exist_and_all_packages_are_copied() -> None:
     assert not [name for name in copied() if not (ROOT / name).exists()]
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -41,7 +41,7 @@ def test_the_configuration_of_the_image_is_valid() -> None:
     assert f"VOLUME {config['state.dir']}\n" in DOCKERFILE
 
 
-def test_the_grace_of_the_container_is_above_that_of_the_application() -> None:
+def test_the_container_has_a_longer_grace_period_than_the_application() -> None:
     config = load_config(FOLDER / "penstock.toml")
     needed_ms = config["penstock.shutdown.timeout.ms"] + config["penstock.worker.abort.grace.ms"]
     (grace,) = re.findall(r"stop_grace_period: (\d+)s", (FOLDER / "compose.yaml").read_text())

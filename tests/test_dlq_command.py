@@ -1,4 +1,4 @@
-"""penstock dlq, on letters that a running application has written."""
+"""penstock dlq, on dead letters of a real application."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_letters_are_listed_and_shown(stage: Stage) -> None:
 
 
 def another_letter_of_each_record(stage: Stage) -> None:
-    """Write the letters again, as an application does that has processed the records again after a crash."""
+    """Write the dead letters again, as an application does that processes the records again after a crash."""
     topic = f"{stage.application_id}.dead"
     letters = list(DeadLetters(load_config(stage.config_file, {}, ())).letters())
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
@@ -91,7 +91,7 @@ def another_letter_of_each_record(stage: Stage) -> None:
     assert len(stage.json("dlq", "list")) == 2 * len(letters)
 
 
-def test_each_record_is_put_back_once(stage: Stage) -> None:
+def test_each_record_is_replayed_once(stage: Stage) -> None:
     letter = next(row["letter"] for row in stage.json("dlq", "list") if row["key"] == "minus")
     (stage.folder / "fixed").touch()
     dry = stage.run("dlq", "replay", letter)
@@ -116,8 +116,8 @@ def test_each_record_is_put_back_once(stage: Stage) -> None:
     assert stage.run("dlq", "replay").exit_code == 2
 
 
-def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
-    """A tombstone without a key would replace it."""
+def test_a_letter_without_key_and_value_is_not_replayed(stage: Stage) -> None:
+    """It would be replayed as a tombstone without a key."""
     place = {"topic": stage.source, "partition": "0", "offset": "0"}
     headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
     producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
@@ -132,7 +132,29 @@ def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
     assert len(values(stage, stage.source)) == before
 
 
-def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_1970_is_replayed_with_its_timestamp(stage: Stage) -> None:
+    """librdkafka replaces the timestamp 0 by the current time, which is another window."""
+    place = {"topic": stage.source, "partition": "0", "offset": "1", "timestamp": "0"}
+    producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
+    headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
+    producer.produce(f"{stage.application_id}.dead", b"1", b"epoch", headers=headers)
+    assert producer.flush(30) == 0
+    (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] == "epoch"]
+    assert stage.run("dlq", "replay", letter, "--execute").stdout.endswith("1 letter replayed.\n")
+    records = read_to_end(stage.bootstrap_servers, stage.source)
+    assert [record.timestamp()[1] for record in records if record.key() == b"epoch"] == [0]
+
+
+def test_a_letter_that_does_not_exist_is_an_error(stage: Stage) -> None:
+    """Also if other letters of the command exist; nothing is replayed then."""
+    letter = stage.json("dlq", "list")[0]["letter"]
+    for options in ((), ("--execute",)):
+        result = stage.run("dlq", "replay", letter, "0:999999", *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"There is no letter 0:999999 in {stage.application_id}.dead" in result.stderr
+
+
+def test_a_replay_overtaken_by_another_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     (stage.folder / "fixed").unlink(missing_ok=True)
     before = len(stage.json("dlq", "list"))
     stage.produce(("late", "-3"))
@@ -154,12 +176,12 @@ def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkey
     assert values(stage, stage.source).count("-3") == 2
 
 
-def test_of_replays_at_the_same_time_one_goes_through_and_the_others_say_why_not(stage: Stage) -> None:
+def test_one_of_several_concurrent_replays_succeeds_and_the_others_say_why_not(stage: Stage) -> None:
     (stage.folder / "fixed").unlink(missing_ok=True)
     before = len(stage.json("dlq", "list"))
     stage.produce(*((f"both-{number}", f"-{number}") for number in range(40, 60)))
     eventually(lambda: len(stage.json("dlq", "list")) == before + 20)
-    (stage.folder / "fixed").touch()  # what is put back makes no new letters
+    (stage.folder / "fixed").touch()  # the replayed records cause no new dead letters
     command = [sys.executable, "-m", "penstock.cli", "dlq", "replay", "--all", "--execute"]
     environment = {**os.environ, "PENSTOCK_CONFIG": str(stage.config_file)}
     replays = [

@@ -1,4 +1,4 @@
-"""The benchmark of the driver measures right answers only, and prints what it measured."""
+"""The benchmark of the driver measures only correct results, and prints them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measure import BenchmarkError
 
 @pytest.mark.parametrize("scenario", driver.SCENARIOS, ids=lambda scenario: scenario.name)
 @pytest.mark.parametrize("way", driver.WAYS)
-def test_both_ways_give_the_right_answers(scenario: driver.Scenario, way: str) -> None:
+def test_both_modes_give_correct_results(scenario: driver.Scenario, way: str) -> None:
     (rate,) = driver.rates(scenario, way, driver.messages(2_500), rounds=1)
     assert rate > 0
 
@@ -25,7 +25,7 @@ def test_a_cache_merges_the_updates_of_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("scenario", driver.SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_wrong_answer_is_found(scenario: driver.Scenario) -> None:
+def test_a_wrong_result_is_detected(scenario: driver.Scenario) -> None:
     _, results = driver.in_batches(scenario, driver.messages(500))
     scenario.check(500, results)
     key, value = results[-1]

@@ -1,4 +1,4 @@
-"""The enrichment example: a real HTTP service, a real ONNX model, and orders that come out whole and in order."""
+"""The enrichment example: a real HTTP service, a real ONNX model, and complete orders in their order."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.testing import TopologyTestDriver
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.medium
+
 ORDERS = 400
 
 
@@ -37,7 +39,7 @@ def made_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The price service, on its own port."""
+    """The price service, on a free port."""
     server = uvicorn.Server(uvicorn.Config(prices.app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -49,13 +51,13 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     thread.join()
 
 
-def test_the_model_has_learnt_what_is_a_risk() -> None:
+def test_the_model_has_learned_which_orders_are_risky() -> None:
     unseen = model.made_orders(2_000, seed=7)
     found = topology.risks(list(unseen.T))
     assert float(np.abs(found - model.risk_of(unseen)).mean()) < 0.05
 
 
-def test_record_by_record_in_batches_and_in_columns_it_is_the_same() -> None:
+def test_single_records_batches_and_columns_give_the_same_result() -> None:
     priced = [{"number": n, "price": 450.0, "pieces": n % 9 + 1, "age_days": 10 * n} for n in range(50)]
     batches = topology.with_risks(priced)
     risks = [order["risk"] for order in batches]
@@ -79,9 +81,10 @@ def test_an_order_gets_its_price_and_its_risk() -> None:
         assert 0 <= round(order["risk"], 1) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.usefixtures("service")
-def test_in_two_processes_each_customers_orders_keep_their_order(
+def test_two_processes_keep_the_order_of_each_customers_orders(
     bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     source, sink = make_topic("orders", 4), make_topic("scored", 4)

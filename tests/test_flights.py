@@ -1,4 +1,4 @@
-"""The flights example: its topology on real flights in the test driver, against plain Python."""
+"""The flights example: its topology on real flights in the test driver, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def first_flights() -> list[Row]:
     return dataset.flights()[:FLIGHTS]
 
 
-def test_the_topology_answers_as_plain_python_does() -> None:
+@pytest.mark.slow
+def test_the_topology_gives_the_results_of_plain_python() -> None:
     expected = expected_answers(first_flights())
     with TopologyTestDriver(build()) as driver:
         for name in (topics.AIRLINES, topics.AIRPORTS, topics.PLANES, topics.WEATHER):
@@ -42,7 +43,7 @@ def pipe(driver: TopologyTestDriver, topic: str, records: Iterator[loader.Keyed]
         input_topic.pipe_input(key, value, timestamp)
 
 
-def test_the_data_set_is_whole_and_in_event_time_order() -> None:
+def test_the_data_set_is_complete_and_in_event_time_order() -> None:
     sizes = {name: len(list(source())) for name, source in loader.SOURCES.items() if name != topics.FLIGHTS}
     assert sizes == {name: rows for name, rows in dataset.ROWS.items() if name != topics.FLIGHTS}
     flights = dataset.flights()
@@ -54,7 +55,7 @@ def test_the_data_set_is_whole_and_in_event_time_order() -> None:
     assert (first["carrier"], first["hour"], first["scheduled"]) == ("UA", "2013-01-01T10:00:00Z", 1_357_035_300_000)
 
 
-def test_a_verdict_says_which_rows_differ() -> None:
+def test_a_verdict_names_the_differing_rows() -> None:
     verdict = compare("answer", {"a": {"n": 1}, "b": {"n": 1}, "c": {"n": 1}}, {"b": {"n": 2}, "c": {"n": 1}, "d": {}})
     assert not verdict.equal
     assert (verdict.missing, verdict.unexpected, verdict.different) == (("a",), ("d",), ("b",))
@@ -65,7 +66,7 @@ def test_a_verdict_says_which_rows_differ() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_flights_that_are_sent_again_are_counted_once(seed: int) -> None:
-    """Each way is replayed from some earlier offset, as often as it likes, among the others' flights."""
+    """Each input is replayed from earlier offsets, any number of times, interleaved with the others."""
     draw = random.Random(seed)
     ways = [
         [{"carrier": "UA", "dep_delay": draw.randrange(-9, 99), "way": way, "offset": offset} for offset in range(40)]

@@ -1,4 +1,4 @@
-"""The flights through real processes and a real Kafka: the demo as a user runs it, and a crash in the middle."""
+"""The flights through real processes and a real Kafka: the demo as a user runs it, and crashes in the middle."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from examples.flights.progress import Progress, ProgressReader
 from examples.flights.verify import verify
 from penstock import KafkaStreams
 from penstock.dev.dev_broker import DevBroker
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.05
-#: Of the flights: when a worker is killed. Several times, because a kill right after a commit proves nothing.
+#: Shares of the flights at which a worker is killed. Several, because a kill right after a commit proves nothing.
 KILL_AT_SHARES = (0.2, 0.4, 0.6)
-#: How many flights must have been sent on without a commit behind them when a worker is killed.
+#: The number of flights that must have been forwarded without a commit when a worker is killed.
 UNCOMMITTED_MIN = 3_000
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A state folder for the demo's broker and application, as of a user who has just cloned the project."""
+    """A state folder for the demo's broker and application, as after a fresh clone."""
     home = tmp_path_factory.mktemp("state")
     yield home
     DevBroker("demo", home / "penstock" / "brokers" / "demo").stop()
@@ -46,7 +46,7 @@ def start_demo(home: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_stops_the_demo_in_good_order_and_the_next_run_answers_as_plain_python_does(home: Path) -> None:
+def test_ctrl_c_stops_the_demo_cleanly_and_the_next_run_gives_the_results_of_plain_python(home: Path) -> None:
     stale = [home / "penstock" / folder / "stale" for folder in ("brokers/demo", "demo/state", "demo/spark")]
     for file in stale:
         file.parent.mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_ctrl_c_stops_the_demo_in_good_order_and_the_next_run_answers_as_plain_p
     assert "Traceback" not in shown
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
 
-    with start_demo(home, "--verify") as demo:  # it continues with what the first one left
+    with start_demo(home, "--verify") as demo:  # it continues with the state of the first run
         shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, shown
     assert "The data set is loaded already" in shown
@@ -81,8 +81,10 @@ def test_ctrl_c_stops_the_demo_in_good_order_and_the_next_run_answers_as_plain_p
 
 
 @pytest.mark.long
-def test_workers_that_are_killed_cost_no_flight_and_double_none(tmp_path: Path) -> None:
-    with DevBroker("crash", tmp_path / "broker") as broker:
+def test_killed_workers_lose_and_duplicate_no_flight(tmp_path: Path) -> None:
+    with DevBroker(
+        "crash", tmp_path / "broker"
+    ) as broker:  # a separate broker, because the data set's topics have fixed names
         address = broker.bootstrap_servers
         loader.load(address)
         finished = run_with_crashes(address, tmp_path / "state")
@@ -96,7 +98,7 @@ def run_with_crashes(address: str, state: Path) -> Progress:
         "application.id": "flights-crash",
         "bootstrap.servers": address,
         "num.stream.threads": 2,
-        "commit.interval.ms": 2_000,  # long enough for much to be sent again
+        "commit.interval.ms": 2_000,  # long enough for many records to be sent again
         "state.dir": str(state),
         "windowstore.changelog.additional.retention.ms": 1_577_880_000_000,
     }
@@ -130,4 +132,4 @@ def wait_for(reader: ProgressReader, reached: Callable[[Progress], bool]) -> Pro
         if reached(progress):
             return progress
         assert time.monotonic() < deadline, f"stuck at {progress}"
-        time.sleep(LOOK_SECONDS)  # nothing outside the processes could wake us up
+        time.sleep(LOOK_SECONDS)  # no event outside the processes could wake us

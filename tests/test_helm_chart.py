@@ -1,4 +1,6 @@
-"""The Helm chart: what it makes, if helm is there; without, that it fits the application's defaults and metrics."""
+"""The Helm chart: its manifests, if helm is installed; otherwise that it fits the
+application's defaults and metrics.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What the chart makes with everything switched on, by kind."""
+    """The chart's manifests with everything enabled, by kind."""
     values = tmp_path_factory.mktemp("chart") / "values.json"
     values.write_text(json.dumps(SETTINGS))
     lint, template = ["lint", "--strict", str(CHART)], ["template", "counts", str(CHART), "--namespace", "apps"]
@@ -44,7 +46,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return {f"{document['kind']} {document['metadata']['name']}": document for document in found}
 
 
-def test_what_is_made(rendered: dict[str, dict[str, Any]]) -> None:
+def test_the_kinds_of_manifests(rendered: dict[str, dict[str, Any]]) -> None:
     kinds = (
         "ConfigMap",
         "Secret",
@@ -71,7 +73,7 @@ def test_the_pod(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]} | {"state"}
-    # The application takes this environment and this file.
+    # The application accepts this environment and this file.
     (tmp_path / "penstock.toml").write_text(rendered["ConfigMap counts-penstock"]["data"]["penstock.toml"])
     (tmp_path / "token").write_text("x" * 20)
     environment = {each["name"]: each.get("value", "") for each in container["env"]}
@@ -85,8 +87,8 @@ def test_the_pod(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     )
 
 
-def test_the_query_for_more_pods_while_state_is_restored(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    """By promtool: lag asks for pods; a restore keeps as many as there are; so does a Prometheus without lag."""
+def test_pods_do_not_scale_while_state_is_restored(rendered: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """By promtool: lag adds pods; during a restore their number stays, as it does with a Prometheus that has no lag."""
     trigger = rendered["ScaledObject counts-penstock"]["spec"]["triggers"][0]["metadata"]
     series = 'job="counts-penstock", namespace="apps"'
     pods = [f'kafka_stream_alive_stream_threads{{{series}, instance="{name}"}}' for name in "ab"]
@@ -124,20 +126,20 @@ def test_values_that_templates_use_exist() -> None:
             found = found[part]
 
 
-def test_the_grace_of_a_pod_is_above_that_of_the_application() -> None:
+def test_the_pod_has_a_longer_grace_period_than_the_application() -> None:
     needed_ms = sum(KEYS[key].default for key in ("penstock.shutdown.timeout.ms", "penstock.worker.abort.grace.ms"))
     assert VALUES["terminationGracePeriodSeconds"] * 1000 > needed_ms
 
 
-def test_probes_ask_what_is_served() -> None:
+def test_probes_use_existing_endpoints() -> None:
     paths = set(re.findall(r"httpGet: \{path: (\S+),", TEMPLATES))
     assert paths == {"/health/live", "/health/ready"}
     served = Path(endpoints.__file__).read_text()
     assert not [path for path in paths if f'"{path}"' not in served]
 
 
-def test_more_pods_are_asked_for_by_metrics_that_exist() -> None:
-    """shown_metrics() are held against a stream thread: tests/workers/test_walls.py."""
+def test_autoscaling_uses_existing_metrics() -> None:
+    """tests/workers/test_walls.py compares shown_metrics() with a stream thread."""
     (query,) = re.findall(r'define "penstock.scalingQuery".*?end \}\}', TEMPLATES, re.DOTALL)
     used = set(PROMETHEUS_NAME.findall(query))
     assert len(used) == 3

@@ -1,4 +1,4 @@
-"""Jars are fetched once, whole, and are what the lock file says; a real HTTP server plays the repository."""
+"""Jars are fetched once, complete, and with the checksums of the lock file; a real HTTP server is the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
 
 class Repository(ThreadingHTTPServer):
-    """Serves ``files`` with ranges; cuts the first ``cuts`` answers off half-way, and remembers what was asked for."""
+    """Serves ``files`` with ranges; cuts off the first ``cuts`` responses half-way, and records the requests."""
 
     daemon_threads = False  # closing the server waits for them
 
@@ -80,7 +80,7 @@ def jar(name: str, content: bytes = CONTENT) -> LockedJar:
     return LockedJar(name, "1.0", len(content), hashlib.sha256(content).hexdigest(), f"org/{name}/1.0/{name}-1.0.jar")
 
 
-def test_what_the_cache_lacks_is_fetched_and_the_rest_is_not(repository: Repository, tmp_path: Path) -> None:
+def test_only_files_missing_from_the_cache_are_fetched(repository: Repository, tmp_path: Path) -> None:
     jars = [jar("a"), jar("b", b"b" * 10), jar("c", b"c")]
     repository.files = {jars[0].path: CONTENT, jars[1].path: b"b" * 10, jars[2].path: b"c"}
     files = fetch_jars(jars, tmp_path, repository.address)
@@ -91,7 +91,7 @@ def test_what_the_cache_lacks_is_fetched_and_the_rest_is_not(repository: Reposit
     assert repository.requests[3:] == [(jars[1].path, None)]
 
 
-def test_a_broken_download_goes_on_where_it_stopped(repository: Repository, tmp_path: Path) -> None:
+def test_a_broken_download_resumes_where_it_stopped(repository: Repository, tmp_path: Path) -> None:
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     repository.cuts = 2
@@ -101,7 +101,7 @@ def test_a_broken_download_goes_on_where_it_stopped(repository: Repository, tmp_
     assert ranges == [None, f"bytes={half}-", f"bytes={three_quarters}-"]
 
 
-def test_an_earlier_runs_part_is_used(repository: Repository, tmp_path: Path) -> None:
+def test_the_partial_file_of_an_earlier_run_is_used(repository: Repository, tmp_path: Path) -> None:
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     part = tmp_path / f"{wanted.path}.part"
@@ -111,14 +111,14 @@ def test_an_earlier_runs_part_is_used(repository: Repository, tmp_path: Path) ->
     assert repository.requests == [(wanted.path, "bytes=1000-")]
 
 
-def test_a_busy_repository_is_asked_again(repository: Repository, tmp_path: Path) -> None:
+def test_a_busy_repository_is_retried(repository: Repository, tmp_path: Path) -> None:
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     repository.busy = 3
     assert fetch_jars([wanted], tmp_path, repository.address)[0].read_bytes() == CONTENT
 
 
-def test_other_bytes_than_the_locks_are_refused(repository: Repository, tmp_path: Path) -> None:
+def test_bytes_that_differ_from_the_lock_file_are_refused(repository: Repository, tmp_path: Path) -> None:
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT[:-1] + b"!"}
     with pytest.raises(JarError, match=r"a 1\.0 .*sha256"):
@@ -126,13 +126,13 @@ def test_other_bytes_than_the_locks_are_refused(repository: Repository, tmp_path
     assert not list(tmp_path.rglob("*.jar"))
 
 
-def test_a_missing_jar_is_said_at_once(repository: Repository, tmp_path: Path) -> None:
+def test_a_missing_jar_is_reported_at_once(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(JarError, match=r"a 1\.0: http://127.*/org/a/1\.0/a-1\.0\.jar answers 404"):
         fetch_jars([jar("a")], tmp_path, repository.address)
     assert len(repository.requests) == 1
 
 
-def test_an_unreachable_repository_names_the_way_out(
+def test_the_error_for_an_unreachable_repository_says_what_to_do(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(jar_lock.REPOSITORY_VARIABLE, "http://127.0.0.1:1/")
@@ -141,7 +141,7 @@ def test_an_unreachable_repository_names_the_way_out(
 
 
 def test_a_full_disk_is_named(repository: Repository, tmp_path: Path) -> None:
-    """/dev/full is a disk without space: the part file leads there."""
+    """/dev/full is a device without space; the partial file is a link to it."""
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     part = tmp_path / f"{wanted.path}.part"
@@ -151,7 +151,7 @@ def test_a_full_disk_is_named(repository: Repository, tmp_path: Path) -> None:
         fetch_jars([wanted], tmp_path, repository.address)
 
 
-def test_two_processes_fetch_once(repository: Repository, tmp_path: Path) -> None:
+def test_two_processes_download_once(repository: Repository, tmp_path: Path) -> None:
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     program = (
@@ -166,7 +166,7 @@ def test_two_processes_fetch_once(repository: Repository, tmp_path: Path) -> Non
     assert repository.requests == [(wanted.path, None)]
 
 
-def test_a_lock_file_is_read_back_as_it_was_described(tmp_path: Path) -> None:
+def test_a_lock_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "org" / "x" / "lib" / "2.1" / "lib-2.1.jar"
     file.parent.mkdir(parents=True)
     file.write_bytes(CONTENT)
@@ -176,7 +176,7 @@ def test_a_lock_file_is_read_back_as_it_was_described(tmp_path: Path) -> None:
     assert read_lock(lock) == [LockedJar("lib", "2.1", len(CONTENT), digest, "org/x/lib/2.1/lib-2.1.jar")]
 
 
-def test_a_bad_line_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_malformed_line(tmp_path: Path) -> None:
     lock = tmp_path / "x.lock"
     lock.write_text("# fine\nlib 2.1 many abc org/lib.jar\n")
     with pytest.raises(JarError, match=r"x\.lock, line 2: expected .*lib 2\.1 many"):
@@ -184,11 +184,11 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("**/*.lock")), ids=lambda path: path.name)
-def test_our_lock_files_are_sound(lock: Path) -> None:
+def test_the_lock_files_of_the_repository_are_valid(lock: Path) -> None:
     jars = read_lock(lock)
     assert len({jar.path for jar in jars}) == len(jars)
     for entry in jars:
         file = f"{entry.name}-{entry.version}"
-        endings = (f"/{file}.jar", f"/{file}-all.tar.gz")  # the latter: a server with all of its jars
+        endings = (f"/{file}.jar", f"/{file}-all.tar.gz")  # the latter: a server with all its jars
         assert entry.path.endswith(tuple(f"/{entry.name}/{entry.version}{ending}" for ending in endings))
         assert "://" not in entry.path

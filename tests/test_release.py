@@ -1,4 +1,4 @@
-"""A release has the version of its tag, the workflows fit the pages, and the archives depend on the commit alone."""
+"""A release has the version of its tag, the workflows match the pages, and the archives depend only on the commit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def workflow(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the project's settings of versions and changes, one commit, and no tag."""
-    for name in ("pyproject.toml", "CHANGELOG.md", "changes/README.md"):
+    """A repository with the project's settings for versions and changes, one commit, and no tag."""
+    for name in ("pyproject.toml", "setup.py", "CHANGELOG.md", "changes/README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     git(tmp_path, "init", "--quiet")
@@ -70,6 +70,38 @@ def test_the_version_is_that_of_the_tag(repository: Path) -> None:
     assert re.fullmatch(r"0\.2\.0\.dev1\+g[0-9a-f]+", versioningit.get_version(repository)), "no tag of a version"
 
 
+def test_a_shallow_clone_reports_that_its_version_is_unknown(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    git(repository, "tag", "v7.1.0")
+    commit(repository)
+    clone = tmp_path_factory.mktemp("clones") / "clone"
+    git(clone.parent, "clone", "--depth", "1", repository.as_uri(), str(clone))
+    assert re.fullmatch(r"0\+shallow\.g[0-9a-f]+", versioningit.get_version(clone))
+    assert "git fetch --unshallow --tags" in caplog.text
+    (clone / "CHANGELOG.md").write_text("changed")
+    assert re.fullmatch(r"0\+shallow\.g[0-9a-f]+\.dirty", versioningit.get_version(clone))
+    git(clone, "checkout", "CHANGELOG.md")
+    git(clone, "fetch", "--unshallow", "--tags")
+    assert re.fullmatch(r"7\.2\.0\.dev1\+g[0-9a-f]+", versioningit.get_version(clone))
+
+
+def test_a_shallow_clone_of_a_release_has_its_version(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    git(repository, "tag", "v7.1.0")
+    clone = tmp_path_factory.mktemp("clones") / "clone"
+    git(clone.parent, "clone", "--depth", "1", "--branch", "v7.1.0", repository.as_uri(), str(clone))
+    assert versioningit.get_version(clone) == "7.1.0"
+
+
+def test_an_sdist_of_a_shallow_clone_needs_no_git(repository: Path) -> None:
+    """An sdist has setup.py, and its version in PKG-INFO."""
+    shutil.rmtree(repository / ".git")
+    (repository / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: penstock-streams\nVersion: 0+shallow.g12ab\n")
+    assert versioningit.get_version(repository) == "0+shallow.g12ab"
+
+
 def test_files_without_git_have_no_version(repository: Path) -> None:
     shutil.rmtree(repository / ".git")
     assert versioningit.get_version(repository) == "0+unknown"
@@ -79,7 +111,7 @@ def test_the_version_of_an_sdist() -> None:
     assert version_of(Path("dist/penstock_streams-0.1.0.dev5+g12ab.tar.gz")) == "0.1.0.dev5+g12ab"
 
 
-def test_news_become_a_section_of_the_changelog(repository: Path) -> None:
+def test_news_fragments_become_a_section_of_the_changelog(repository: Path) -> None:
     (repository / "changes" / "42.added.md").write_text("Traces ([Traces](docs/traces.md)).\n")
     (repository / "changes" / "+typo.fixed.md").write_text("A spelling.\n")
     commit(repository)
@@ -98,7 +130,7 @@ def test_news_become_a_section_of_the_changelog(repository: Path) -> None:
         check_changes("7.1.0", repository)
 
 
-def test_only_files_of_a_known_kind_of_news() -> None:
+def test_only_known_kinds_of_news_fragments_exist() -> None:
     known = {each["directory"] for each in SETTINGS["tool"]["towncrier"]["type"]}
     names = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
     assert not [name for name in names if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({'|'.join(known)})\.md", name)]
@@ -133,7 +165,7 @@ def test_scripts_that_workflows_run_exist() -> None:
         assert all(os.access(ROOT / script, os.X_OK) for script in scripts), path.name
 
 
-def test_only_the_upload_may_do_more_than_read() -> None:
+def test_only_the_upload_has_write_permissions() -> None:
     for name in ("tests", "release"):
         assert workflow(name)["permissions"] == {"contents": "read"}
     jobs = workflow("release")["jobs"]
@@ -143,20 +175,20 @@ def test_only_the_upload_may_do_more_than_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["bug", "idea"])
-def test_issue_forms_are_forms(name: str) -> None:
+def test_issue_forms_are_valid(name: str) -> None:
     form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
     assert {"name", "description", "body"} <= form.keys()
     assert {field["type"] for field in form["body"]} <= {"markdown", "textarea", "input"}
     assert all("label" in field["attributes"] for field in form["body"] if field["type"] != "markdown")
 
 
-def test_what_the_citation_names() -> None:
+def test_the_contents_of_the_citation_file() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
     assert {"title", "authors", "message", "license"} <= citation.keys()
 
 
-def test_a_differing_file_has_another_digest(tmp_path: Path) -> None:
+def test_a_changed_file_has_another_digest(tmp_path: Path) -> None:
     for name, text in (("a.whl", b"x"), ("b.whl", b"y")):
         (tmp_path / name).write_bytes(text)
     one, other = digests([tmp_path / "a.whl", tmp_path / "b.whl"]).values()
@@ -165,7 +197,7 @@ def test_a_differing_file_has_another_digest(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_release_is_built_with_the_same_bytes_twice() -> None:
+def test_two_builds_of_a_release_are_identical() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "publish.release", "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False
     )

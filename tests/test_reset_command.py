@@ -1,4 +1,4 @@
-"""penstock reset, on an application that has run, and what penstock plan learns of its group while it runs."""
+"""penstock reset, on an application that has run; and what penstock plan learns from its group while it runs."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def topics(stage: Stage) -> set[str]:
 
 
 def plan_elsewhere(stage: Stage, app: str, name: str) -> tuple[int, dict[str, Any]]:
-    """Return the exit code and the answer of plan on a host that has no state."""
+    """Return the exit code and the output of plan on a host without state."""
     (stage.folder / f"{name}.py").write_text(app.replace("@SOURCE@", stage.source))
     elsewhere = ("-c", f"state.dir={stage.folder / 'elsewhere'}")
     result = stage.run("plan", f"{name}:topology", "--json", *elsewhere)
     return result.exit_code, json.loads(result.stdout) if result.stdout else {"error": result.stderr}
 
 
+@pytest.mark.slow
 def test_plan_on_a_host_without_state_asks_the_running_group(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(stage.folder)
     code, same = plan_elsewhere(stage, APP, "plan_same")
@@ -63,7 +64,7 @@ def test_plan_on_a_host_without_state_asks_the_running_group(stage: Stage, monke
     assert "the store is now called totals" in renamed["findings"][0]["text"]
 
 
-def test_plan_and_reset_where_the_broker_assigns_the_tasks(
+def test_plan_and_reset_with_broker_side_assignment(
     tmp_path: Path, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -86,6 +87,7 @@ def test_plan_and_reset_where_the_broker_assigns_the_tasks(
         assert {row["committed"] for row in again["offsets"]} == {0}
 
 
+@pytest.mark.slow
 def test_reset_moves_offsets_deletes_topics_and_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(stage.folder)
     refused = stage.run("reset", stage.topology, "--execute")
@@ -116,11 +118,13 @@ def test_reset_moves_offsets_deletes_topics_and_state(stage: Stage, monkeypatch:
     stage.start()
     eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * RECORDS)
     rows = [line for line in stage.run("state", "export", "counts").stdout.splitlines() if '"value": 1' in line]
-    assert len(rows) == RECORDS  # all read again, and counted from nothing
+    assert len(rows) == RECORDS  # all records read again, and counted from zero
     stage.stop()
 
 
-def test_targets_are_what_they_say(stage: Stage) -> None:
+def test_reset_targets_move_offsets_as_named(stage: Stage) -> None:
+    stage.stop()
+
     def offsets(*options: str) -> list[int]:
         asked = stage.json("reset", "--input-topic", stage.source, *options)
         return [row["offset"] for row in asked["offsets"]]
@@ -149,7 +153,7 @@ def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], part: str) 
     assert part in result.stderr
 
 
-def test_an_unknown_topic_is_named(stage: Stage) -> None:
+def test_the_error_names_an_unknown_topic(stage: Stage) -> None:
     stage.stop()
     result = stage.run("reset", "--input-topic", "no-such-topic")
     assert result.exit_code == 1

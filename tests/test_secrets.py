@@ -1,4 +1,4 @@
-"""Secrets come from files or the environment, and stand in no log, no output of a command, no file of Penstock."""
+"""Secrets come from files or the environment, and appear in no log, no command's output, and no file of Penstock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.config.config_def import ConfigKey, ConfigType, is_secret
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "hunter2-and-more"
-#: Further ones of a running application, each with its own value.
+#: More secrets of a running application, each with a distinct value.
 SECRETS = {
     "consumer.sasl.password": "hunter3-of-the-consumers",
     "producer.sasl.password": "hunter4-of-the-producer",
@@ -31,7 +32,6 @@ SECRETS = {
     "penstock.http.token": "hunter7-of-the-page",
 }
 HTTP_PATHS = ("/", "/status", "/tasks", "/lag", "/metrics", "/topology", "/stores", "/stores/counts", "/dashboard.json")
-PATIENCE_SECONDS = 60.0
 APP = """\
 from penstock import Serdes, StreamsBuilder
 topology = StreamsBuilder()
@@ -78,20 +78,20 @@ def test_a_secret_from_a_file(tmp_path: Path, secret_file: Path) -> None:
     assert config.origin("sasl.password") == f"PENSTOCK_SASL_PASSWORD_FILE: {secret_file}"
 
 
-def test_a_key_of_our_own_from_a_file(secret_file: Path) -> None:
+def test_one_of_penstocks_own_keys_from_a_file(secret_file: Path) -> None:
     config = load_config(None, {"PENSTOCK_HTTP_TOKEN_FILE": str(secret_file)})
     assert config["penstock.http.token"] == SECRET
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "cannot be read: No such file"), ("\n", "is empty")])
-def test_a_secret_that_is_not_there_is_told(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_missing_secret_is_reported(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "password").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(None, {"PENSTOCK_SASL_PASSWORD_FILE": str(tmp_path / "password")})
 
 
-def test_a_file_of_a_key_that_is_no_secret_is_a_key_of_its_own() -> None:
+def test_a_file_key_is_special_only_for_secrets() -> None:
     config = load_config(None, {}, ["sasl.oauthbearer.assertion.file=/etc/jwt"])
     assert config["sasl.oauthbearer.assertion.file"] == "/etc/jwt"
 
@@ -108,10 +108,10 @@ def test_a_configuration_does_not_show_its_values() -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_running_application_tells_no_secret(
+def test_a_running_application_leaks_no_secret(
     bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path, secret_file: Path
 ) -> None:
-    """At the most talkative level, librdkafka's own included; a password is set, though the broker asks for none."""
+    """At the most verbose log level, librdkafka's included; a password is set, though the broker requires none."""
     (tmp_path / "app.py").write_text(APP.format(source=make_topic("in", 1)))
     (tmp_path / "penstock.toml").write_text(
         f'"application.id" = "{application_id}"\n"bootstrap.servers" = "{bootstrap_servers}"\n'
@@ -163,7 +163,7 @@ def test_a_running_application_tells_no_secret(
 
 
 def asked(port: int) -> list[str]:
-    """Return what is said over HTTP: to those who have the token, and to those who have a wrong one."""
+    """Return the HTTP responses to clients with the token, and to clients with a wrong one."""
     texts = []
     for token in (SECRETS["penstock.http.token"], "wrong"):
         for path in HTTP_PATHS:

@@ -1,13 +1,16 @@
-"""penstock service: the unit, what systemd says of it, and what install and uninstall touch."""
+"""penstock service: the unit, systemd's check of it, and the files that install and uninstall touch."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from click.testing import CliRunner, Result
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.service.service_unit import ServiceUnit, is_ours
+from penstock.supervisor.service.unit_checks import problems
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 
@@ -25,7 +29,7 @@ CONFIG = '"application.id" = "delays"\n"bootstrap.servers" = "kafka:9092"\n'
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An application's folder, in which the test runs, and a folder for units."""
+    """An application's folder, the test's working directory, and a folder for units."""
     (tmp_path / "penstock.toml").write_text(CONFIG)
     (tmp_path / "units").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -43,7 +47,7 @@ def unit(*arguments: str) -> str:
 
 
 def values(text: str) -> dict[str, str]:
-    """Return the settings of a unit; of several with one name the last."""
+    """Return the settings of a unit; the last one if a name appears several times."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
 
 
@@ -70,7 +74,7 @@ def make(**changes: object) -> ServiceUnit:
 
 
 @pytest.mark.parametrize("options", [(), ("--run-as", "root"), ("--user",)], ids=" ".join)
-def test_systemd_understands_the_unit(folder: Path, options: tuple[str, ...]) -> None:
+def test_systemd_accepts_the_unit(folder: Path, options: tuple[str, ...]) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")
     (folder / "penstock-delays.service").write_text(unit(*options))
@@ -100,21 +104,23 @@ def test_timeouts_follow_the_configuration(folder: Path) -> None:
     assert values(unit())["TimeoutStopSec"] == "231"  # 200.5 s, 5 s to abort, and the margin, rounded up
 
 
-def test_no_restart_if_an_operator_has_to_look(folder: Path) -> None:
-    """As the table of docs/operations.md says."""
+def test_no_restart_for_exit_codes_that_need_an_operator(folder: Path) -> None:
+    """The table of docs/operations.md lists these codes."""
     table = (ROOT / "docs" / "operations.md").read_text()
     wanted = [line.split("|")[1].strip() for line in table.splitlines() if "| no: it needs an operator |" in line]
     assert values(unit())["RestartPreventExitStatus"].split() == wanted
 
 
-def test_a_state_dir_of_the_user_s_own_stays(folder: Path) -> None:
+def test_a_configured_state_dir_is_kept(folder: Path) -> None:
     (folder / "penstock.toml").write_text(CONFIG + '"state.dir" = "/data/100%"\n')
     shown = values(unit())
     assert shown["ReadWritePaths"] == "/data/100%%"
     assert "StateDirectory" not in shown
 
 
-def test_an_environment_of_this_shell_is_not_the_service_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_this_shell_is_not_passed_to_the_service(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PENSTOCK_STATE_DIR", "/elsewhere")
     assert "StateDirectory" in values(unit())
 
@@ -127,7 +133,7 @@ def test_words_and_paths_are_escaped() -> None:
         make(working_directory=Path("/srv/'quoted'")).text()
 
 
-def test_homes_stay_readable_only_where_something_is_there() -> None:
+def test_home_directories_stay_readable_only_if_they_are_needed() -> None:
     assert values(make().text())["ProtectHome"] == "yes"
     assert values(make(python=Path("/home/me/.venv/bin/python")).text())["ProtectHome"] == "read-only"
 
@@ -136,8 +142,8 @@ def test_the_unit_as_json_is_the_unit(folder: Path) -> None:
     assert json.loads(unit("--json")) == {"name": "penstock-delays.service", "unit": unit()}
 
 
-def test_the_example_is_what_the_command_prints() -> None:
-    """bin/penstock.service, but for its first line."""
+def test_the_example_unit_is_the_commands_output() -> None:
+    """bin/penstock.service, except for its first line."""
     example = (ROOT / "bin" / "penstock.service").read_text()
     assert example.partition("\n")[2] == make().text().partition("\n")[2]
 
@@ -160,7 +166,7 @@ def test_install_writes_overwrites_its_own_and_uninstall_deletes(folder: Path) -
 
 
 @pytest.mark.parametrize("change", ["# mine\n", None], ids=["another's", "changed by hand"])
-def test_what_is_not_its_own_is_left_alone(folder: Path, change: str | None) -> None:
+def test_files_of_others_are_left_alone(folder: Path, change: str | None) -> None:
     file = folder / "units" / "penstock-delays.service"
     arguments = ("my_app:topology", "--config", "penstock.toml", "--directory", "units")
     text = change or unit().replace("WatchdogSec=30", "WatchdogSec=300")
@@ -184,7 +190,104 @@ def test_what_is_not_its_own_is_left_alone(folder: Path, change: str | None) -> 
         (["uninstall", "nobody", "--directory", "units"], "takes the NAME given to install"),
     ],
 )
-def test_mistakes_are_told(folder: Path, arguments: list[str], message: str) -> None:
+def test_mistakes_are_reported(folder: Path, arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code in (ExitCode.USAGE, ExitCode.TOPOLOGY)
     assert message in result.output
+
+
+# -- reasons that prevent a unit from starting are found before it is written
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as another user")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An application's folder outside /tmp, which a service cannot see."""
+    with tempfile.TemporaryDirectory(dir="/srv") as name:
+        (Path(name) / "penstock.toml").write_text(CONFIG)
+        Path(name).chmod(0o755)
+        monkeypatch.chdir(name)
+        yield Path(name)
+
+
+def install(*arguments: str) -> Result:
+    return run("install", "my_app:topology", "--config", "penstock.toml", "--dry-run", *arguments)
+
+
+@as_root
+def test_a_unit_that_can_start_is_written(elsewhere: Path) -> None:
+    for options in ((), ("--run-as", "root"), ("--run-as", "daemon")):
+        assert "Would write" in install(*options).output
+
+
+@as_root
+def test_code_below_tmp_is_refused(folder: Path) -> None:
+    result = install("--run-as", "root")
+    assert result.exit_code == ExitCode.USAGE
+    assert f"The working directory {folder} is below a folder for temporary files" in result.stderr
+    assert "The configuration" in result.stderr
+    assert "Would write" in install("--user").output  # a user's service manager creates no mounts
+
+
+@as_root
+def test_an_unknown_user_is_refused(elsewhere: Path) -> None:
+    result = install("--run-as", "no-such-user")
+    assert result.exit_code == ExitCode.USAGE
+    assert "There is no user no-such-user on this host (systemd's 217/USER)" in result.stderr
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("state_dir", "message"),
+    [
+        ("state", "state.dir=state depends on the folder"),
+        ("~/state", "state.dir=~/state depends on the folder"),
+        ("/srv/no-such-folder", "state.dir=/srv/no-such-folder does not exist, .*install -d -m 750 -o daemon"),
+        ("/var/tmp/state", "The state.dir /var/tmp/state is below a folder for temporary files"),
+        ("/srv", "The user daemon cannot write to /srv"),
+    ],
+)
+def test_a_state_dir_that_the_service_cannot_use_is_refused(elsewhere: Path, state_dir: str, message: str) -> None:
+    result = install("--run-as", "daemon", "-c", f"state.dir={state_dir}")
+    assert result.exit_code == ExitCode.USAGE
+    assert re.search(message, result.stderr)
+
+
+@as_root
+@pytest.mark.parametrize("run_as", ["daemon", ""])
+def test_code_that_the_user_cannot_reach_is_refused(elsewhere: Path, run_as: str) -> None:
+    elsewhere.chmod(0o700)
+    result = install(*(["--run-as", run_as] if run_as else []))
+    assert result.exit_code == ExitCode.USAGE
+    assert re.search(rf"The user .* cannot reach {elsewhere}\. Change its permissions", result.stderr)
+
+
+def test_systemds_complaint_about_the_unit_is_quoted(folder: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")
+    assert any(
+        "no-such-python" in text for text in problems(make(python=Path("/srv/no-such-python"), user_manager=True))
+    )
+
+
+def test_a_unit_for_another_host_is_written_with_warnings(folder: Path) -> None:
+    result = run(
+        *("install", "my_app:topology", "--config", "penstock.toml", "--directory", "units", "--run-as", "no-such-user")
+    )
+    assert result.exit_code == 0
+    assert "Warning: if the service runs on this host: There is no user no-such-user" in result.stderr
+    assert (folder / "units" / "penstock-delays.service").exists()
+
+
+def test_a_home_with_the_linked_interpreter_stays_readable(folder: Path) -> None:
+    """With uv, .venv/bin/python is a link into ~/.local/share/uv."""
+    (folder / "python").symlink_to("/home/me/.local/share/uv/python/bin/python3.11")
+    assert values(make(python=folder / "python").text())["ProtectHome"] == "read-only"
+
+
+def test_the_home_of_the_installing_user_is_not_used_for_the_service(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/me/.local/state")
+    assert values(make().text())["ProtectHome"] == "yes"

@@ -1,4 +1,4 @@
-"""What bin/_setup shows while it installs. The installation itself is what every fresh clone does."""
+"""The output of bin/_setup during the installation. Every fresh clone tests the installation itself."""
 
 from __future__ import annotations
 
@@ -10,33 +10,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: The functions of bin/_setup without the set-up that its end begins.
+#: The functions of bin/_setup, without the set-up at its end.
 FUNCTIONS = 'source <(sed "/^setup$/,\\$d" bin/_setup); root=$PWD began=$SECONDS; show_progress'
-PIP = "Looking in links: /x\nCollecting click\n  Downloading click-8.whl\nInstalling collected packages: click\nDone\n"
+PIP = """Looking in links: /x
+Collecting click
+  Downloading click-8.whl
+Building wheels for collected packages: penstock-streams
+Installing collected packages: click
+Done
+"""
 
 
-def test_where_there_is_no_terminal_each_step_is_a_line() -> None:
+def test_without_a_terminal_each_step_is_a_line() -> None:
     shown = subprocess.run(
         ["bash", "-c", FUNCTIONS], cwd=ROOT, input=PIP, stderr=subprocess.PIPE, text=True, check=True
     ).stderr
     assert shown.splitlines() == [
         "  making the environment ...",
         "  collecting packages ...",
+        "  compiling the kernel ...",
         "  installing packages ...",
     ]
 
 
 def read_to_the_end(terminal: int) -> Iterator[str]:
-    """Yield what is shown, until no one has the terminal open; what was written arrives by and by."""
+    """Yield the output until no process has the terminal open; it arrives in pieces."""
     try:
         while shown := os.read(terminal, 65536):
             yield shown.decode()
     except OSError as error:
-        if error.errno != errno.EIO:  # the end, as Linux says it
+        if error.errno != errno.EIO:  # Linux reports the end this way
             raise
 
 
-def test_a_terminal_shows_a_bar_that_is_wiped_at_the_end() -> None:
+def test_a_terminal_shows_a_progress_bar_that_is_erased_at_the_end() -> None:
     ours, terminal = pty.openpty()
     try:
         try:

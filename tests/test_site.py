@@ -1,4 +1,4 @@
-"""The site: its pages are all there, the reference is the public names, and links that lead nowhere are found."""
+"""The site: all pages are included, the reference has all public names, and broken links are detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def pages_of(nav: Any) -> set[str]:
-    """Return the pages of a navigation, which are text, lists, and titles with them."""
+    """Return the pages of a navigation, whose entries are text, lists, and lists with titles."""
     if isinstance(nav, str):
         return {nav}
     return {page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(each)}
@@ -36,7 +36,7 @@ def test_every_page_is_in_the_navigation_and_in_the_index() -> None:
     assert PAGES - {"index.md"} <= listed
 
 
-def test_pages_bring_along_what_they_link(tmp_path: Path) -> None:
+def test_linked_files_of_a_page_are_included(tmp_path: Path) -> None:
     Stage(tmp_path).gather()
     assert (tmp_path / "project" / "index.md").read_text().startswith("# Penstock")
     assert (tmp_path / "project" / "examples" / "container" / "index.md").exists()
@@ -66,7 +66,7 @@ def test_llms_txt_lists_the_pages_and_the_full_one_has_them(tmp_path: Path) -> N
         assert (ROOT / "docs" / page).read_text() in full, page
 
 
-def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+def test_a_broken_link_is_detected(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "index.html").write_text(
         '<h1 id="top">x</h1><a href="#top"></a><a href="sub/"></a><a href="sub/#there"></a><a href="https://x/"></a>'
@@ -76,7 +76,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert broken_links(tmp_path) == [f"index.html: {link}" for link in ("#none", "none.svg", "none/", "sub/#none")]
 
 
-def test_the_sites_of_versions_are_side_by_side(tmp_path: Path) -> None:
+def test_the_sites_of_versions_exist_side_by_side(tmp_path: Path) -> None:
     html, sites = tmp_path / "html", tmp_path / "sites"
     html.mkdir()
     sites.mkdir()
@@ -101,7 +101,7 @@ def test_the_sites_of_versions_are_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("zensical") is None, reason="bin/docs installs what builds the site")
-def test_the_site_is_built_in_a_minute() -> None:
+def test_the_site_is_built_within_a_minute() -> None:
     done = subprocess.run([ROOT / "bin" / "docs"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "; 0 broken links" in done.stdout
@@ -110,8 +110,8 @@ def test_the_site_is_built_in_a_minute() -> None:
     assert int(seconds[1]) < 60
 
 
-def test_the_index_has_the_kinds_of_the_navigation() -> None:
-    """Tutorial, how-to, reference, explanation: a page is of the same kind in both."""
+def test_index_and_navigation_agree_on_the_kind_of_each_page() -> None:
+    """Tutorial, how-to, reference, explanation."""
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     kinds = {title: pages_of(pages) - {"reference/index.md"} for part in nav[1:] for title, pages in part.items()}
     sections = re.findall(

@@ -1,4 +1,4 @@
-"""penstock state: what the stores of an application hold, while it runs and after."""
+"""penstock state: the contents of an application's stores, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows(stage: Stage, *arguments: str) -> list[dict[str, object]]:
 
 
 def check_rows(stage: Stage, *more: str) -> None:
-    """Check what get, range and export say; the same of a running and of a closed application."""
+    """Check the output of get, range and export, which is the same for a running and for a stopped application."""
     (found,) = rows(stage, "state", "get", "counts", "k0007", "--json", *more)
     assert (found["key"], found["value"]) == ("k0007", 2)
     (windowed,) = rows(stage, "state", "get", "minutes", "k0007", "--json", *more)
@@ -70,7 +70,7 @@ def check_rows(stage: Stage, *more: str) -> None:
         assert sorted(str(row["key"]) for row in exported) == [f"k{number:04}" for number in range(ROWS)]
 
 
-def test_a_running_and_a_closed_application_show_the_same(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_and_a_stopped_application_show_the_same(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = stage.json("state", "list")
     assert [(row["store"], row["task_id"]) for row in listed] == [
         (store, f"0_{partition}") for store in ("counts", "minutes") for partition in range(PARTITIONS)
@@ -90,12 +90,12 @@ def test_a_running_and_a_closed_application_show_the_same(stage: Stage, monkeypa
     assert sum(row["entries"] for row in closed if row["store"] == "counts") == ROWS
     check_rows(stage, "--topology", stage.topology)
 
-    (raw,) = rows(stage, "state", "get", "counts", "k0007", "--json")  # without serdes: timestamp and count as they lie
+    (raw,) = rows(stage, "state", "get", "counts", "k0007", "--json")  # without serdes: timestamp and count as stored
     assert str(raw["value"]).endswith("0000000000000002")
 
 
 class Restless(RunningApplication):
-    """An application whose second stream thread starts, or never does; it has the one row of the store."""
+    """An application whose second stream thread starts late, or never; it has the store's only row."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
@@ -112,7 +112,7 @@ class Restless(RunningApplication):
         return rows if command == "store_get" else {"rows": rows, "after": None}
 
 
-def test_rows_of_a_task_that_moves_are_waited_for_and_else_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_moving_task_are_waited_for_and_otherwise_an_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_command, "LOOK_SECONDS", 0.001)
     assert OpenState(Restless(2)).get("counts", "a") == [{"key": "a"}]
     assert list(OpenState(Restless(2)).rows("counts", None, None)) == [{"key": "a", "task_id": "0_1"}]
@@ -122,7 +122,7 @@ def test_rows_of_a_task_that_moves_are_waited_for_and_else_it_is_said(monkeypatc
             read(OpenState(Restless(10**9)))
 
 
-def test_no_state_is_said(stage: Stage) -> None:
+def test_missing_state_is_reported(stage: Stage) -> None:
     result = stage.run("state", "list", "-c", "application.id=nobody")
     assert result.exit_code == 1
     assert "There is no state in " in result.stderr

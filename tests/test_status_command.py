@@ -1,4 +1,4 @@
-"""penstock status, top, lag, threads, pause, resume: on an application that really runs."""
+"""penstock status, top, lag, threads, pause, resume, on a real application."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 
 
 @pytest.mark.parametrize("name", LAZY_COMMANDS)
-def test_the_list_of_commands_says_of_each_what_its_own_help_says(name: str) -> None:
+def test_the_list_of_commands_has_the_first_line_of_each_help(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert command.get_short_help_str(100) == LAZY_COMMANDS[name][1]
@@ -49,7 +49,7 @@ def test_status_shows_the_application_in_80_columns(stage: Stage) -> None:
     assert {"0_0", "0_1", "0_2", "0_3"} <= {line.split()[0] for line in lines if line.split()}
 
 
-def test_status_as_json_has_all_of_it(stage: Stage) -> None:
+def test_status_as_json_is_complete(stage: Stage) -> None:
     found = stage.json("status")
     assert (found["application_id"], found["state"], found["paused"]) == (stage.application_id, "RUNNING", False)
     assert stage.process is not None
@@ -62,7 +62,7 @@ def test_status_as_json_has_all_of_it(stage: Stage) -> None:
     assert sorted(partitions) == list(range(PARTITIONS))
 
 
-def test_the_only_application_below_the_state_directory_is_found_without_its_name(stage: Stage) -> None:
+def test_a_single_application_in_the_state_directory_is_found_without_its_name(stage: Stage) -> None:
     result = stage.run("status", "--json", "-c", f"state.dir={stage.folder / 'state'}", configured=False)
     assert json.loads(result.output)["application_id"] == stage.application_id
 
@@ -82,7 +82,7 @@ def test_lag_names_each_partition_and_a_pause_stops_processing(stage: Stage) -> 
     before = stage.json("status")["totals"]["records_processed"]
     assert stage.run("status").output.startswith(f"{stage.application_id} is PAUSED\n")
     stage.produce(*((f"k{number}", "x") for number in range(40)))
-    until = stage.json("status")["uptime_seconds"] + 0.5  # ten beats
+    until = stage.json("status")["uptime_seconds"] + 0.5  # ten heartbeats
     eventually(lambda: stage.json("status")["uptime_seconds"] > until)
     assert stage.json("status")["totals"]["records_processed"] == before
     eventually(lambda: sum(row["lag"] for row in json.loads(stage.run("lag", "--json").stdout)) == 40)
@@ -116,7 +116,7 @@ def test_threads_are_added_and_removed(stage: Stage) -> None:
     eventually(stage.is_settled)
 
 
-def test_a_thread_that_joins_gets_tasks_of_each_subtopology(tmp_path: Path, bootstrap_servers: str) -> None:
+def test_a_new_thread_gets_tasks_of_each_subtopology(tmp_path: Path, bootstrap_servers: str) -> None:
     first = 'words.group_by_key().count(store="first")\n    '
     two = APP.replace("words.group_by_key()", f"{first}words.select_key(lambda key, word: word).group_by_key()")
     with running(tmp_path, bootstrap_servers, two, 2 * PARTITIONS, num_stream_threads=1) as stage:
@@ -130,14 +130,14 @@ def tasks_of(thread: dict[str, Any]) -> list[str]:
     return [task["task_id"] for task in thread["tasks"]]
 
 
-def test_what_cannot_be_done_is_said(stage: Stage) -> None:
+def test_impossible_actions_are_refused_with_a_message(stage: Stage) -> None:
     result = stage.run("threads", "restart", "7")
     assert result.exit_code == 1
     assert "Cannot restart stream thread 7: it does not exist. Existing ones: " in result.output
     assert stage.run("threads", "restart").exit_code == 2
 
 
-def test_a_killed_process_shows_among_the_errors(stage: Stage) -> None:
+def test_a_killed_process_appears_among_the_errors(stage: Stage) -> None:
     eventually(stage.is_settled)
     victim = stage.json("status")["threads"][0]
     os.kill(victim["pid"], signal.SIGKILL)
@@ -159,7 +159,7 @@ def converse(stage: Stage, question: bytes) -> bytes:
         return answers.readline()
 
 
-def test_only_the_owner_may_open_the_socket(stage: Stage) -> None:
+def test_only_the_owner_can_open_the_socket(stage: Stage) -> None:
     found = (stage.folder / "state" / stage.application_id / SOCKET_NAME).stat()
     assert stat.S_ISSOCK(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o600
@@ -182,7 +182,7 @@ def test_only_the_owner_may_open_the_socket(stage: Stage) -> None:
         (b"x" * (QUESTION_BYTES_MAX + 1), "at most"),
     ],
 )
-def test_a_bad_question_gets_an_error_and_harms_nobody(stage: Stage, question: bytes, part: str) -> None:
+def test_a_malformed_request_gets_an_error_and_affects_no_other(stage: Stage, question: bytes, part: str) -> None:
     assert part in json.loads(converse(stage, question))["error"]["message"]
     assert stage.json("status")["state"] in ("RUNNING", "REBALANCING")
 

@@ -1,4 +1,4 @@
-"""How a status looks where it hardly fits: no number is cut, what matters is above, memory over its share is seen."""
+"""A status that barely fits: no number is cut, important parts are on top, and memory above its share is marked."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def status(**thread: Any) -> dict[str, Any]:
         "over_memory_share": False,
         "cpu_percent": 99.0,
         "restarts": 3,
+        "waits": [],
         **thread,
     }
     totals = {"threads": 1, "tasks": 20, "standby_tasks": 0, "records_per_second": 98_765.0, "lag": 7_654_321}
@@ -49,14 +50,14 @@ def status(**thread: Any) -> dict[str, Any]:
     }
 
 
-def shown(found: dict[str, Any], width: int = 80, **options: bool) -> str:
+def shown(found: Any, width: int = 80, **options: bool) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(status_view(found, **options))
     return out.getvalue()
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(80, ()), (64, ("restarts",)), (48, ("restarts", "CPU", "pid"))])
-def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(width: int, left_out: tuple[str, ...]) -> None:
+def test_a_narrow_terminal_omits_columns_and_cuts_no_number(width: int, left_out: tuple[str, ...]) -> None:
     lines = shown(status(), width).splitlines()
     header, _, row = lines[lines.index("") + 1 :][:3]
     assert {column for column in ("restarts", "CPU", "pid") if column not in header} >= set(left_out)
@@ -66,7 +67,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(width: int, lef
 
 
 @pytest.mark.parametrize("width", [47, 40, 30, 20])
-def test_a_very_narrow_screen_has_words_in_place_of_a_table(width: int) -> None:
+def test_a_very_narrow_screen_shows_text_instead_of_a_table(width: int) -> None:
     restoring = task(0) | {"restore_remaining": 1_234_567, "restore_total": 7_000_000, "restore_rate": 5_000.0}
     found = status(tasks=[restoring | {"restore_eta_seconds": 60.0}, task(1)])
     text = shown(found, width, with_tasks=True, live=True)
@@ -76,7 +77,7 @@ def test_a_very_narrow_screen_has_words_in_place_of_a_table(width: int) -> None:
     assert not set(text) & set("…")
 
 
-def test_a_paused_application_says_what_waits_for_it() -> None:
+def test_a_paused_application_shows_its_waiting_records() -> None:
     assert "PAUSED" in shown(status() | {"paused": True})
     restoring = shown(status(state="PARTITIONS_ASSIGNED") | {"paused": True, "state": "REBALANCING"})
     assert "REBALANCING" in restoring
@@ -88,7 +89,7 @@ def test_memory_over_its_share_is_shown_with_it() -> None:
     assert "of 400 MiB" not in shown(status())
 
 
-def test_a_live_screen_has_the_errors_above_the_tasks_and_a_listing_at_its_end() -> None:
+def test_a_live_screen_has_errors_first_and_a_complete_listing_at_its_end() -> None:
     live, listed = (shown(status(), with_tasks=True, live=live) for live in (True, False))
     assert live.index("a stream thread died") < live.index("0_19")
     assert listed.index("a stream thread died") > listed.index("0_19")

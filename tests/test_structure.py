@@ -1,4 +1,4 @@
-"""The layout holds: who imports whom, setup.cfg against the folders.
+"""The layout: which package imports which, and setup.cfg against the folders.
 
 docs/architecture.md shows the tables of rooms and folders; tests/test_docs.py compares it with these.
 """
@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "penstock": set(ROOMS),
 }
 CLIENTS_SEE = ("penstock.topology.errors", "penstock.topology.records")
-#: The folders of a room and its own modules, from below to above: code of one may need only what stands below it.
+#: The folders and modules of a room, from bottom to top: code may need only those below it.
 FOLDERS = {
     "topology": (
         "records errors processor_api shadowing",
@@ -41,6 +41,8 @@ FOLDERS = {
     "statestore": ("directory rows", "memory_store", "stores", "buffers cache", "view store_factory"),
     "clients": (
         "clock errors log_context protocol served_clock state_machine",
+        "retry_log",
+        "throttle",
         "connection",
         "cluster network_settings",
         "reading writing",
@@ -58,9 +60,9 @@ FOLDERS = {
     "pipeline": ("checkpoint java", "session", "tasks", "queries spark_streams", "handover"),
     "penstock": ("dev testing tracing", "cli"),
 }
-#: Files of users that a docstring names.
+#: Users' files that docstrings name.
 OF_USERS = {("topology/shadowing.py", "click.py"), ("topology/shadowing.py", "logging.py")}
-#: Clients and process tools that the pure rooms must not see.
+#: Kafka clients and process tools that the pure rooms must not import.
 IMPURE = {"confluent_kafka", "kafka", "rocksdict", "multiprocessing", "subprocess", "socket", "psutil"}
 
 
@@ -81,7 +83,7 @@ def linked(path: Path) -> bool:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the full module name of each import in a file, with how many dots a relative one has."""
+    """Yield the full module name of each import in a file, and the number of dots if it is relative."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
@@ -90,7 +92,7 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_the_table_allows(room: str) -> None:
+def test_a_room_imports_only_rooms_that_the_table_allows(room: str) -> None:
     for path in python_files(room):
         depth = len(path.relative_to(ROOT / room).parts)
         for module, level in imports(path):
@@ -111,8 +113,8 @@ def test_the_topology_is_pure() -> None:
             )
 
 
-def test_the_client_knows_kafka_and_nothing_of_streams() -> None:
-    """Topologies, their configuration and their assignments are handed to it as its own values."""
+def test_the_client_knows_kafka_but_not_streams() -> None:
+    """Topologies, their configuration and their assignments are passed to it as its own values."""
     for path in python_files("clients"):
         for module, _ in imports(path):
             assert not module.startswith("penstock.topology") or module in CLIENTS_SEE, (
@@ -121,9 +123,9 @@ def test_the_client_knows_kafka_and_nothing_of_streams() -> None:
 
 
 def test_only_the_adapter_knows_librdkafka() -> None:
-    """What runs in a worker speaks to brokers by itself; the command line and the pipelines may ask confluent-kafka."""
+    """Workers use Penstock's own client; the command line and the pipelines may use confluent-kafka."""
     for path in python_files("kernel", "statestore", "clients", "workers", "supervisor"):
-        if path.parent == ROOT / "supervisor" / "offline":  # for commands on an application that does not run
+        if path.parent == ROOT / "supervisor" / "offline":  # for commands on a stopped application
             continue
         for module, _ in imports(path):
             assert module.split(".")[0] != "confluent_kafka" or path.parent == ROOT / "clients" / "librdkafka", (
@@ -132,7 +134,7 @@ def test_only_the_adapter_knows_librdkafka() -> None:
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Which of Penstock's modules imports which, at import time (not inside functions or TYPE_CHECKING)."""
+    """Return the import graph of Penstock's modules at import time (not inside functions or TYPE_CHECKING)."""
     graph: dict[str, set[str]] = {}
     for room in ROOMS:
         for path in python_files(room):
@@ -155,7 +157,7 @@ def targets(node: ast.ImportFrom, package: str) -> Iterator[str]:
     yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+def test_there_is_no_import_cycle() -> None:
     graph = module_graph()
     done: set[str] = set()
 
@@ -164,7 +166,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         if name in done:
             return
         for target in sorted(graph[name]):
-            if target not in name:  # a package's __init__ may gather its own modules
+            if target not in name:  # a package's __init__ may import its own modules
                 visit(target, (*path, name))
         done.add(name)
 
@@ -174,7 +176,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 @pytest.mark.parametrize("room", FOLDERS)
 def test_the_folders_of_a_room_need_only_those_below_them(room: str) -> None:
-    """What is named in annotations alone is not needed: a thread's part may say whose part it is."""
+    """Modules that appear only in annotations do not count: a thread's part may name its owner's type."""
     height = {name: i for i, tier in enumerate(FOLDERS[room]) for name in tier.split()}
     modules = [path for path in (ROOT / room).iterdir() if not path.is_symlink()]
     on_disk = {path.stem for path in modules if path.suffix == ".py" or (path / "__init__.py").exists()}
@@ -194,7 +196,7 @@ def package_of(path: Path) -> str:
 
 
 def needed_modules(path: Path, package: str) -> Iterator[str]:
-    """Yield the modules that a file imports for more than its annotations, when it is imported itself."""
+    """Yield the modules that a file needs when it is imported, not only for its annotations."""
     tree = ast.parse(path.read_text())
     used = set(names_at_run_time(tree))
     for node in tree.body:
@@ -214,8 +216,8 @@ def names_at_run_time(node: ast.AST) -> Iterator[str]:
                     yield from names_at_run_time(child)
 
 
-def test_the_largest_classes_are_known() -> None:
-    """Prints them (pytest -rP): where a class grows, look for the concept that is missing."""
+def test_the_largest_classes_are_listed() -> None:
+    """Prints them (pytest -rP). A class that grows may hide a missing concept."""
     sizes = []
     for path in python_files(*ROOMS):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -259,8 +261,8 @@ def test_comments_and_docstrings_name_files_that_exist(room: str) -> None:
     assert {(path, name) for path, name in named if name not in there} <= OF_USERS
 
 
-def test_comments_and_docstrings_name_classes_by_modules_that_have_them() -> None:
-    """A name such as ``partition_fetch.FetchBuffer``: folders before the module may be left out."""
+def test_comments_and_docstrings_name_classes_with_their_modules() -> None:
+    """For a name such as ``partition_fetch.FetchBuffer``. Folders before the module may be omitted."""
     modules: dict[str, str] = {}
     for path in python_files(*ROOMS):
         folders = path.relative_to(ROOT).with_suffix("").parts
@@ -280,7 +282,7 @@ def test_comments_and_docstrings_name_classes_by_modules_that_have_them() -> Non
 
 
 @pytest.mark.parametrize("room", ROOMS[:-1])
-def test_a_room_refuses_its_bare_name(room: str) -> None:
+def test_importing_a_room_by_its_bare_name_is_refused(room: str) -> None:
     text = (ROOT / room / "__init__.py").read_text()
     assert f'if __name__ != "penstock.{room}"' in text
     with pytest.raises(ImportError, match=f"import penstock.{room}, not {room}"):

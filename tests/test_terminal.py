@@ -1,4 +1,4 @@
-"""What comes from records reaches no terminal as control characters or markup, whichever command prints it."""
+"""The contents of records reach no terminal as control characters or markup, in any command."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.command_stage import Stage
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Sets a title, moves the cursor, rings, turns text around, and is markup for rich.
+#: Sets a title, moves the cursor, rings the bell, reverses text, and is markup for rich.
 NASTY = "\u001b]0;title\u0007\u007f\u009b2J\r\u202e[bold]x[/]:smile:"
 SPELLED = "\\u001b]0;title\\u0007\\u007f\\u009b2J\\u000d\\u202e[bold]x[/]:smile:"
-#: What rich sends to a terminal: colors, and nothing else.
+#: The escape sequences that rich sends to a terminal: colors only.
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 APP = """\
 from penstock import Serdes, StreamsBuilder
@@ -62,7 +62,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 
 
 def on_a_terminal(stage: Stage, *arguments: str) -> str:
-    """Return what a command shows on a terminal, without line ends, tabs and colors."""
+    """Return a command's output on a terminal, without line ends, tabs and colors."""
     ours, theirs = pty.openpty()
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -103,16 +103,16 @@ def on_a_terminal(stage: Stage, *arguments: str) -> str:
         "top -n 1",
     ],
 )
-def test_a_command_shows_the_text_of_records_and_nothing_that_a_terminal_obeys(stage: Stage, command: str) -> None:
+def test_a_command_shows_records_without_control_sequences(stage: Stage, command: str) -> None:
     letter = stage.json("dlq", "list")[0]["letter"]
     words = {"KEY": NASTY, "MISSING": f"{NASTY}!", "LETTER": letter, "SOURCE": stage.source}
     shown = on_a_terminal(stage, *(words.get(word, word) for word in command.split()))
     if command == "top -n 1":
-        shown = re.sub(r"\x1b\[(\?\d+[hl]|\d*;?\d*H|2J)", "", shown)  # the screen that it draws on
+        shown = re.sub(r"\x1b\[(\?\d+[hl]|\d*;?\d*H|2J)", "", shown)  # the screen that it draws
     left = {character for character in shown if not character.isprintable() and character not in "\n\t"}
     assert not left, (left, shown)
     if command not in ("status", "top -n 1"):
-        assert "title" in shown or "0x1b5d303b" in shown  # dead letters are spelled as bytes
+        assert "title" in shown or "0x1b5d303b" in shown  # dead letters are shown as escaped bytes
 
 
 @pytest.mark.broker
@@ -128,7 +128,7 @@ def test_the_log_has_no_control_characters(stage: Stage) -> None:
     assert printable_lines(log) == log
 
 
-def test_spelled_characters_are_those_of_json() -> None:
+def test_characters_are_escaped_as_in_json() -> None:
     assert printable("plain ☃ 😀") == "plain ☃ 😀"
     for text in (NASTY, "\n\t\x00\x7f", "\U000e0001", "\u2028"):
         assert printable(text).isprintable()

@@ -1,4 +1,4 @@
-"""penstock topic, as people use it: real processes, pipes and a terminal, on the broker of the run."""
+"""penstock topic as users run it: real processes, pipes and a terminal, on the broker of the run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from penstock import Serdes
 from penstock.cli import cli
+from penstock.cli.topic_lines import json_line
+from penstock.topology.errors import SerializationError
+from penstock.topology.records import RawRecord
+from penstock.workers.queries.record_lines import Record, TopicSerdes, read_line
 from tests.conftest import MakeTopic
-from tests.waiting import eventually
+from tests.topics import delete_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_SECONDS = 60
 PENSTOCK = [sys.executable, "-m", "penstock.cli", "topic"]
 
 
@@ -43,7 +51,7 @@ def topic(bootstrap_servers: str) -> Callable[..., Result]:
 def process(
     bootstrap_servers: str, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command that continues; it is killed if the block does not end it."""
+    """A command that keeps running; it is killed at the end of the block."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PENSTOCK_BOOTSTRAP_SERVERS": bootstrap_servers}
     environment.pop("PENSTOCK_CONFIG", None)
     started = subprocess.Popen(
@@ -86,8 +94,7 @@ def test_topics_are_created_and_listed(
         assert not [name for name in listed if name.startswith("__")]
         assert any(first in line for line in topic("list").stdout.splitlines())
     finally:
-        for future in admin.delete_topics([first, second]).values():
-            future.result(PATIENCE_SECONDS)
+        delete_topics(admin, first, second)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_topics_are_created_and_listed(
         (("produce", "t", "no-such-file"), 2, "no-such-file"),
     ],
 )
-def test_what_cannot_be_is_named(
+def test_impossible_requests_give_errors_that_name_the_cause(
     topic: Callable[..., Result], bootstrap_servers: str, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     result = topic(*arguments)
@@ -112,7 +119,7 @@ def test_what_cannot_be_is_named(
     assert re.search(said.format(servers=bootstrap_servers), result.stderr), result.stderr
 
 
-def test_a_broker_that_is_not_there_is_named_with_the_reason(
+def test_the_error_for_an_unreachable_broker_has_the_reason(
     topic: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.cli.topics.TIMEOUT_SECONDS", 1.0)
@@ -132,7 +139,7 @@ def test_a_broker_that_is_not_there_is_named_with_the_reason(
 # -- produce, consume
 
 
-def test_records_come_back_as_they_were(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+def test_records_survive_a_round_trip(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
     name, copy = make_topic("in", partitions=3), make_topic("copy", partitions=3)
     records = [
         {"key": "JFK", "value": {"n": 1.5}, "headers": [["h", "7"], ["h", "0xff00"], ["none", None]], "timestamp": 5},
@@ -162,9 +169,47 @@ def test_records_come_back_as_they_were(topic: Callable[..., Result], make_topic
     )
 
 
-def test_serdes_are_those_of_the_configuration_or_of_the_options(
-    topic: Callable[..., Result], make_topic: MakeTopic
+NUMBERS = st.integers() | st.decimals(allow_nan=False, allow_infinity=False).map(str).map(Decimal)
+ANY_BYTES = st.none() | st.binary() | NUMBERS.map(lambda number: str(number).encode())
+TIMES = st.integers(0, 2**62)
+HEADERS = st.lists(st.tuples(st.text(), st.none() | st.binary()))
+
+
+@given(ANY_BYTES, ANY_BYTES, HEADERS, TIMES, st.sampled_from(["bytes", "json", "string", "int64", "float64"]))
+@example(b"{}", b'{"n": 1}', [], 0, "json")
+@example(b"k", b"null", [("0x", b"0x00")], 0, "json")
+@example(b"k", b"NaN", [("", None)], 0, "json")
+@example(b"k", b"[123456789012345678901234567890, 0.1000000000000000055511151231257827]", [], 1, "json")
+def test_a_json_line_has_every_byte_of_a_record(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], timestamp: int, serde: str
 ) -> None:
+    """``consume --json | produce`` copies a topic."""
+    serdes = TopicSerdes(Serdes.of("bytes"), Serdes.of(serde))
+    message = RawRecord("in", 0, 7, timestamp, key, value, headers)
+    try:
+        line = json_line(message, serdes)  # type: ignore[arg-type]
+    except SerializationError:
+        return  # consume reports that the serde cannot read it
+    assert read_line(line.encode(), "out", serdes) == Record(key, value, headers, timestamp)
+
+
+def test_numbers_keep_all_their_digits() -> None:
+    serdes = TopicSerdes(Serdes.of("json"), Serdes.of("json"))
+    text = b"[123456789012345678901234567890,0.1000000000000000055511151231257827,1E+400,1.5,7]"
+    assert read_line(b'{"value": ' + text + b"}", "in", serdes).value == text
+
+
+def test_timestamp_zero_is_kept(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+    """librdkafka replaces it by the current time."""
+    name, copy = make_topic("in"), make_topic("copy")
+    assert topic("produce", name, stdin=lines({"key": "a", "timestamp": 0})).exit_code == 0
+    shown = topic("consume", name, "--json").stdout
+    assert json.loads(shown)["timestamp"] == 0
+    topic("produce", copy, stdin=shown)
+    assert json.loads(topic("consume", copy, "--json").stdout)["timestamp"] == 0
+
+
+def test_serdes_come_from_the_configuration_or_the_options(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
     name = make_topic("numbers")
     serdes = ("--key-serde", "uuid", "--value-serde", "LongSerde")
     key = "123e4567-e89b-12d3-a456-426614174000"
@@ -190,12 +235,13 @@ def test_serdes_are_those_of_the_configuration_or_of_the_options(
         ('{"key": 5}', "the key 5 does not fit Serdes.string()"),
         ('{"headers": ["a"]}', "headers are an object of strings"),
         ('{"headers": {"a": 1}}', "headers are an object of strings"),
+        ('{"headers": {"a": "0xzz"}}', "a header has no hexadecimal digits after 0x"),
         ('{"timestamp": "yesterday"}', 'the timestamp "yesterday" is neither'),
         ('{"timestamp": -1}', "the timestamp -1 is neither"),
         ('{"timestamp": true}', "the timestamp true is neither"),
     ],
 )
-def test_the_line_that_cannot_be_read_is_named_and_those_before_it_are_written(
+def test_the_error_names_an_unreadable_line_and_earlier_lines_are_written(
     topic: Callable[..., Result], make_topic: MakeTopic, line: str, said: str
 ) -> None:
     name = make_topic("in")
@@ -212,7 +258,7 @@ def test_a_record_that_the_broker_refuses_is_an_error(topic: Callable[..., Resul
     assert f"refused a record for {name}: " in result.stderr
 
 
-def test_since_and_limit_choose_records(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+def test_since_and_limit_select_records(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
     name = make_topic("in")
     assert (
         topic("produce", name, stdin=lines({"key": "old", "timestamp": 1}, {"key": "a"}, {"key": "b"})).exit_code == 0
@@ -225,7 +271,7 @@ def test_since_and_limit_choose_records(topic: Callable[..., Result], make_topic
 # -- pipes, signals, terminals
 
 
-def test_follow_goes_on_until_ctrl_c(
+def test_follow_continues_until_ctrl_c(
     topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str
 ) -> None:
     name = make_topic("in")
@@ -241,11 +287,11 @@ def test_follow_goes_on_until_ctrl_c(
 
 
 @pytest.mark.parametrize("options", [(), ("--follow",), ("--follow", "--json")])
-def test_a_reader_that_has_enough_ends_it_without_an_error(
+def test_a_closed_pipe_ends_it_without_an_error(
     topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str, options: tuple[str, ...]
 ) -> None:
     name = make_topic("in")
-    many = 20_000  # more than a pipe holds
+    many = 20_000  # more than the capacity of a pipe
     topic("produce", name, stdin=lines(*({"key": "k", "value": n} for n in range(many))))
     with process(bootstrap_servers, "consume", name, *options) as consumer:
         assert consumer.stdout is not None
@@ -255,16 +301,14 @@ def test_a_reader_that_has_enough_ends_it_without_an_error(
         assert (consumer.stderr.read(), consumer.wait(PATIENCE_SECONDS)) == ("", 0)
 
 
-def test_a_follower_of_a_quiet_topic_notices_that_its_reader_has_gone(
-    make_topic: MakeTopic, bootstrap_servers: str
-) -> None:
+def test_following_a_quiet_topic_ends_when_the_pipe_is_closed(make_topic: MakeTopic, bootstrap_servers: str) -> None:
     with process(bootstrap_servers, "consume", make_topic("in"), "--follow") as follower:
         assert follower.stdout is not None
         follower.stdout.close()
         assert follower.wait(PATIENCE_SECONDS) == 0
 
 
-def test_typed_records_are_sent_at_once_and_ctrl_c_keeps_them(
+def test_typed_records_are_sent_at_once_and_kept_after_ctrl_c(
     topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str
 ) -> None:
     name = make_topic("in")

@@ -45,10 +45,10 @@ def parent(span: ReadableSpan) -> str:
     return f"{span.parent.span_id:016x}"
 
 
-def test_each_operator_has_a_span_below_the_one_before(
+def test_each_operator_has_a_span_that_is_a_child_of_the_previous_one(
     driver: TopologyTestDriver, exporter: InMemorySpanExporter
 ) -> None:
-    """Through a repartition topic, too."""
+    """Also across a repartition topic."""
     send(driver, "tea", SAMPLED)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {TRACE}
@@ -73,7 +73,7 @@ def test_each_operator_has_a_span_below_the_one_before(
     "headers",
     [None, {"other": "x"}, {"traceparent": f"00-{TRACE}-{SENDER}-00"}, {"traceparent": None}, {"traceparent": "none"}],
 )
-def test_records_that_are_not_sampled_have_no_span(
+def test_unsampled_records_have_no_span(
     driver: TopologyTestDriver, exporter: InMemorySpanExporter, headers: Any
 ) -> None:
     send(driver, "tea", headers)
@@ -102,7 +102,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
 
 
 def tables(**config: Any) -> TopologyTestDriver:
-    """orders joined with the table of prices, and a table joined with it."""
+    """orders joined with the table prices, and a table joined with it."""
     builder = StreamsBuilder()
     prices = builder.table("prices", name="prices", store="prices", **TEXT)
     names = builder.table("names", name="names", store="names", **TEXT)
@@ -121,12 +121,12 @@ def write(driver: TopologyTestDriver, topic: str, value: str | None, headers: An
 
 
 def linked(exporter: InMemorySpanExporter, name: str) -> list[int]:
-    """Return the traces that the spans of an operator have links to."""
+    """Return the traces that an operator's spans link to."""
     return [link.context.trace_id for span in exporter.get_finished_spans() if span.name == name for link in span.links]
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 10_000_000])
-def test_a_join_has_a_link_to_what_has_written_the_row(exporter: InMemorySpanExporter, cache_bytes: int) -> None:
+def test_a_join_links_to_the_trace_that_wrote_the_row(exporter: InMemorySpanExporter, cache_bytes: int) -> None:
     with tables(**{"statestore.cache.max.bytes": cache_bytes}) as driver:
         write(driver, "prices", "1", other_trace(7))
         write(driver, "orders", "a", SAMPLED)
@@ -136,7 +136,7 @@ def test_a_join_has_a_link_to_what_has_written_the_row(exporter: InMemorySpanExp
         assert f"{join.context.trace_id:032x}" == TRACE
 
         exporter.clear()
-        write(driver, "prices", "2")  # without a trace: the row is no longer the other one's
+        write(driver, "prices", "2")  # without a trace: the row has no context any more
         write(driver, "orders", "a", SAMPLED)
         assert linked(exporter, "join") == []
 
@@ -152,7 +152,7 @@ def test_a_join_has_a_link_to_what_has_written_the_row(exporter: InMemorySpanExp
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 10_000_000])
-def test_a_join_of_tables_has_a_link_to_what_has_written_the_other_row(
+def test_a_table_join_links_to_the_trace_that_wrote_the_other_row(
     exporter: InMemorySpanExporter, cache_bytes: int
 ) -> None:
     with tables(**{"statestore.cache.max.bytes": cache_bytes}) as driver:
@@ -162,7 +162,7 @@ def test_a_join_of_tables_has_a_link_to_what_has_written_the_other_row(
         assert [f"{join.context.trace_id:032x}" for join in joins] == [TRACE]
 
 
-def test_an_aggregation_has_a_link_to_what_has_written_its_last_result(exporter: InMemorySpanExporter) -> None:
+def test_an_aggregation_links_to_the_trace_of_its_last_result(exporter: InMemorySpanExporter) -> None:
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).group_by_key().count(name="count", store="counts")
     config = {"dsl.store.format": "HEADERS", "statestore.cache.max.bytes": 0, **CONFIG}
@@ -182,7 +182,7 @@ def test_rows_have_no_context_unless_the_format_has_headers(exporter: InMemorySp
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_a_changelog_has_the_context_of_sampled_records_as_headers(traced: bool) -> None:
-    """As Kafka Streams' stores of this format read them; other headers are not kept, as its operators do not."""
+    """Kafka Streams' stores of this format read them. Other headers are not kept, as in its operators."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).group_by_key().count(store="counts")
     config = {"application.id": "app", "dsl.store.format": "HEADERS", "statestore.cache.max.bytes": 0}

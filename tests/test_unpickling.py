@@ -1,4 +1,4 @@
-"""Nothing that comes from outside the process tree is unpickled: who may do it is listed here, and why."""
+"""No bytes from outside the process tree are unpickled: a list of the places that may unpickle, with reasons."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.test_structure import ROOMS, ROOT, python_files
 
-#: What turns bytes into objects and can run code in doing so; cloudpickle's loads is pickle's.
+#: Functions that turn bytes into objects and can run code while doing so; cloudpickle's loads is pickle's.
 MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
 CALLS = {"load", "loads", "Unpickler"}
-#: file: whose bytes it reads.
+#: file: the source of its bytes.
 ALLOWED = {
     "supervisor/channels/channel.py": "the pipe between the supervisor and its own processes",
     "supervisor/source/pickling.py": "the specification and the topology that the supervisor gives its own processes",
@@ -35,13 +35,13 @@ def unpicklings(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}: {called}"
 
 
-def test_only_what_our_own_processes_send_is_unpickled() -> None:
+def test_only_bytes_from_our_own_processes_are_unpickled() -> None:
     found = [place for path in python_files(*ROOMS) for place in unpicklings(path)]
     assert {place.split(":")[0] for place in found} == set(ALLOWED), "\n".join(found)
 
 
-def test_no_pipe_of_multiprocessing_listens_where_others_could_connect() -> None:
-    """Its Listener and Client unpickle what the one that connects sends."""
+def test_no_multiprocessing_connection_accepts_other_processes() -> None:
+    """multiprocessing's Listener and Client unpickle the bytes that a peer sends."""
     for path in python_files(*ROOMS):
         text = path.read_text()
         assert "multiprocessing.managers" not in text, path

@@ -1,4 +1,4 @@
-"""The benchmarks of functions that wait and take batches measure right answers only."""
+"""The benchmarks of asynchronous and batch functions measure only correct results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.medium
+
 WORKLOAD = Workload(60)
 
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The service, in this process, on its own port; one in ten of its answers fails."""
+    """The service, in this process, on a free port; one in ten of its responses is an error."""
     monkeypatch.setattr(service, "MODE", service.Mode((0, 0.001), failing=0.1))
     server = uvicorn.Server(uvicorn.Config(service.app, port=0, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run)
@@ -39,12 +41,12 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("way", ["waiting", "waiting_by_key"])
-def test_each_purchase_gets_its_answer_in_its_order(way: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_purchase_gets_its_result_in_order(way: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(waiting_topologies.SERVICE_VARIABLE, address)
     assert problem(way, monkeypatch) is None
 
 
-def test_a_plain_function_gets_the_same_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_function_gives_the_same_results(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MODE", service.Mode((0, 0.001)))
     monkeypatch.setenv(waiting_topologies.SERVICE_VARIABLE, address)
     try:
@@ -67,7 +69,7 @@ def problem(way: str, monkeypatch: pytest.MonkeyPatch) -> str | None:
     return check.problem()
 
 
-def test_answers_that_lack_come_twice_or_in_another_order_are_found() -> None:
+def test_missing_duplicate_and_reordered_results_are_detected() -> None:
     def found(*rows: bytes) -> str | None:
         check = AnswersCheck(in_order([(b"a", b"1"), (b"a", b"2")]))
         for row in rows:
@@ -79,7 +81,7 @@ def test_answers_that_lack_come_twice_or_in_another_order_are_found() -> None:
         assert found(*wrong) == "the rows of 1 of 1 keys are others, e.g. of b'a'"
 
 
-def test_what_takes_one_partition_after_the_other_is_measured_by_its_sum() -> None:
+def test_systems_that_process_partitions_in_turn_are_measured_by_the_sum() -> None:
     first, second = TopicPartition("in", 0), TopicPartition("in", 1)
     seen = [(0.0, 100, 0), (1.0, 200, 0), (2.0, 200, 100), (3.0, 200, 200)]
     apart, summed = Progress((first, second)), Progress((first, second), apart=False)

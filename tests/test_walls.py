@@ -1,6 +1,6 @@
-"""Dashboard, alert rules and runbook fit each other.
+"""Dashboard, alert rules and runbook agree.
 
-That their metrics exist is shown in tests/workers/test_walls.py and tests/supervisor/test_http_with_broker.py.
+tests/workers/test_walls.py and tests/supervisor/test_http_with_broker.py check that their metrics exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 
 
 def test_the_dashboard_is_generated() -> None:
-    """Else: python -m deploy.dashboard > deploy/grafana/penstock.json."""
+    """If it fails: python -m deploy.dashboard > deploy/grafana/penstock.json."""
     assert json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text()) == dashboard()
 
 
@@ -47,7 +47,7 @@ def test_each_alert_has_a_section_in_the_runbook_and_each_section_an_alert() -> 
 
 
 def test_expressions_are_promql() -> None:
-    """By a parser, which is all there is without promtool: it says nothing about what they give."""
+    """By a parser, the only check without promtool: it does not evaluate them."""
     queries = [query for row in ROWS.values() for panel in row for query in panel.queries]
     shown = [query.expression.replace("$__rate_interval", "5m") for query in queries]
     for expression in (*shown, *(rule["expr"] for rule in rules())):
@@ -65,7 +65,7 @@ def test_alerts_fire_when_they_should() -> None:
 
 
 def test_each_alert_is_tested() -> None:
-    """Without promtool this is all: the tests of the rules are there, and know the annotations as they are."""
+    """Without promtool this is the only check: tests of the rules exist, and have the current annotations."""
     text = ALERTS.with_name("alerts_test.yaml").read_text()
     fired = [case for test in yaml.safe_load(text)["tests"] for case in test["alert_rule_test"] if "exp_alerts" in case]
     assert {case["alertname"] for case in fired} == {rule["alert"] for rule in rules()}

@@ -1,6 +1,6 @@
-"""Prose keeps clear of words that read as translated; only words without a good use in these pages are listed.
+"""Prose avoids words that read as translated. The lists have only words without a good use in these pages.
 
-Quotations in code blocks may have them: an example of a log says what the program says.
+Quotations in code blocks may have them: an example of a log shows the program's words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.markdown import prose
 from tests.test_structure import ROOMS, linked
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What to write instead, by the words as a regular expression.
+#: Replacements, by regular expressions of the words.
 INSTEAD = {
     r"for ever": "forever, indefinitely",
     r"in good order": "cleanly, gracefully",
@@ -35,7 +35,7 @@ INSTEAD = {
     r"told from": "distinguished, within noise",
     r"that is because": "because",
 }
-#: The same for prose outside of tests, where they have no good use either. Code may have such names.
+#: The same for prose outside of tests. Code may use such names.
 INSTEAD_IN_PROSE = {
     r"tells?|told": "reports, warns, logs, raises, distinguishes",
     r"each (\d+|ten|few) (milliseconds|ms|seconds|minutes)|each second": "every",
@@ -49,9 +49,9 @@ INSTEAD_IN_PROSE = {
     r"(goes|go|went|gone) on": "continues, resumes",
     r"(is|are|was|were) (not )?there(?=[.,;:)]| already| yet| again)": "exists, is missing",
 }
-#: Where people read: documentation, and the code with its docstrings, comments, log lines, errors and help texts.
+#: Texts for people: documentation, and the code with its docstrings, comments, log lines, errors and help texts.
 FOLDERS = (*ROOMS, "benchmarks", "bin", "deploy", "docs", "examples", "publish", "tests")
-KINDS = {".md", ".py", ".pyx", ".pxd", ".toml", ".cfg", ".yaml", ""}
+KINDS = {".md", ".py", ".pyi", ".pyx", ".pxd", ".toml", ".cfg", ".yaml", ""}
 
 
 def found_in(text: str, instead: Mapping[str, str] = INSTEAD) -> list[str]:
@@ -75,7 +75,9 @@ def texts(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def prose_of(path: Path) -> str:
-    """Return a page without its blocks, a test's comments and docstrings without its data; all of any other file."""
+    """Return a page without its code blocks, the comments and docstrings of a test, or the whole text of any other
+    file.
+    """
     text = path.read_text()
     if path.suffix == ".md":
         return prose_of_page(text)
@@ -83,12 +85,12 @@ def prose_of(path: Path) -> str:
 
 
 def prose_of_page(text: str) -> str:
-    """Return a page without its blocks."""
+    """Return a page without its code blocks."""
     return re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE)
 
 
 def explanation_of(path: Path) -> str:
-    """Return a page without its blocks, the comments and docstrings of a module, nothing of any other file."""
+    """Return a page without its code blocks, the comments and docstrings of a module, or nothing for any other file."""
     text = path.read_text()
     if path.suffix == ".md":
         return prose_of_page(text)
@@ -124,7 +126,7 @@ def test_pages_and_docstrings_are_plain_english(folder: str) -> None:
     assert not wrong
 
 
-def test_the_words_are_found() -> None:
+def test_forbidden_words_are_detected() -> None:
     assert found_in("It stood still, for ever.") == [
         "'for ever': write forever, indefinitely",
         "'stood still': write is stuck, stalls, is idle",

@@ -1,4 +1,4 @@
-"""The workflows are valid, and what their steps run works; actions and GitHub's own services are not run."""
+"""The workflows are valid, and the commands of their steps work; actions and GitHub's own services are not run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.operator_tools import tool
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = ROOT / ".github" / "workflows"
-#: The jobs whose commands are run. The others are all tests, and two lines of the wheels' and the upload's.
+#: The jobs whose commands run here. The others run all tests, or are two lines each (wheels and upload).
 JOBS = [("release", "sdist"), ("tests", "charts"), ("tests", "site")]
 
 
@@ -30,7 +30,7 @@ def test_the_workflows_are_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_job_is_run_here_or_known_to_be_not() -> None:
+def test_each_job_is_run_here_or_listed_as_not_run() -> None:
     jobs = {
         (path.stem, job)
         for path in WORKFLOWS.glob("*.yml")
@@ -42,7 +42,7 @@ def test_each_job_is_run_here_or_known_to_be_not() -> None:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of the last commit, and beside it an environment whose pip is the runner's."""
+    """A clone of the last commit, and an environment whose pip replaces the runner's."""
     folder = tmp_path_factory.mktemp("runner")
     subprocess.run(["git", "clone", "--quiet", ROOT, folder / "work"], check=True)
     subprocess.run([sys.executable, "-m", "venv", folder / "python"], check=True)
@@ -52,11 +52,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_what_a_job_runs_works(checkout: Path, workflow: str, job: str) -> None:
-    """As a runner does it: bash, with -e and pipefail, in the checkout."""
+def test_the_commands_of_a_job_work(checkout: Path, workflow: str, job: str) -> None:
+    """Run as by a runner: bash, with -e and pipefail, in the checkout."""
     variables = os.environ | {
         "PATH": f"{checkout.parent / 'python' / 'bin'}:{os.environ['PATH']}",
-        "TAG": "--dry-run",  # an expression, for what is no tag
+        "TAG": "--dry-run",  # an expression that depends on a tag
     }
     for step in steps(workflow, job):
         done = subprocess.run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Protocol
 
 from .records import TaskId
 
@@ -24,12 +24,27 @@ class HandedOverError(TopologyError):
     """The application was handed over to another engine: this one would continue from old state."""
 
 
+class LostOffsetsError(TopologyError):
+    """The group has no committed offsets of input that the application's state contains already."""
+
+
 class StreamsError(PenstockError):
     """A stream thread cannot continue (Kafka Streams: StreamsException)."""
 
 
 class ProcessorStateError(StreamsError):
     """A state store failed (Kafka Streams: ProcessorStateException)."""
+
+
+class MigratedTask(Protocol):
+    """The part of a task that a log line about its migration needs."""
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task's id."""
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines."""
 
 
 class TaskMigratedError(StreamsError):
@@ -39,7 +54,7 @@ class TaskMigratedError(StreamsError):
     group membership did.
     """
 
-    def __init__(self, message: str, task: Any = None) -> None:
+    def __init__(self, message: str, task: MigratedTask | None = None) -> None:
         super().__init__(message)
         self.task = task
 
@@ -84,6 +99,10 @@ class SerializationError(StreamsError):
 
 class UnknownStateStoreError(StreamsError):
     """No store has this name (UnknownStateStoreException)."""
+
+
+class StateStoreTypeError(StreamsError):
+    """The store is of another kind than the method or its arguments; another attempt would fail in the same way."""
 
 
 class InvalidStateStoreError(StreamsError):

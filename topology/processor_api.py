@@ -10,9 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, overload
 
-from .common.durations import Duration
+from typing_extensions import TypeVar
+
+from .common.durations import Duration, Moment
 from .context.store_interfaces import StoreBuilder
 from .context.task_context import Cancellable
 from .records import Record, RecordMetadata, TaskId
@@ -22,6 +24,11 @@ KIn = TypeVar("KIn")
 VIn = TypeVar("VIn")
 KOut = TypeVar("KOut")
 VOut = TypeVar("VOut")
+#: The type of a store, such as KeyValueStore[str, int].
+S = TypeVar("S")
+#: Key and value that a context forwards; a context without parameters forwards any.
+KForward = TypeVar("KForward", contravariant=True, default=Any)
+VForward = TypeVar("VForward", contravariant=True, default=Any)
 
 
 class Punctuation(Enum):
@@ -98,6 +105,9 @@ class ProcessingContext(Protocol):
     def app_configs(self) -> Mapping[str, Any]:
         """The application's effective configuration."""
 
+    def app_configs_with_prefix(self, prefix: str) -> Mapping[str, Any]:
+        """Return the settings whose names begin with a prefix, by the rest of their names."""
+
     @property
     def key_serde(self) -> Serde[Any]:
         """The default serde of keys, ``default.key.serde``; raises ConfigError if there is none."""
@@ -117,11 +127,29 @@ class ProcessingContext(Protocol):
     def record_metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the input record; None in a punctuation."""
 
-    def get_state_store(self, name: str) -> Any:
-        """Return a store that the processor is connected to; raises StreamsError if it is not."""
+    @overload
+    def get_state_store(self, name: str) -> Any: ...
+    @overload
+    def get_state_store(self, name: StoreBuilder[S]) -> S: ...
+    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+        """Return a store that the processor is connected to; raises StreamsError if it is not.
 
-    def schedule(self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Call callback(timestamp in ms) every interval; raises StreamsError for an interval below 1 ms."""
+        name: its name, or the StoreBuilder that declares it, from which the result gets its type.
+        """
+
+    def schedule(
+        self,
+        interval: Duration,
+        punctuation: Punctuation,
+        callback: Callable[[int], None],
+        start_time: Moment | None = None,
+    ) -> Cancellable:
+        """Call callback(timestamp in ms) every interval; raises StreamsError for an interval below 1 ms.
+
+        start_time: when it is called first, and from when intervals are counted (KIP-1146): a ``datetime`` with a time
+        zone, or int milliseconds since the epoch. One in the past counts as if it had been called since then. Without
+        it, the first call comes with the next record (stream time), or after an interval (wall clock).
+        """
 
     def commit(self) -> None:
         """Request a commit as soon as the current record is processed."""
@@ -133,29 +161,32 @@ class ProcessingContext(Protocol):
         """Return the highest timestamp (ms) that the task has seen."""
 
 
-class ProcessorContext(ProcessingContext, Protocol):
-    """The context of a Processor (Kafka Streams: processor.api.ProcessorContext)."""
+class ProcessorContext(ProcessingContext, Protocol[KForward, VForward]):
+    """The context of a Processor (Kafka Streams: processor.api.ProcessorContext).
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    Its type parameters are the types of the key and value that it forwards.
+    """
+
+    def forward(self, record: Record[KForward, VForward], child: str | None = None) -> None:
         """Send a record to all children, or to the child node of this name.
 
         Raises StreamsError for an unknown child, and for a negative timestamp.
         """
 
 
-class FixedKeyProcessorContext(ProcessingContext, Protocol):
-    """The context of a FixedKeyProcessor."""
+class FixedKeyProcessorContext(ProcessingContext, Protocol[KForward, VForward]):
+    """The context of a FixedKeyProcessor. Its type parameters are those of ProcessorContext."""
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: Record[KForward, VForward], child: str | None = None) -> None:
         """Like ProcessorContext.forward; raises StreamsError if the key is not the input record's."""
 
 
 class Processor(ABC, Generic[KIn, VIn, KOut, VOut]):
     """Processes records one by one; may change keys. ``self.context`` is set by init()."""
 
-    context: ProcessorContext
+    context: ProcessorContext[KOut, VOut]
 
-    def init(self, context: ProcessorContext) -> None:
+    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
         """Prepare for a task: stores can be fetched and punctuations scheduled here. Overriders call super().init()."""
         self.context = context
 
@@ -170,9 +201,9 @@ class Processor(ABC, Generic[KIn, VIn, KOut, VOut]):
 class FixedKeyProcessor(ABC, Generic[KIn, VIn, VOut]):
     """Processes records one by one and keeps their keys, so that no repartitioning follows."""
 
-    context: FixedKeyProcessorContext
+    context: FixedKeyProcessorContext[KIn, VOut]
 
-    def init(self, context: FixedKeyProcessorContext) -> None:
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
         """Prepare for a task. Overriders call super().init()."""
         self.context = context
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, cast
 
-from penstock.kernel import processors as kernel_processors
+from typing_extensions import TypeVar
 
-K = TypeVar("K")
-V = TypeVar("V")
+from penstock.kernel.processors import record_maker, with_field
+
+#: Values of these types are never changed in place, so one of a derived type will do. Without parameters they are Any.
+K_co = TypeVar("K_co", covariant=True, default=Any)
+V_co = TypeVar("V_co", covariant=True, default=Any)
+KR = TypeVar("KR")
+VR = TypeVar("VR")
 _new: Callable[..., Record[Any, Any]] = cast("Any", tuple.__new__)
 
 #: Headers of a record: (name, value) pairs in order; None without headers. Never changed in place.
@@ -33,14 +37,14 @@ def as_headers(given: HeadersLike) -> Headers:
     return [_header(pair) for pair in pairs]
 
 
-def _is_header(pair: Any) -> bool:
+def _is_header(pair: object) -> bool:
     if type(pair) is not tuple or len(pair) != 2:
         return False
     name, value = pair
     return type(name) is str and (value is None or type(value) is bytes)
 
 
-def _header(pair: Any) -> tuple[str, bytes | None]:
+def _header(pair: object) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError(f"a header is a pair of its name and its bytes, not {pair!r}")
     name, value = pair
@@ -79,14 +83,14 @@ class TaskId(NamedTuple):
         return cls(int(subtopology), int(partition))
 
 
-class _RecordFields(NamedTuple, Generic[K, V]):
-    key: K
-    value: V
+class _RecordFields(NamedTuple, Generic[K_co, V_co]):
+    key: K_co
+    value: V_co
     timestamp: int
     headers: Headers = None
 
 
-class Record(_RecordFields[K, V]):
+class Record(_RecordFields[K_co, V_co]):
     """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
 
     timestamp is in milliseconds since the epoch. headers: any form that as_headers accepts, such as a dict or text
@@ -95,36 +99,30 @@ class Record(_RecordFields[K, V]):
 
     __slots__ = ()
 
-    def __new__(cls, key: K, value: V, timestamp: int, headers: HeadersLike = None) -> Record[K, V]:
+    def __new__(cls, key: K_co, value: V_co, timestamp: int, headers: HeadersLike = None) -> Record[K_co, V_co]:
         """Return a record; raises TypeError for invalid headers."""
         return _new(cls, (key, value, timestamp, None if headers is None else as_headers(headers)))
 
-    def with_key(self, key: Any) -> Record[Any, V]:
-        """Return a copy with another key."""
-        return _new(Record, (key, self[1], self[2], self[3]))
+    if TYPE_CHECKING:  # compiled, see below
 
-    def with_value(self, value: Any) -> Record[K, Any]:
-        """Return a copy with another value."""
-        return _new(Record, (self[0], value, self[2], self[3]))
+        def with_key(self, key: KR) -> Record[KR, V_co]:
+            """Return a copy with another key."""
 
-    def with_timestamp(self, timestamp: int) -> Record[K, V]:
-        """Return a copy with another timestamp (ms)."""
-        return _new(Record, (self[0], self[1], timestamp, self[3]))
+        def with_value(self, value: VR) -> Record[K_co, VR]:
+            """Return a copy with another value."""
 
-    def with_headers(self, headers: HeadersLike) -> Record[K, V]:
+        def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
+            """Return a copy with another timestamp (ms)."""
+
+    def with_headers(self, headers: HeadersLike) -> Record[K_co, V_co]:
         """Return a copy with other headers."""
         return _new(Record, (self[0], self[1], self[2], as_headers(headers)))
 
 
-def make_record(key: Any, value: Any, timestamp: int, headers: Headers) -> Record[Any, Any]:
-    """Return a record of these fields, as they are; faster than Record."""
-    return _new(Record, (key, value, timestamp, headers))
-
-
-if kernel_processors is not None:
-    make_record = update_wrapper(kernel_processors.record_maker(Record), make_record)
-    for _place, _method in enumerate((Record.with_key, Record.with_value, Record.with_timestamp)):
-        setattr(Record, _method.__name__, update_wrapper(kernel_processors.with_field(Record, _place), _method))
+for _place, _field in enumerate(("key", "value", "timestamp")):
+    setattr(Record, f"with_{_field}", with_field(Record, _place))
+#: Returns a record of key, value, timestamp and headers, as they are; faster than Record.
+make_record: Callable[[Any, Any, int, Headers], Record[Any, Any]] = record_maker(Record)
 
 
 class RecordMetadata(NamedTuple):
@@ -258,20 +256,51 @@ class Change(NamedTuple):
     is_latest: bool = True
 
 
-class ValueAndTimestamp(NamedTuple):
+class ValueAndTimestamp(NamedTuple, Generic[V_co]):
     """A value as timestamped stores keep it; timestamp in milliseconds."""
 
-    value: Any
+    value: V_co
     timestamp: int
 
 
-class VersionedRecord(NamedTuple):
+class _ValueFields(NamedTuple, Generic[V_co]):
+    value: V_co
+    timestamp: int
+    headers: Headers = None
+
+
+class ValueTimestampHeaders(_ValueFields[V_co]):
+    """A value as stores with headers keep it (KIP-1271); timestamp in milliseconds, headers None without any."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: V_co, timestamp: int, headers: HeadersLike = None) -> Self:
+        """Return a value; raises TypeError for invalid headers."""
+        return tuple.__new__(cls, (value, timestamp, as_headers(headers) or None))
+
+
+class _AggregationFields(NamedTuple, Generic[V_co]):
+    aggregation: V_co
+    headers: Headers = None
+
+
+class AggregationWithHeaders(_AggregationFields[V_co]):
+    """An aggregate as session stores with headers keep it (KIP-1271); headers None without any."""
+
+    __slots__ = ()
+
+    def __new__(cls, aggregation: V_co, headers: HeadersLike = None) -> Self:
+        """Return an aggregate; raises TypeError for invalid headers."""
+        return tuple.__new__(cls, (aggregation, as_headers(headers) or None))
+
+
+class VersionedRecord(NamedTuple, Generic[V_co]):
     """A version of a value in a versioned store (KIP-889): valid from timestamp (inclusive) to valid_to (exclusive).
 
     Times in milliseconds; valid_to is None for the newest version.
     """
 
-    value: Any
+    value: V_co
     timestamp: int
     valid_to: int | None = None
 
@@ -282,11 +311,17 @@ class Window(NamedTuple):
     start: int
     end: int
 
+    def overlap(self, other: Window, *, inclusive: bool = False) -> bool:
+        """Return whether two windows have a moment in common. inclusive: they hold their ends, as sessions do."""
+        if inclusive:
+            return self.start <= other.end and other.start <= self.end
+        return self.start < other.end and other.start < self.end
 
-class Windowed(NamedTuple):
+
+class Windowed(NamedTuple, Generic[K_co]):
     """A key and the window it was aggregated in (Kafka Streams: ``Windowed``); start and end in milliseconds."""
 
-    key: Any
+    key: K_co
     start: int
     end: int
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-#: What Penstock imports beside Python's own modules.
+#: Packages that Penstock imports, in addition to Python's own modules.
 DEPENDENCIES = frozenset(
     (
         *("click", "cloudpickle", "confluent_kafka", "crc32c", "lz4", "msgspec", "orjson", "penstock"),
@@ -22,7 +22,7 @@ class ShadowedModuleError(ImportError):
 
 
 class NamingShadows:
-    """A context for imports: what a user's file makes fail raises ShadowedModuleError, which names that file."""
+    """A context for imports: if a user's file makes one fail, it raises ShadowedModuleError, which names that file."""
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -38,7 +38,8 @@ class NamingShadows:
 
 def shadows(folder: str) -> list[str]:
     """Return the files in a folder that a new process with this folder first would import in place of others."""
-    places = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    names_there = sorted(os.listdir(folder)) if os.path.isdir(folder) else ()  # sys.path may have a zip
+    places = [os.path.join(folder, name) for name in names_there]
     files = [place if place.endswith(".py") else os.path.join(place, "__init__.py") for place in places]
     names = DEPENDENCIES | sys.stdlib_module_names
     found = [file for file in files if _module(file) in names and os.path.isfile(file)]

@@ -62,7 +62,7 @@ class Loop:
         self._consumer.close()
 
     def stop(self, _signal: int, _frame: object) -> None:
-        """End behind the batch that is being processed: a signal handler."""
+        """Stop after the current batch: a signal handler."""
         self._running = False
 
     def _process(self, messages: list[Any]) -> None:
@@ -95,7 +95,7 @@ class Loop:
 
 
 def main(properties: Path) -> None:
-    """Run with confluent-kafka's defaults but for what all systems are given."""
+    """Run with confluent-kafka's defaults, except for the settings that all systems get."""
     loop = Loop(dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines()))
     signal.signal(signal.SIGTERM, loop.stop)
     loop.run()

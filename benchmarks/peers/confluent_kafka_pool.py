@@ -1,4 +1,4 @@
-"""A thread pool over confluent-kafka, as one writes it by hand to ask a service for many records at once.
+"""A hand-written thread pool over confluent-kafka that calls a service for many records at once.
 
 Results are written in the order of the records. At least once: written records are acknowledged before their input is
 committed, also when partitions are revoked. The arguments are a topology's name (there is one), and the file with the
@@ -100,11 +100,11 @@ class Pool:
         self._consumer.close()
 
     def stop(self, _signal: int, _frame: object) -> None:
-        """End behind the records that are being asked for: a signal handler."""
+        """Stop after the pending records: a signal handler."""
         self._running = False
 
     def _write(self, wait: bool) -> None:
-        """Write what has been answered, in the order of the records. wait: for the first one."""
+        """Write the results so far, in the order of the records. wait: for the first one."""
         while self._asked and (wait or self._asked[0][1].done()):
             message, answer = self._asked.popleft()
             self._producer.produce(
@@ -133,7 +133,7 @@ class Pool:
 
 
 def main(properties: Path) -> None:
-    """Run with confluent-kafka's defaults but for what all systems are given."""
+    """Run with confluent-kafka's defaults, except for the settings that all systems get."""
     pool = Pool(dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines()))
     signal.signal(signal.SIGTERM, pool.stop)
     pool.run()

@@ -29,7 +29,7 @@ def count(application: Application) -> None:
 
 
 class WindowCount(Serializer):
-    """Writes what a window gives as Kafka's LongSerializer writes its count."""
+    """Writes the result of a window in the form of Kafka's LongSerializer."""
 
     def __call__(self, value: dict[str, Any], ctx: object) -> bytes:
         return int(value["value"]).to_bytes(8, "big")
@@ -60,7 +60,7 @@ def map_filter(application: Application) -> None:
 
 
 def map_filter_columns(application: Application) -> None:
-    """Do the same with columns, which the documentation names first for values that are dicts; it takes more time."""
+    """Do the same with columns, which the documentation recommends first for dict values; it takes more time."""
     purchases = application.topic(os.environ["BENCHMARK_INPUT"], key_deserializer="bytes", value_deserializer="json")
     doubled = application.topic(os.environ["BENCHMARK_OUTPUT"], key_serializer="bytes", value_serializer="json")
     rows = application.dataframe(purchases)
@@ -83,7 +83,7 @@ def table_join(application: Application) -> None:
 
 
 def ask(application: Application) -> None:
-    """Add to each purchase what a service answers for its amount; functions are called one after the other."""
+    """Add to each purchase a service's result for its amount; functions are called one after the other."""
     client = httpx.Client(base_url=os.environ["BENCHMARK_SERVICE"])
 
     def asked(purchase: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ GUARANTEES = {"at_least_once": "at-least-once", "exactly_once_v2": "exactly-once
 
 
 def main(topology: str, properties: Path, number: str) -> None:
-    """Run until SIGTERM, with Quix Streams' defaults but for what all systems are given."""
+    """Run until SIGTERM with Quix Streams' defaults, except for the settings that all systems get."""
     config = dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines())
     application = Application(
         broker_address=config["bootstrap.servers"],

@@ -8,7 +8,7 @@ import sys
 
 
 def main(program: list[str]) -> None:
-    """Start both, hand SIGTERM on, and wait for them; raises SystemExit with the first exit code that is not 0."""
+    """Start both, forward SIGTERM, and wait for them; raises SystemExit with the first exit code that is not 0."""
     processes = [subprocess.Popen([sys.executable, *program, str(number)]) for number in range(2)]
 
     def stop(_signal: int, _frame: object) -> None:

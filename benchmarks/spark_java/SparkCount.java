@@ -1,4 +1,5 @@
 import java.nio.ByteBuffer;
+import java.util.Random;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -17,12 +18,12 @@ public final class SparkCount {
 
     private SparkCount() {}
 
-    /** Returns key and count of each key of a micro-batch; frame: Kafka's records. */
-    public static Dataset<Row> count(Dataset<Row> frame) {
+    /** Returns key and count of each key of a micro-batch; frame: Kafka's records; padding: see PaddedCounter. */
+    public static Dataset<Row> count(Dataset<Row> frame, int padding) {
         return frame.selectExpr("CAST(key AS STRING)").as(Encoders.STRING())
             .groupByKey((MapFunction<String, String>) key -> key, Encoders.STRING())
             .transformWithState(
-                new Counter(), TimeMode.None(), OutputMode.Update(), Encoders.tuple(Encoders.STRING(), Encoders.BINARY()))
+                padding == 0 ? new Counter() : new PaddedCounter(padding), TimeMode.None(), OutputMode.Update(), Encoders.tuple(Encoders.STRING(), Encoders.BINARY()))
             .toDF("key", "value");
     }
 
@@ -40,6 +41,36 @@ public final class SparkCount {
             long counted = count.exists() ? count.get() : 0;
             counted += rows.size();
             count.update(counted);
+            byte[] value = ByteBuffer.allocate(Long.BYTES).putLong(counted).array();
+            return scala.collection.Iterator$.MODULE$.single(new Tuple2<>(key, value));
+        }
+    }
+
+    /** Keeps one count for each key, and random bytes beside it. */
+    public static final class PaddedCounter extends StatefulProcessor<String, String, Tuple2<String, byte[]>> {
+        private final int padding;
+        private transient ValueState<byte[]> row;
+
+        PaddedCounter(int padding) {
+            this.padding = padding;
+        }
+
+        @Override
+        public void init(OutputMode outputMode, TimeMode timeMode) {
+            row = getHandle().getValueState("row", Encoders.BINARY(), TTLConfig.NONE());
+        }
+
+        @Override
+        public Iterator<Tuple2<String, byte[]>> handleInputRows(String key, Iterator<String> rows, TimerValues timers) {
+            byte[] kept = row.exists() ? row.get() : null;
+            if (kept == null) {
+                kept = new byte[Long.BYTES + padding];
+                new Random(key.hashCode()).nextBytes(kept);
+                ByteBuffer.wrap(kept).putLong(0);
+            }
+            long counted = ByteBuffer.wrap(kept).getLong() + rows.size();
+            ByteBuffer.wrap(kept).putLong(counted);
+            row.update(kept);
             byte[] value = ByteBuffer.allocate(Long.BYTES).putLong(counted).array();
             return scala.collection.Iterator$.MODULE$.single(new Tuple2<>(key, value));
         }

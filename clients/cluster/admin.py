@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -16,7 +16,8 @@ from penstock.topology.records import TopicPartition
 
 from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, broker_error
 from ..network_settings import NetworkSettings
-from ..protocol.admin_messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from ..protocol.admin_messages import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from ..protocol.messages import METADATA
 from .cluster import Cluster
 from .leader_questions import LeaderQuestion, LeaderQuestions
 from .offsets import deletions, offsets_at
@@ -26,8 +27,8 @@ from .topics import ClusterDescription, described
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: DescribeConfigs' type of resource.
-_TOPIC = 2
+#: DescribeConfigs' type of resource, its source of a setting of this topic, and IncrementalAlterConfigs' operation.
+_TOPIC, _OF_TOPIC, _SET = 2, 1, 0
 #: The connection for slow requests; separate because a broker answers the requests of a connection in order.
 ADMINISTRATION = "administration"
 #: How long after its timeout the IO thread may still return an answer, in ms, before it is considered stuck.
@@ -42,6 +43,13 @@ class NewTopic:
     num_partitions: int
     replication_factor: int
     config: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicSetting(NamedTuple):
+    """The value of a topic's setting, and whether it was set for this topic; otherwise it is the brokers' default."""
+
+    value: str
+    is_own: bool
 
 
 class Admin(Protocol):
@@ -60,8 +68,15 @@ class Admin(Protocol):
     ) -> Mapping[TopicPartition, Future[int]]:
         """Look up the first offset at or after a timestamp (ms), or EARLIEST, or LATEST; see offsets.py."""
 
-    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
-        """Return one setting of each topic, or the error of the lookup."""
+    def topic_config(
+        self, topics: Collection[str], keys: Collection[str], timeout_ms: int
+    ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerError]:
+        """Return these settings of each topic, without those that the broker does not know, or the lookup's error."""
+
+    def alter_topic_config(
+        self, topics: Mapping[str, Mapping[str, str]], timeout_ms: int
+    ) -> Mapping[str, BrokerError | None]:
+        """Change settings of topics. Returns by topic the error, or None if its settings were changed."""
 
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
         """Create topics. Returns by name the error, or None if the topic was created."""
@@ -71,8 +86,12 @@ class Admin(Protocol):
     ) -> Mapping[TopicPartition, Future[int]]:
         """Delete the records before these offsets; the futures return the partitions' new first offsets."""
 
+    def waits(self) -> tuple[str, ...]:
+        """Return what is being retried for long, as texts."""
+        return ()
+
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
-        """Wait until all these futures are complete, at most so long. In a simulation that is simulated time."""
+        """Wait until all these futures are complete, up to a timeout. In a simulation that is simulated time."""
 
     def close(self) -> None:
         """Close the client; requests in progress fail."""
@@ -92,10 +111,12 @@ class KafkaAdmin(Admin):
         async def attempt(deadline: float) -> ClusterDescription:
             return described(await self._cluster.metadata(topics, timeout_ms=try_ms(deadline)), topics)
 
-        return self._retried(attempt, timeout_ms)
+        return self._retried(attempt, timeout_ms, METADATA.name)
 
-    def _retried(self, attempt: Callable[[float], Awaitable[T]], timeout_ms: int) -> T:
-        asked: Future[T] = self._cluster.submit(retried, attempt, timeout_ms, self._pause_ms)
+    def _retried(self, attempt: Callable[[float], Awaitable[T]], timeout_ms: int, what: str) -> T:
+        asked: Future[T] = self._cluster.submit(
+            retried, attempt, timeout_ms, self._pause_ms, self._cluster.retries, what
+        )
         return result(asked, timeout_ms)
 
     @override
@@ -105,21 +126,46 @@ class KafkaAdmin(Admin):
         return self._ask_leaders(offsets_at(timestamps, committed_only), timestamps, timeout_ms)
 
     @override
-    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
+    def topic_config(
+        self, topics: Collection[str], keys: Collection[str], timeout_ms: int
+    ) -> Mapping[str, Mapping[str, TopicSetting] | BrokerError]:
+        wanted = sorted(keys)
         resources = [
-            {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": [key]} for topic in sorted(topics)
+            {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": wanted} for topic in sorted(topics)
         ]
 
-        async def attempt(deadline: float) -> dict[str, str | BrokerError]:
+        async def attempt(deadline: float) -> dict[str, Mapping[str, TopicSetting] | BrokerError]:
             answer = await self._cluster.ask_any(DESCRIBE_CONFIGS(resources=resources), try_ms(deadline))
             return {
                 each.resource_name: broker_error(each.error_code, each.error_message)
                 if each.error_code
-                else next((config.value or "" for config in each.configs if config.name == key), "")
+                else {one.name: TopicSetting(one.value or "", one.config_source == _OF_TOPIC) for one in each.configs}
                 for each in answer.results
             }
 
-        return self._retried(attempt, timeout_ms)
+        return self._retried(attempt, timeout_ms, DESCRIBE_CONFIGS.name)
+
+    @override
+    def alter_topic_config(
+        self, topics: Mapping[str, Mapping[str, str]], timeout_ms: int
+    ) -> Mapping[str, BrokerError | None]:
+        resources = [
+            {
+                "resource_type": _TOPIC,
+                "resource_name": topic,
+                "configs": [{"name": key, "config_operation": _SET, "value": value} for key, value in config.items()],
+            }
+            for topic, config in topics.items()
+        ]
+
+        async def attempt(deadline: float) -> dict[str, BrokerError | None]:
+            answer = await self._cluster.ask_any(INCREMENTAL_ALTER_CONFIGS(resources=resources), try_ms(deadline))
+            return {
+                each.resource_name: broker_error(each.error_code, each.error_message) if each.error_code else None
+                for each in answer.responses
+            }
+
+        return self._retried(attempt, timeout_ms, INCREMENTAL_ALTER_CONFIGS.name)
 
     @override
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
@@ -145,7 +191,7 @@ class KafkaAdmin(Admin):
                 for each in answer.topics
             }
 
-        return self._retried(attempt, timeout_ms)
+        return self._retried(attempt, timeout_ms, CREATE_TOPICS.name)
 
     @override
     def delete_records(
@@ -170,6 +216,10 @@ class KafkaAdmin(Admin):
         if asked:
             self._cluster.submit(self._leaders.ask, question, asked, timeout_ms).add_done_callback(end)
         return asked
+
+    @override
+    def waits(self) -> tuple[str, ...]:
+        return self._cluster.waits()
 
     @override
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:

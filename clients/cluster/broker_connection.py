@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 from ..connection.broker_socket import BrokerSocket
 from ..connection.opening import RENEWAL, Opened, authenticate
@@ -29,10 +28,20 @@ class _Pending:
 
 
 class BrokerConnection:
-    """One connection. open_: reconnects on the next use after a loss. Only the event loop may use it."""
+    """One connection. Only the event loop may use it.
 
-    def __init__(self, open_: Callable[[], Awaitable[Opened]], settings: NetworkSettings) -> None:
+    open_: reconnects on the next use after a loss. note_throttle: called with the name of each answered request, and
+    how long the broker throttles the client, in ms.
+    """
+
+    def __init__(
+        self,
+        open_: Callable[[], Awaitable[Opened]],
+        settings: NetworkSettings,
+        note_throttle: Callable[[str, int], None] = lambda request, ms: None,
+    ) -> None:
         self._open = open_
+        self._note_throttle = note_throttle
         self._settings = settings
         self._turn = asyncio.Lock()  # serializes opening, authenticating and sending
         self._opened: Opened | None = None
@@ -54,7 +63,7 @@ class BrokerConnection:
         async with self._turn:
             return (await self._ready()).version_of(api)
 
-    async def ask(self, request: Request, timeout_ms: float | None = None) -> Any:
+    async def ask(self, request: Request, timeout_ms: float | None = None) -> SimpleNamespace:
         """Send a request and return the response. timeout_ms: for the response, None for the connection's default.
 
         Raises UnreachableError, or BrokerError if the broker rejects the connection or does not support the request.
@@ -73,7 +82,9 @@ class BrokerConnection:
         except TimeoutError:
             self._lose(UnreachableError(f"{opened.host}: no response within {limit_ms:.0f} ms"))
             raise UnreachableError(f"{opened.host}: no response within {limit_ms:.0f} ms") from None
-        self._quiet_until = loop.time() + getattr(found, "throttle_time_ms", 0) / 1000
+        throttle_ms = getattr(found, "throttle_time_ms", 0)
+        self._note_throttle(request.api.name, throttle_ms)
+        self._quiet_until = max(self._quiet_until, loop.time() + throttle_ms / 1000)
         return found
 
     async def _ready(self) -> Opened:

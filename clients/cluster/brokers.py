@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -119,7 +119,7 @@ class KafkaBrokers(Brokers):
     @override
     def ask_coordinator(
         self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
-    ) -> Future[Any]:
+    ) -> Future[object]:
         return _told(self._cluster.submit(self._cluster.ask_coordinator, kind, key, request), on_done)
 
     @override

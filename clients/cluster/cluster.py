@@ -14,14 +14,19 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ..connection.opening import Opened, authenticate, open_connection
 from ..connection.waiting import in_thread
 from ..errors import BrokerError, ErrorCode, Kind, RetriableError, UnreachableError, raise_for_code
+from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
 from ..protocol.schema import Api, Request
+from ..retry_log import RetryLog
+from ..throttle import Throttle
 from .broker_connection import BrokerConnection
 from .coordinators import CoordinatorKind
 
@@ -42,8 +47,9 @@ class Address(NamedTuple):
 
 @dataclass(slots=True)
 class _BackOff:
-    """The backoff of an address after failed connections. until: loop time."""
+    """The backoff of an address after failed connections. kind, failure: the last error's. until: loop time."""
 
+    kind: type[UnreachableError]
     failure: str
     failures: int
     until: float
@@ -55,7 +61,7 @@ class Cluster:
     def __init__(self, settings: NetworkSettings) -> None:
         self._settings = settings
         self._io = IoThread.acquire()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._bootstrap: list[Address] = [Address(*address) for address in settings.bootstrap_servers]
         self._brokers: dict[int, Address] = {}
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
@@ -63,8 +69,11 @@ class Cluster:
         self._knowing_brokers: asyncio.Task[None] | None = None
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
         self._closed = False
+        #: Everything that the client repeats; times are those of the event loop.
+        self.retries = RetryLog(PrefixedLogger("penstock.clients.cluster", f"[{settings.client_id}] "))
+        self._throttle = Throttle(self.retries, settings.client_id)
 
-    def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
+    def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> Future[T]:
         """Run a coroutine on the IO thread. Its result or exception is in the future; close() cancels it."""
         return self._io.submit(self._tracked(function(*args)))
 
@@ -89,7 +98,7 @@ class Cluster:
         """Pause this coroutine."""
         await asyncio.sleep(seconds)
 
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run a function that is slow or uses a cluster itself, without blocking other coroutines; return its result.
 
         close() waits until it has returned, because the caller may close the function's resources next.
@@ -105,7 +114,7 @@ class Cluster:
 
     async def send(
         self, address: Address, request: Request, timeout_ms: float | None = None, purpose: str = QUESTIONS
-    ) -> Any:
+    ) -> SimpleNamespace:
         """Send a broker a request and return the response.
 
         purpose: each purpose has a separate connection, whose requests are answered in order. timeout_ms: for the
@@ -117,7 +126,7 @@ class Cluster:
         """Return the highest version of an API that both sides support; raises as ``send`` does."""
         return await self._connection(address, purpose).version(api)
 
-    async def ask_any(self, request: Request, timeout_ms: float | None = None) -> Any:
+    async def ask_any(self, request: Request, timeout_ms: float | None = None) -> SimpleNamespace:
         """Send a request to the first reachable broker; if there is none, raises the last one's error as ``send`` does.
 
         timeout_ms: per broker, for connecting and responding; None for the connections' defaults.
@@ -135,7 +144,7 @@ class Cluster:
 
     async def ask_broker(
         self, node: int, request: Request, timeout_ms: float | None = None, purpose: str = QUESTIONS
-    ) -> Any:
+    ) -> SimpleNamespace:
         """Send a request to a broker by its id from the latest metadata(); parameters and errors as for ``send``."""
         return await self.send(self._address(node), request, timeout_ms, purpose)
 
@@ -159,7 +168,7 @@ class Cluster:
 
     async def metadata(
         self, topics: Collection[str] | None, creates_topics: bool = False, timeout_ms: float | None = None
-    ) -> Any:
+    ) -> SimpleNamespace:
         """Request the topics' partitions and return the response. Its brokers can then be addressed by id.
 
         topics: None for all. creates_topics: the broker may auto-create missing ones. timeout_ms: as for ``ask_any``.
@@ -202,7 +211,7 @@ class Cluster:
                 await self.metadata(())
             await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
 
-    async def ask_coordinator(self, kind: CoordinatorKind, key: str, request: Request) -> Any:
+    async def ask_coordinator(self, kind: CoordinatorKind, key: str, request: Request) -> SimpleNamespace:
         """Send a request to a coordinator once, after looking it up if unknown; see Coordinators.ask_coordinator."""
         try:
             address = self._coordinators.get((kind, key))
@@ -236,27 +245,51 @@ class Cluster:
     def _connection(self, address: Address, purpose: str) -> BrokerConnection:
         key = address, purpose
         if key not in self._connections:
-            self._connections[key] = BrokerConnection(lambda: self._open(address), self._settings)
+            note = partial(self._note_throttle, address)
+            self._connections[key] = BrokerConnection(lambda: self._open(address), self._settings, note)
         return self._connections[key]
+
+    def _note_throttle(self, address: Address, request: str, throttle_ms: int) -> None:
+        now_ms = asyncio.get_running_loop().time() * 1000
+        self._throttle.note(f"{address.host}:{address.port}", request, throttle_ms, now_ms)
 
     async def _open(self, address: Address) -> Opened:
         now = asyncio.get_running_loop().time()
         back_off = self._back_off.get(address)
         if back_off is not None and now < back_off.until:
-            raise UnreachableError(back_off.failure)
+            raise back_off.kind(back_off.failure)
         try:
             opened = await open_connection(*address, self._settings)
         except UnreachableError as error:
             failures = 0 if back_off is None else back_off.failures
-            self._back_off[address] = _BackOff(str(error), failures + 1, now + self._pause_seconds(failures))
-            raise
+            text = f"{error}{self._advertised_by(address)}"
+            until = now + self._pause_seconds(failures)
+            self._back_off[address] = _BackOff(type(error), text, failures + 1, until)
+            raise type(error)(text) from error
         self._back_off.pop(address, None)
         return opened
+
+    def _advertised_by(self, address: Address) -> str:
+        """Return the broker that advertises an address that is not configured, such as ``kafka:9092`` outside of its
+        container.
+        """
+        node = next((node for node, known in self._brokers.items() if known == address), None)
+        if node is None or address in self._settings.bootstrap_servers:
+            return ""
+        servers = ",".join(f"{host}:{port}" for host, port in self._settings.bootstrap_servers)
+        return (
+            f"; broker {node}, asked by bootstrap.servers={servers}, says that clients reach it there: if not, "
+            "correct its advertised.listeners"
+        )
 
     def _pause_seconds(self, failures: int) -> float:
         """Return the backoff after a failure, given the number of failures before it (Kafka: ExponentialBackoff)."""
         ms: float = self._settings.reconnect_backoff_ms << min(failures, 10)
         return min(ms, self._settings.reconnect_backoff_max_ms) * random.uniform(0.8, 1.2) / 1000
+
+    def waits(self) -> tuple[str, ...]:
+        """Return what is being retried or throttled for long, as texts; any thread may call it."""
+        return self.retries.current(self._io.now_ms())
 
     def close(self) -> None:
         """Close all connections and cancel running coroutines. A second call does nothing."""
@@ -278,7 +311,7 @@ class Cluster:
         await asyncio.sleep(0)  # let the futures of submit() complete
 
 
-def error_codes(answer: Any) -> Iterator[int]:
+def error_codes(answer: SimpleNamespace) -> Iterator[int]:
     """Return all error codes in a response, at any level."""
     for name, value in vars(answer).items():
         if name.endswith("error_code"):
@@ -324,6 +357,10 @@ class IoThread:
                 cls._running = cls()
             cls._running._users += 1
             return cls._running
+
+    def now_ms(self) -> float:
+        """Return the event loop's time in ms."""
+        return self._loop.time() * 1000
 
     def release(self) -> None:
         """Stop the thread if no other client uses it. The caller's coroutines must have ended."""

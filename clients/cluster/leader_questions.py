@@ -13,6 +13,7 @@ from penstock.topology.records import TopicPartition
 
 from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, broker_error
 from ..protocol.schema import Request
+from ..retry_log import RetryLog
 from .brokers import Leader
 from .cluster import QUESTIONS, Cluster
 from .retrying import TRY_MS, time_left, to_tell, try_ms
@@ -31,8 +32,10 @@ class Answer(NamedTuple):
 class LeaderQuestion:
     """request: builds a request from partitions with their leader epochs; answers: parses a response.
 
-    purpose: see Cluster.send.
+    name: of its retries. purpose: see Cluster.send.
     """
+
+    name: str
 
     request: Callable[[Mapping[TopicPartition, int]], Request]
     answers: Callable[[Any], Iterable[Answer]]
@@ -46,15 +49,25 @@ class _Inquiry:
     question: LeaderQuestion
     left: dict[TopicPartition, Future[int]]
     deadline: float
+    retries: RetryLog
     errors: dict[TopicPartition, Exception] = field(default_factory=dict)
 
     def answer(self, partition: TopicPartition, value: int) -> None:
         self.left.pop(partition).set_result(value)
+        if self.retries:
+            self.retries.succeeded(self._name(partition), asyncio.get_running_loop().time() * 1000)
+
+    def _name(self, partition: TopicPartition) -> str:
+        return f"{self.question.name} of {partition}"
 
     def fail(self, partition: TopicPartition, error: Exception, limit_ms: float = TRY_MS) -> None:
         """Record an error; after a retriable one the partition is requested again. limit_ms: of this attempt."""
         self.errors[partition] = to_tell(self.errors.get(partition), error, limit_ms)
-        if not isinstance(error, RetriableError):
+        if isinstance(error, RetriableError):
+            now_ms = asyncio.get_running_loop().time() * 1000
+            self.retries.failed(self._name(partition), str(self.errors[partition]), now_ms)
+        else:
+            self.retries.drop(self._name(partition))
             self.left.pop(partition).set_exception(error)
 
 
@@ -73,7 +86,7 @@ class LeaderQuestions:
         broker may not know a new topic yet.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        inquiry = _Inquiry(question, dict(asked), deadline)
+        inquiry = _Inquiry(question, dict(asked), deadline, self._cluster.retries)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._ask_once(inquiry)

@@ -15,6 +15,8 @@ from penstock.topology.records import TopicPartition
 from ..connection.broker_link import Answer, Api, BrokerLink, LinkState
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
+from ..retry_log import RetryLog
+from ..throttle import Health, Throttle
 from .brokers import Brokers
 from .leader_table import LeaderTable
 
@@ -51,6 +53,9 @@ class NetworkClient(Generic[A]):
         self._selector.register(self._woken, selectors.EVENT_READ)
         self.leaders = LeaderTable(self.brokers, self.settings, self.wake)
         self._links: dict[int, BrokerLink[A]] = {}
+        #: Everything that the client repeats.
+        self.retries = RetryLog(self.log)
+        self.throttle = Throttle(self.retries, self.settings.client_id)
         self._told: dict[int | None, str] = {}  # reported failures by broker; None: of the leader lookup
         #: Whether anything happened since this was set to False, after which unsent requests may be sendable.
         self.has_changed = True
@@ -84,7 +89,7 @@ class NetworkClient(Generic[A]):
         over: list[Answered[A]] = []
         for node, link in self._links.items():
             over += self._advance_link(node, link, now_ms)
-        self._note("The leaders of partitions cannot be looked up", None, self.leaders.failure)
+        self._note("The leaders of partitions cannot be looked up", None, self.leaders.failure, now_ms)
         return over
 
     def _advance_link(self, node: int, link: BrokerLink[A], now_ms: int) -> Iterable[Answered[A]]:
@@ -92,6 +97,7 @@ class NetworkClient(Generic[A]):
         before = LinkState.WAITING if link.unanswered else link.state  # lost while sending
         while (found := link.advance(now_ms)) is not None:
             over.append(Answered(node, *found))
+            self.throttle.note(node, self.api.name, found[1].throttle_ms, now_ms)
             self.has_changed = True
             if link.state is not LinkState.WAITING:
                 break
@@ -102,18 +108,21 @@ class NetworkClient(Generic[A]):
             if link.state is LinkState.CLOSED:
                 self.lost_nodes.add(node)
                 self.leaders.refresh(now_ms)  # it may no longer lead its partitions
-        self._note(f"Broker {node} cannot be {self.api.verb}", node, link.failure)
+        self._note(f"Broker {node} cannot be {self.api.verb}", node, link.failure, now_ms)
         return over
 
-    def _note(self, what: str, node: int | None, failure: str | None) -> None:
+    def _note(self, what: str, node: int | None, failure: str | None, now_ms: int) -> None:
         """Report a failure once; report again only a different failure, or after a success."""
         if failure == self._told.get(node):
             return
+        doing = "The lookup of leaders" if node is None else f"The connection to broker {node}, {self.api.name}"
         if failure is None:
             del self._told[node]
+            self.retries.succeeded(doing, now_ms)
             return
         self._told[node] = failure
         self.on_failure(what, failure)
+        self.retries.failed(doing, failure, now_ms, is_told=True)
 
     def wait(self, now_ms: int, until_ms: int) -> None:
         """Wait until data arrives, something is due, or until_ms."""
@@ -128,6 +137,10 @@ class NetworkClient(Generic[A]):
         """Count a pause of the caller, which the times passed to other methods exclude."""
         for link in self._links.values():
             link.note_pause(ms)
+
+    def health(self, now_ms: int) -> Health:
+        """Return what the client waits for, and its throttle times since the last call."""
+        return Health(self.retries.current(now_ms), self.throttle.take_times())
 
     def wake_when(self, done: Future[Any]) -> None:
         """Let wait() return when a future is done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.topology.records import TopicPartition
 
@@ -34,14 +34,14 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
         )
         return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
 
-    def answers(response: Any) -> Iterator[Answer]:
+    def answers(response: SimpleNamespace) -> Iterator[Answer]:
         for partition, each in each_partition(response.topics):
             code = each.error_code
             if not code and each.offset < 0 and timestamps[partition] < 0:
                 code = ErrorCode.OFFSET_NOT_AVAILABLE  # as an end offset it would make an empty store look restored
             yield Answer(partition, code, each.offset)
 
-    return LeaderQuestion(request, answers)
+    return LeaderQuestion(LIST_OFFSETS.name, request, answers)
 
 
 def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuestion:
@@ -51,8 +51,8 @@ def deletions(before: Mapping[TopicPartition, int], purpose: str) -> LeaderQuest
         topics = by_topic((p, {"partition_index": p.partition, "offset": before[p]}) for p in sorted(epochs))
         return DELETE_RECORDS(topics=topics, timeout_ms=TRY_MS // 2)
 
-    def answers(response: Any) -> Iterator[Answer]:
+    def answers(response: SimpleNamespace) -> Iterator[Answer]:
         for partition, each in each_partition(response.topics):
             yield Answer(partition, each.error_code, each.low_watermark)
 
-    return LeaderQuestion(request, answers, purpose)
+    return LeaderQuestion(DELETE_RECORDS.name, request, answers, purpose)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from ..errors import BrokerError, RetriableError, UnreachableError
+from ..retry_log import RetryLog
 
 T = TypeVar("T")
 #: Response timeout of one broker, in ms; after it the connection is considered broken.
@@ -24,7 +25,7 @@ def try_ms(deadline: float) -> float:
 
 
 def to_tell(before: Exception | None, error: Exception, limit_ms: float) -> Exception:
-    """Return which error to report: an UnreachableError of a short attempt replaces no broker's error."""
+    """Return the error to report: an UnreachableError of a short attempt replaces no broker's error."""
     if isinstance(before, BrokerError) and isinstance(error, UnreachableError) and limit_ms < ENOUGH_MS:
         return before
     return error
@@ -35,10 +36,12 @@ def time_left(deadline: float, pause_ms: float) -> bool:
     return asyncio.get_running_loop().time() + (pause_ms + LEAST_MS) / 1000 < deadline
 
 
-async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, pause_ms: float) -> T:
+async def retried(
+    attempt: Callable[[float], Awaitable[T]], timeout_ms: float, pause_ms: float, retries: RetryLog, what: str
+) -> T:
     """Call attempt with the deadline (loop time) until it raises no retriable error; return its result.
 
-    Raises the last RetriableError after the timeout; raises other errors immediately.
+    what: the name of its retries. Raises the last RetriableError after the timeout; raises other errors immediately.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
@@ -48,9 +51,12 @@ async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, p
             while True:
                 limit_ms = try_ms(deadline)
                 try:
-                    return await attempt(deadline)
+                    found = await attempt(deadline)
+                    retries.succeeded(what, loop.time() * 1000)
+                    return found
                 except RetriableError as error:
                     failure = to_tell(failure, error, limit_ms)
+                    retries.failed(what, str(failure), loop.time() * 1000)
                 # Without time for another attempt, wait until the deadline: callers rely on the full timeout as pause.
                 await asyncio.sleep(pause_ms / 1000 if time_left(deadline, pause_ms) else timeout_ms / 1000)
     raise failure

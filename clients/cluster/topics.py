@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 from ..errors import ErrorCode, Kind, broker_error
 from .brokers import Leader
@@ -43,7 +43,7 @@ class ClusterDescription:
         return {name: len(topic.partitions) for name, topic in self.topics.items()}
 
 
-def described(answer: Any, asked: Collection[str] | None) -> ClusterDescription:
+def described(answer: SimpleNamespace, asked: Collection[str] | None) -> ClusterDescription:
     """Return the description in a response of Cluster.metadata. asked: the requested topics, None for all.
 
     Raises BrokerError if access to a requested topic is denied, or if it is not ready yet.
@@ -59,6 +59,6 @@ def described(answer: Any, asked: Collection[str] | None) -> ClusterDescription:
     return ClusterDescription(topics, {broker.node_id: broker.rack for broker in answer.brokers})
 
 
-def _partition(answer: Any) -> PartitionDescription:
+def _partition(answer: SimpleNamespace) -> PartitionDescription:
     leader = Leader(answer.leader_id, answer.leader_epoch)
     return PartitionDescription(leader, tuple(answer.replica_nodes), tuple(answer.isr_nodes))

@@ -39,14 +39,16 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[A]):
-    """A request type. versions: the lowest and highest supported here. since: the first Kafka release with one of them.
+    """A request type. name: Kafka's. versions: the lowest and highest supported here.
 
-    verb: for error texts, a participle such as "read from". setting: the config key that selects librdkafka instead.
-    decode: parses a response from its bytes (without the length) and the version of the request; raises ValueError for
-    malformed bytes. in_flight: the maximum number of requests in flight.
+    since: the first Kafka release with one of the versions. verb: for error texts, a participle such as "read from".
+    setting: the config key that selects librdkafka instead. decode: parses a response from its bytes (without the
+    length) and the version of the request; raises ValueError for malformed bytes. in_flight: the maximum number of
+    requests in flight.
     """
 
     key: int
+    name: str
     versions: tuple[int, int]
     since: str
     verb: str
@@ -115,7 +117,7 @@ class BrokerLink(Generic[A]):
         self._not_before_ms = 0  # send nothing until then: quota throttle, or backoff after a failure
         self._idle_since_ms = 0
         #: Requests without a response because the connection was lost; the caller clears it.
-        self.unanswered: list[Any] = []
+        self.unanswered: list[object] = []
         #: The highest request version that both sides support, valid after the first connection.
         self.version = self.api.versions[0]
         #: Why the connection was lost or refused; None after reconnecting.
@@ -160,7 +162,7 @@ class BrokerLink(Generic[A]):
         return self._not_before_ms if self._not_before_ms > now_ms else None
 
     def send(
-        self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int, version: int | None = None
+        self, request: Callable[[int], bytes], asked: object, max_wait_ms: int, now_ms: int, version: int | None = None
     ) -> None:
         """Send the request that ``request`` builds from a correlation id. advance() reports a lost connection.
 
@@ -180,7 +182,7 @@ class BrokerLink(Generic[A]):
         except OSError as error:
             self._lose(error, now_ms)
 
-    def advance(self, now_ms: int) -> tuple[Any, A] | None:
+    def advance(self, now_ms: int) -> tuple[object, A] | None:
         """Take over a finished connection, or return a response that has arrived, with its request's ``asked``.
 
         Raises StreamsError if there is no request version that both sides support.
@@ -249,7 +251,7 @@ class BrokerLink(Generic[A]):
             self._events = events
             self.selector.modify(self._socket, events)
 
-    def _receive(self, now_ms: int) -> tuple[Any, A] | None:
+    def _receive(self, now_ms: int) -> tuple[object, A] | None:
         assert self._socket is not None
         first = self._pending[0]
         try:
@@ -268,7 +270,8 @@ class BrokerLink(Generic[A]):
             self._lose(error, now_ms)
             return None
         self._pending.popleft()
-        self._not_before_ms = now_ms + answer.throttle_ms if answer.throttle_ms > 0 else 0  # KIP-219
+        if answer.throttle_ms > 0:  # KIP-219; a later response without a throttle does not end this one
+            self._not_before_ms = max(self._not_before_ms, now_ms + answer.throttle_ms)
         if not self._pending:
             self._idle_since_ms = now_ms
             self._states.transition_to(_S.IDLE)
@@ -282,7 +285,7 @@ class BrokerLink(Generic[A]):
         self._let_go()
 
     def abort(self, now_ms: int) -> None:
-        """Drop what is in flight, together with the connection: it must not reach the broker later."""
+        """Drop the requests in flight, together with the connection: they must not reach the broker later."""
         if self._pending:
             self._lose(ConnectionAbortedError("its requests were dropped"), now_ms)
 

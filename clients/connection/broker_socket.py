@@ -96,9 +96,9 @@ class BrokerSocket:
         self.has_received = True
 
     def drop_at_close(self, is_dropped: bool) -> None:
-        """Choose whether the kernel drops what it has not sent yet when this is closed, or its process killed.
+        """Choose whether the kernel drops unsent bytes when this is closed, or its process killed.
 
-        Otherwise it delivers that, however late: a former owner's records, behind those of its successor.
+        Otherwise it delivers them, however late: a former owner's records, behind those of its successor.
         """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_dropped, 0))
 

@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from .secret_file import newest
+
 #: Timeout of a request to the provider, in seconds.
 TIMEOUT_SECONDS = 10.0
 #: When a token is renewed, as a fraction of its lifetime.
@@ -29,16 +31,21 @@ class OidcTokens:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._url = str(settings["sasl.oauthbearer.token.endpoint.url"])
-        client = f"{settings['sasl.oauthbearer.client.id']}:{settings['sasl.oauthbearer.client.secret']}"
-        self._authorization = f"Basic {base64.b64encode(client.encode()).decode()}"
+        self._client_id = settings["sasl.oauthbearer.client.id"]
+        self._client_secret = settings["sasl.oauthbearer.client.secret"]
         self._scope = settings.get("sasl.oauthbearer.scope")
         self._extensions = dict(
             pair.split("=", 1) for pair in (settings.get("sasl.oauthbearer.extensions") or "").split(",") if pair
         )
-        self._tls = ssl.create_default_context(cafile=settings.get("https.ca.location"))
+        self._ca_file = settings.get("https.ca.location")
+        ssl.create_default_context(cafile=self._ca_file)  # raises here, not at the first token
         self._lock = threading.Lock()
         self._token = ""
         self._expires = self._renew_at = 0.0
+
+    def _authorization(self) -> str:
+        client = f"{self._client_id}:{newest(self._client_secret)}"
+        return f"Basic {base64.b64encode(client.encode()).decode()}"
 
     def __call__(self) -> tuple[str, float, str, Mapping[str, str]]:
         """Return the token, its expiry time (seconds since 1970), an empty principal, and the extensions."""
@@ -49,10 +56,11 @@ class OidcTokens:
 
     def _fetch(self) -> None:
         form = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
-        headers = {"Authorization": self._authorization, "Accept": "application/json"}
+        headers = {"Authorization": self._authorization(), "Accept": "application/json"}
         request = urllib.request.Request(self._url, urllib.parse.urlencode(form).encode(), headers)
+        context = ssl.create_default_context(cafile=self._ca_file)  # the file may have been renewed
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=self._tls) as response:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             with error:

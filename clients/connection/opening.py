@@ -9,19 +9,33 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from itertools import zip_longest
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from ..errors import BrokerError, ErrorCode, UnreachableError, raise_for_code
+from ..errors import BrokerError, ErrorCode, TlsError, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
 from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, api_versions
 from ..protocol.schema import Api, Request
 from .broker_socket import BrokerSocket
 from .sasl import Exchange
-from .waiting import in_thread, wait_for_socket
+from .waiting import first_result, in_thread, wait_for_socket
 
 _END = object()
 #: When a session is renewed, as fractions of its lifetime, spread out over connections (Kafka: 85 to 95 %).
 RENEWAL = 0.85, 0.95
+#: How long an address may be silent before the next one of the host is tried beside it, in seconds (RFC 8305, 5).
+NEXT_ADDRESS_SECONDS = 0.25
+
+
+class _Resolved(NamedTuple):
+    """An address of a host, as getaddrinfo returns it."""
+
+    family: int
+    kind: int
+    protocol: int
+    address: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +65,16 @@ class Opened:
 
 
 async def open_connection(host: str, port: int, settings: NetworkSettings) -> Opened:
-    """Connect to a broker. Raises UnreachableError, or BrokerError if authentication fails."""
+    """Connect to the first of a broker's addresses that answers ApiVersions, and authenticate.
+
+    Raises UnreachableError if none answers, BrokerError if authentication fails.
+    """
+    answered = await _first_answer(host, port, await _addresses(host, port, settings), settings)
     try:
-        async with asyncio.timeout(settings.setup_timeout_ms / 1000):
-            connected = await _connect(host, port)
-            try:
-                return await _prepare(connected, host, settings)
-            except BaseException:
-                connected.close()
-                raise
-    except TimeoutError as error:
-        raise UnreachableError(f"{host}:{port}: no connection within {settings.setup_timeout_ms} ms") from error
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"{host}:{port}: {error or type(error).__name__}") from error
+        return await authenticate(answered, settings)
+    except BaseException:
+        answered.socket.close()
+        raise
 
 
 async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
@@ -77,24 +88,94 @@ async def authenticate(opened: Opened, settings: NetworkSettings) -> Opened:
         raise UnreachableError(f"{opened.host}: {error or type(error).__name__}") from error
 
 
-async def _connect(host: str, port: int) -> socket.socket:
-    """Return a socket connected to the first of the host's addresses that accepts a connection."""
-    failure: OSError | None = None
-    for family, kind, protocol, _, address in await in_thread(
-        socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM
-    ):
+async def _addresses(host: str, port: int, settings: NetworkSettings) -> list[_Resolved]:
+    """Return a host's addresses in the order in which to try them: families take turns (RFC 8305, 4)."""
+    try:
+        async with asyncio.timeout(settings.setup_timeout_ms / 1000):
+            found = await in_thread(socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    except TimeoutError as error:
+        raise UnreachableError(f"{host}:{port}: no address within {settings.setup_timeout_ms} ms") from error
+    except (OSError, UnicodeError) as error:
+        raise UnreachableError(f"{host}:{port}: {error}") from error
+    by_family: dict[int, list[_Resolved]] = {}
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        by_family.setdefault(family, []).append(_Resolved(family, kind, protocol, address))
+    turns = zip_longest(*by_family.values())
+    return [resolved for turn in turns for resolved in turn if resolved is not None]
+
+
+async def _first_answer(host: str, port: int, addresses: list[_Resolved], settings: NetworkSettings) -> Opened:
+    """Return a connection that has answered ApiVersions; a host that accepts connections may still be silent."""
+    reasons: dict[_Resolved, UnreachableError | BrokerError] = {}
+
+    async def attempt(resolved: _Resolved) -> Opened | None:
         try:
-            return await _connect_to(socket.socket(family, kind, protocol), address)
-        except OSError as error:
-            failure = error
-    raise failure or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            return await _connected(resolved, host, settings)
+        except (UnreachableError, BrokerError) as error:
+            reasons[resolved] = error
+            return None
+
+    attempts = [partial(attempt, resolved) for resolved in addresses]
+    first = await first_result(attempts, NEXT_ADDRESS_SECONDS, lambda late: late.socket.close())
+    if first is not None:
+        return first
+    if len(reasons) == 1:
+        ((_, only),) = reasons.items()
+        raise only if isinstance(only, BrokerError) else type(only)(f"{host}:{port}: {only}")
+    said = "; ".join(f"{resolved.address[0]}: {reason}" for resolved, reason in reasons.items())
+    refused = any(isinstance(reason, TlsError) for reason in reasons.values())
+    raise (TlsError if refused else UnreachableError)(f"{host}:{port}: {said}")
 
 
-async def _connect_to(made: socket.socket, address: Any) -> socket.socket:
+async def _connected(resolved: _Resolved, host: str, settings: NetworkSettings) -> Opened:
+    """Connect to one address. Raises UnreachableError without the host, BrokerError."""
+    try:
+        async with asyncio.timeout(settings.setup_timeout_ms / 1000):
+            return await _prepare(await _connect_to(resolved), host, settings)
+    except TimeoutError as error:
+        raise UnreachableError(f"no connection within {settings.setup_timeout_ms} ms") from error
+    except ssl.SSLEOFError as error:
+        raise UnreachableError("the TLS handshake was broken off: the broker has ended, or has no TLS there") from error
+    except ssl.SSLError as error:
+        raise TlsError(_tls_failure(error)) from error
+    except (OSError, ValueError) as error:
+        raise UnreachableError(str(error) or type(error).__name__) from error
+
+
+#: What to change, by a part of OpenSSL's reason; an alert is what the broker says of this client.
+_TLS_ADVICE = {
+    "HOSTNAME_MISMATCH": (
+        "the broker's certificate is for another name: connect to that name, or set "
+        "ssl.endpoint.identification.algorithm=none"
+    ),
+    "CERTIFICATE_VERIFY_FAILED": "ssl.ca.location must have the CA of the broker's certificate",
+    "ALERT_CERTIFICATE_REQUIRED": (
+        "the broker wants a client certificate: set ssl.certificate.location and ssl.key.location"
+    ),
+    "ALERT_UNKNOWN_CA": "the broker does not know the CA of ssl.certificate.location",
+    "CERTIFICATE": "the broker refuses ssl.certificate.location",
+    "WRONG_VERSION_NUMBER": "the listener does not speak TLS: see security.protocol",
+    "HANDSHAKE_FAILURE": (
+        "the broker found no common version or cipher, or wants a client certificate (ssl.certificate.location)"
+    ),
+    "PROTOCOL_VERSION": "the broker speaks other versions of TLS: see ssl.enabled.protocols of both sides",
+}
+
+
+def _tls_failure(error: ssl.SSLError) -> str:
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError) and "mismatch" in (error.verify_message or "").lower():
+        reason = "HOSTNAME_MISMATCH"
+    advice = next((f" ({text})" for part, text in _TLS_ADVICE.items() if part in reason), "")
+    return f"the TLS handshake has failed: {error.strerror or error}{advice}"
+
+
+async def _connect_to(resolved: _Resolved) -> socket.socket:
+    made = socket.socket(resolved.family, resolved.kind, resolved.protocol)
     try:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = made.connect_ex(address)
+        code = made.connect_ex(resolved.address)
         if code == errno.EINPROGRESS:
             await wait_for_socket(made, writable=True)
             code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -108,12 +189,10 @@ async def _connect_to(made: socket.socket, address: Any) -> socket.socket:
 
 async def _prepare(connected: socket.socket, host: str, settings: NetworkSettings) -> Opened:
     ready = connected
-    if settings.security.ssl_context is not None:
-        ready = await _with_tls(connected, host, settings.security.ssl_context)
     try:
-        conversation = _Conversation(ready, settings)
-        opened = await _with_versions(conversation, Opened(ready, host=host))
-        return await _authenticate(conversation, opened, settings)
+        if (tls := settings.security.tls) is not None:
+            ready = await _with_tls(connected, host, await in_thread(tls.context))
+        return await _with_versions(_Conversation(ready, settings), Opened(ready, host=host))
     except BaseException:
         ready.close()
         raise
@@ -155,7 +234,7 @@ class _Conversation:
             await wait_for_socket(self._raw, writable=False)
         return answer
 
-    async def ask(self, request: Request, version: int) -> Any:
+    async def ask(self, request: Request, version: int) -> SimpleNamespace:
         """Send a request and return the decoded response. Raises OSError, ValueError."""
         number, answer = request.api.decode_response(await self.exchange(request, version), version)
         if number != self._correlation_id:

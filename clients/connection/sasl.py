@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from ..errors import BrokerError, ErrorCode
+from .secret_file import newest
 
 #: Yields the client's messages, starting with the first; is sent the broker's reply to each. Returns after the client's
 #: last message; raises BrokerError if the broker must not be trusted or there are no credentials.
@@ -24,7 +25,7 @@ def plain(username: str, password: str) -> Mechanism:
     """PLAIN (RFC 4616)."""
 
     def exchange(host: str) -> Exchange:
-        yield b"\0".join((b"", username.encode(), password.encode()))
+        yield b"\0".join((b"", username.encode(), newest(password).encode()))
 
     return exchange
 
@@ -35,7 +36,7 @@ def scram(name: str, username: str, password: str) -> Mechanism:
     def exchange(host: str) -> Exchange:
         from scramp import ScramClient, ScramException  # the import takes 20 ms and is rarely needed
 
-        client = ScramClient([name], username, password)
+        client = ScramClient([name], username, newest(password))
         try:
             client.set_server_first((yield client.get_client_first().encode()).decode())
             client.set_server_final((yield client.get_client_final().encode()).decode())

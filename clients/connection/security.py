@@ -6,9 +6,12 @@ connection that is less secure than the user expects.
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,9 @@ from penstock.topology.errors import ConfigError
 
 from . import sasl
 from .oidc import OidcTokens
+from .secret_file import SecretFile, newest
+
+logger = logging.getLogger(__name__)
 
 #: Keys that only one of the two clients uses, or that are read below by name.
 _KNOWN = frozenset(
@@ -55,6 +61,8 @@ _KNOWN = frozenset(
     )
 )
 
+#: The keys of files that are read again when they change.
+_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 #: Keys that a user may expect to work, and the alternative to each.
 _REFUSED: Mapping[str, str] = {
     "ssl.keystore.": "use PEM files: ssl.certificate.location and ssl.key.location (openssl pkcs12 converts them)",
@@ -84,7 +92,7 @@ def is_security_key(name: str) -> bool:
     return name.startswith(("ssl.", "sasl.")) or name in _KNOWN
 
 
-def check_security_keys(settings: Mapping[str, Any]) -> None:
+def check_security_keys(settings: Mapping[str, object]) -> None:
     """Raise ConfigError for a TLS or SASL key that is not supported by both clients."""
     for name in settings:
         if is_security_key(name) and name not in _KNOWN:
@@ -96,27 +104,108 @@ def check_security_keys(settings: Mapping[str, Any]) -> None:
 class Security:
     """How connections are secured. mechanism: makes a SASL exchange with a host, None without SASL."""
 
-    ssl_context: ssl.SSLContext | None = None
+    tls: Tls | None = None
     mechanism_name: str = ""
     mechanism: sasl.Mechanism | None = None
+
+
+class Tls:
+    """The TLS settings, by librdkafka's names. Files that are renewed, e.g. by cert-manager, count for new handshakes.
+
+    Raises ConfigError for files or values that OpenSSL rejects.
+    """
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self._settings = settings
+        self._files = WatchedFiles(_tls_files(settings))
+        self._context = ssl_context(settings)
+        self._lock = threading.Lock()
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context of the current files. Any thread may call it; it may wait for a disk.
+
+        While they cannot be used, e.g. because only one of certificate and key is replaced, the last context is kept.
+        """
+        with self._lock:
+            if self._files.have_changed():
+                try:
+                    self._context = ssl_context(self._settings)
+                except ConfigError as error:
+                    logger.warning("%s The files are used as they were; they are read again when they change.", error)
+                else:
+                    logger.info("Read the renewed TLS files %s", ", ".join(self._files.names))
+            return self._context
+
+
+class WatchedFiles:
+    """Files that may be renewed while they are used."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._seen = self._look()
+
+    def have_changed(self) -> bool:
+        """Return True if they have changed since the last call, or since they were created."""
+        before, self._seen = self._seen, self._look()
+        return self._seen != before
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_state_of(name) for name in self.names]
+
+
+def read_once(settings: Mapping[str, object]) -> WatchedFiles:
+    """Return the files that librdkafka reads from settings at the creation of a client: TLS and secrets."""
+    secured = str(settings.get("security.protocol", "")).upper().endswith("SSL")
+    return WatchedFiles([*(_tls_files(settings) if secured else ()), *_secret_files(settings, "sasl.")])
+
+
+def _tls_files(settings: Mapping[str, object]) -> list[str]:
+    given = [str(settings[name]) for name in _FILES if name in settings]
+    trusted = [] if _has_authorities(settings) else _default_authorities()
+    return [*given, *trusted, *_secret_files(settings, "ssl.")]
+
+
+def _secret_files(settings: Mapping[str, object], start: str) -> list[str]:
+    given = (value for name, value in settings.items() if name.startswith(start))
+    return [str(value.path) for value in given if isinstance(value, SecretFile)]
+
+
+def _has_authorities(settings: Mapping[str, object]) -> bool:
+    return "ssl.ca.location" in settings or "ssl.ca.pem" in settings
+
+
+def _default_authorities() -> list[str]:
+    """Return the file and the folder of the system's certificates, even if one of them does not exist."""
+    paths = ssl.get_default_verify_paths()
+    named = (paths.openssl_cafile_env, paths.openssl_cafile), (paths.openssl_capath_env, paths.openssl_capath)
+    return [os.environ.get(variable, default) for variable, default in named]
+
+
+def _state_of(file: str) -> tuple[int, int, int] | None:
+    """Return values that change with a file's content, None if it cannot be read; links are followed."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 PLAINTEXT = Security()
 
 
-def security(settings: Mapping[str, Any]) -> Security:
+def security(settings: Mapping[str, object]) -> Security:
     """Return the Security of librdkafka's settings; raises ConfigError."""
     check_security_keys(settings)
     protocol = str(settings.get("security.protocol") or "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise ConfigError(f"security.protocol={protocol} is not valid: expected one of {', '.join(_PROTOCOLS)}.")
-    context = ssl_context(settings) if protocol.endswith("SSL") else None
+    tls = Tls(settings) if protocol.endswith("SSL") else None
     if not protocol.startswith("SASL"):
-        return Security(context)
+        return Security(tls)
     name = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "GSSAPI").upper()
     if name not in _MECHANISMS:
         raise ConfigError(f"sasl.mechanism={name} is not valid: expected one of {', '.join(_MECHANISMS)}.")
-    return Security(context, name, _mechanism(name, settings))
+    return Security(tls, name, _mechanism(name, settings))
 
 
 def _mechanism(name: str, settings: Mapping[str, Any]) -> sasl.Mechanism:
@@ -138,13 +227,13 @@ def _mechanism(name: str, settings: Mapping[str, Any]) -> sasl.Mechanism:
     return sasl.plain(username, password) if name == "PLAIN" else sasl.scram(name, username, password)
 
 
-def _require(settings: Mapping[str, Any], mechanism: str, keys: Sequence[str]) -> None:
+def _require(settings: Mapping[str, object], mechanism: str, keys: Sequence[str]) -> None:
     missing = [key for key in keys if not settings.get(key)]
     if missing:
         raise ConfigError(f"sasl.mechanism={mechanism} needs {' and '.join(missing)}.")
 
 
-def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+def ssl_context(settings: Mapping[str, object]) -> ssl.SSLContext:
     """Return the SSLContext of librdkafka's settings; raises ConfigError for files or values that OpenSSL rejects."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -154,7 +243,7 @@ def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     try:
-        _load(context, settings)
+        _load(context, {name: newest(value) for name, value in settings.items()})
     except (OSError, ssl.SSLError) as error:
         given = sorted(name for name in settings if name.startswith("ssl."))
         raise ConfigError(f"The TLS settings {', '.join(given)} cannot be used: {error}.") from error
@@ -162,7 +251,7 @@ def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, settings: Mapping[str, Any]) -> None:
-    if "ssl.ca.location" in settings or "ssl.ca.pem" in settings:
+    if _has_authorities(settings):
         context.load_verify_locations(settings.get("ssl.ca.location"), cadata=settings.get("ssl.ca.pem"))
     else:
         context.load_default_certs()

@@ -7,22 +7,35 @@ group_member.py; the two share the events and the Identity, which is immutable a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 
 from ..errors import BrokerError, ErrorCode, RetriableError
+from ..protocol.messages import HEARTBEAT
 from ..protocol.schema import Request
 from . import requests
 from .group_description import describe_group
 from .group_protocol import GroupProtocol, ProtocolParts, evicts
 from .member_state import MEMBER_STATES, MemberState, member_states
-from .membership import Assign, EndpointOf, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
+from .membership import (
+    Assign,
+    Event,
+    Fatal,
+    FencedInstanceIdError,
+    HostMember,
+    HostOf,
+    Lost,
+    MemberSubscription,
+    Rebalance,
+)
 from .requests import Identity
 
 #: The number of heartbeats after a join that are sent at the eager interval: 10 s with the default.
 EAGER_BEATS = 33
 
+#: The name of the retries of a join.
+_JOIN = "JoinGroup"
 #: Advice for errors that end a membership.
 _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
@@ -32,8 +45,6 @@ _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.INVALID_SESSION_TIMEOUT: (
         "session.timeout.ms is not between the broker's group.min.session.timeout.ms and group.max.session.timeout.ms."
     ),
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The principal needs READ on the topics whose offsets it commits.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "The broker's group.max.size is reached: run fewer threads or raise it.",
 }
@@ -42,16 +53,16 @@ _ADVICE: Mapping[ErrorCode, str] = {
 class ClassicProtocol(GroupProtocol):
     """One member. All coroutines run on the IO thread.
 
-    assign: the leader's assignor; endpoint_of: the application.server in a member's user data, see EndpointOf.
+    assign: the leader's assignor; host_of: the host of a member, see HostOf.
     """
 
     offset_commit_version = 8  # later versions do not distinguish a stale generation from a deleted group
     overtaken = ErrorCode.REBALANCE_IN_PROGRESS
 
-    def __init__(self, parts: ProtocolParts, assign: Assign, endpoint_of: EndpointOf) -> None:
+    def __init__(self, parts: ProtocolParts, assign: Assign, host_of: HostOf) -> None:
         super().__init__(parts)
         self._assign = assign
-        self._endpoint_of = endpoint_of
+        self._host_of = host_of
         self._machine = member_states(parts.log)
         self._losses = 0
         self._identity = Identity()
@@ -100,7 +111,7 @@ class ClassicProtocol(GroupProtocol):
             assigned = await self._sync_group(assignments)
             self._fenced_after_join = False
         except RetriableError as error:
-            self._log.debug("Joining again: %s", error)
+            self._coordinator.failed(_JOIN, error)
             self._standstill.join_failed()
             return False
         except BrokerError as error:
@@ -110,14 +121,15 @@ class ClassicProtocol(GroupProtocol):
                 return self._evicted(error)
             if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
                 raise
-            self._log.debug("Joining again: %s", error)
+            self._coordinator.failed(_JOIN, error)
             return False
+        self._coordinator.succeeded(_JOIN)
         self._machine.transition_to(MemberState.STABLE)
         self._eager_beats = EAGER_BEATS
         self._emit(assigned)
         return True
 
-    async def _join_group(self, envelope: bytes, reason: str) -> Any:
+    async def _join_group(self, envelope: bytes, reason: str) -> SimpleNamespace:
         timeout_ms = self._rebalance_timeout_ms
         request = requests.join_group(self._config, self.identity.member_id, envelope, reason)
         response = await self._coordinator.membership(request, timeout_ms)
@@ -130,10 +142,11 @@ class ClassicProtocol(GroupProtocol):
         return response
 
     def _joins_once_more(self) -> bool:
-        """Whether a member that is fenced although its JoinGroup was just answered joins again: once.
+        """Return True if a member that is fenced although its JoinGroup was just answered joins again, which it does
+        once.
 
         A coordinator that could not write the group (brokers of its partition are down) takes back the member id that
-        it gave out. If another process has joined in fact, the new join fences it, and its error says so.
+        it gave out. If another process has really joined, the new join fences it, and its error says so.
         """
         if self._fenced_after_join:
             return False
@@ -149,7 +162,7 @@ class ClassicProtocol(GroupProtocol):
         """The timeout of JoinGroup and SyncGroup, which block until all members have joined, plus a margin."""
         return max(self._network.request_timeout_ms, self._config.max_poll_interval_ms + 5_000)
 
-    async def _lead(self, joined: Any) -> dict[str, bytes]:
+    async def _lead(self, joined: SimpleNamespace) -> dict[str, bytes]:
         members = requests.decode_subscriptions(joined.members)
         self._log.info("Leading generation %d of %d members", joined.generation_id, len(members))
         assignments = await self._connection.run(self._assign, members)  # it queries the brokers itself
@@ -208,8 +221,10 @@ class ClassicProtocol(GroupProtocol):
         try:
             response = await self._coordinator.membership(requests.heartbeat(self._config, identity), timeout_ms)
             self._coordinator.check(response.error_code)
+            self._coordinator.succeeded(HEARTBEAT.name)
             self._standstill.answered(sent_ms)
-        except RetriableError:
+        except RetriableError as error:
+            self._coordinator.failed(HEARTBEAT.name, error)
             return False
         except BrokerError as error:
             if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -274,14 +289,15 @@ class ClassicProtocol(GroupProtocol):
         """Return the request of ``leave``; a static member that comes back does not leave."""
         return requests.leave_group(self._config.group_id, member_id, instance_id, reason)
 
-    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
-        """Return member id and instance id of a host's members; none during a rebalance."""
+    async def members_at(self, endpoint: str) -> list[HostMember]:
+        """Return a host's members; none during a rebalance."""
         group = await describe_group(self._config.group_id, self._offsets, self._coordinator.check)
-        return [
-            (found.member_id, found.instance_id)
+        hosts = [
+            (found, self._host_of(found.subscription.user_data))
             for found in group.members
-            if found.subscription is not None and self._endpoint_of(found.subscription.user_data) == endpoint
+            if found.subscription is not None
         ]
+        return [HostMember(found.member_id, found.instance_id, host[1]) for found, host in hosts if host[0] == endpoint]
 
     async def hear_now(self) -> None:
         """Send a heartbeat now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from penstock.topology.errors import BrokerUnavailableError
@@ -16,16 +17,15 @@ from ..errors import (
     ErrorCode,
     Kind,
     RetriableBrokerError,
+    RetriableError,
     UnreachableError,
     raise_for_code,
 )
 from ..log_context import PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..protocol.schema import Api, Request
+from ..retry_log import RetryLog
 from .requests import GroupMemberConfig
-
-#: Interval of the warnings about an unreachable coordinator.
-WARNING_INTERVAL_MS = 5_000
 
 #: The purposes of the two connections.
 _MEMBERSHIP, _OFFSETS = "membership", "offsets"
@@ -50,13 +50,14 @@ class GroupCoordinator:
     def __post_init__(self) -> None:
         self._address: Address | None = None
         self._unreachable_since: int | None = None
-        self._warned_at = 0
+        #: Everything that the member repeats.
+        self.retries = RetryLog(self.log)
         #: Whether the connection broke or the coordinator moved since the last response without an error.
         self._lost_touch = False
         #: Until when the coordinator may still be recovering, such as a broker after a crash.
         self._recovering_until_ms = 0
 
-    async def membership(self, request: Request, timeout_ms: float) -> Any:
+    async def membership(self, request: Request, timeout_ms: float) -> SimpleNamespace:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _MEMBERSHIP))
 
@@ -64,7 +65,7 @@ class GroupCoordinator:
         """Return the request version of the first connection; raises as ``membership`` does."""
         return await self._use(lambda address: self.connection.version(address, api, _MEMBERSHIP))
 
-    async def offsets(self, request: Request, timeout_ms: float | None = None) -> Any:
+    async def offsets(self, request: Request, timeout_ms: float | None = None) -> SimpleNamespace:
         """Send over the second connection; raises as ``membership`` does."""
         timeout_ms = timeout_ms or self.network.request_timeout_ms
         return await self._use(lambda address: self.connection.send(address, request, timeout_ms, _OFFSETS))
@@ -107,6 +108,7 @@ class GroupCoordinator:
         elif self._unreachable_since is not None:
             self.log.info("Group coordinator is available again")
             self._unreachable_since = None
+            self.retries.succeeded(self._lookup, now)
         raise_for_code(code, message)
 
     def _lost(self, reason: str) -> None:
@@ -114,7 +116,7 @@ class GroupCoordinator:
         self._lost_touch = True
         now = self.clock.monotonic_ms()
         if self._unreachable_since is None:
-            self._unreachable_since = self._warned_at = now
+            self._unreachable_since = now
             self.log.info("Group coordinator is unavailable: %s; looking it up again", reason)
         unreachable_ms = now - self._unreachable_since
         if unreachable_ms >= self.config.unavailable_timeout_ms:
@@ -122,14 +124,21 @@ class GroupCoordinator:
                 f"The coordinator of group {self.config.group_id} could not be reached for {unreachable_ms} ms: "
                 f"{reason}. Check bootstrap.servers, the network and the brokers."
             )
-        if now - self._warned_at >= WARNING_INTERVAL_MS:
-            self._warned_at = now
-            self.log.warning(
-                "Group coordinator unreachable for %.0f s: %s. Trying again until %d s have passed",
-                unreachable_ms / 1000,
-                reason,
-                self.config.unavailable_timeout_ms // 1000,
-            )
+        limit = f"at most for {self.config.unavailable_timeout_ms // 1000} s"
+        self.retries.failed(self._lookup, f"{reason} ({limit})", now)
+
+    @property
+    def _lookup(self) -> str:
+        return f"The coordinator of group {self.config.group_id}"
+
+    def failed(self, what: str, error: RetriableError | BrokerError) -> None:
+        """Record that a request is repeated; a coordinator that cannot be reached is recorded already."""
+        if not isinstance(error, UnreachableError):
+            self.retries.failed(what, str(error), self.clock.monotonic_ms())
+
+    def succeeded(self, what: str) -> None:
+        """Record that a request was answered."""
+        self.retries.succeeded(what, self.clock.monotonic_ms())
 
     async def pause(self) -> None:
         """Wait for ``retry.backoff.ms``."""

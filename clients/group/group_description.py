@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import TypeVar
 
 from penstock.topology.errors import StreamsError
 
@@ -88,7 +89,7 @@ async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[
 
 
 def _existing(
-    check: Callable[[int], None], read: Callable[..., GroupDescription | None], response: Any
+    check: Callable[[int], None], read: Callable[..., GroupDescription | None], response: SimpleNamespace
 ) -> GroupDescription | None:
     """Return the group of a response, None if there is no such group of this kind."""
     group = response.groups[0]
@@ -98,13 +99,13 @@ def _existing(
     return read(response)
 
 
-def _classic_group(response: Any) -> GroupDescription | None:
+def _classic_group(response: SimpleNamespace) -> GroupDescription | None:
     group = response.groups[0]
     state = group.group_state.upper()
     return None if state == "DEAD" else GroupDescription(state, "classic", tuple(map(_classic_member, group.members)))
 
 
-def _streams_group(response: Any) -> GroupDescription:
+def _streams_group(response: SimpleNamespace) -> GroupDescription:
     group = response.groups[0]
     described = streams_messages.described_members(group)
     members = tuple(
@@ -116,13 +117,13 @@ def _streams_group(response: Any) -> GroupDescription:
     return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
 
 
-def _consumer_group(response: Any) -> GroupDescription:
+def _consumer_group(response: SimpleNamespace) -> GroupDescription:
     group = response.groups[0]
     members = (GroupMemberDescription(m.member_id, m.client_id, m.client_host, m.instance_id) for m in group.members)
     return GroupDescription(group.group_state.upper(), "consumer", tuple(members))
 
 
-def _classic_member(member: Any) -> GroupMemberDescription:
+def _classic_member(member: SimpleNamespace) -> GroupMemberDescription:
     return GroupMemberDescription(
         member.member_id,
         member.client_id,
@@ -140,7 +141,7 @@ def _read(decode: Callable[[], T]) -> T | None:
         return None
 
 
-def _topics(topology: Any) -> Mapping[str, Mapping[str, list[str]]] | None:
+def _topics(topology: SimpleNamespace) -> Mapping[str, Mapping[str, list[str]]] | None:
     if topology is None:
         return None
     return {

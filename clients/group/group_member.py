@@ -20,7 +20,7 @@ from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .classic_protocol import ClassicProtocol
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assign, Assigned, EndpointOf, Event, Fatal, Lost, Meanwhile, MemberSubscription, Rebalance
+from .membership import Assign, Assigned, Event, Fatal, HostOf, Lost, Meanwhile, MemberSubscription, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
@@ -59,7 +59,7 @@ class ProtocolMember:
         self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
         self._standstill = Standstill(clock, config.session_timeout_ms, self._log)
         self._connection = connect(network)
-        coordinator = GroupCoordinator(config, network, self._connection, clock, self._log)
+        self._coordinator = coordinator = GroupCoordinator(config, network, self._connection, clock, self._log)
         parts = ProtocolParts(
             config,
             self._connection,
@@ -96,6 +96,10 @@ class ProtocolMember:
             return []
         self._dead = True
         return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} has failed: {failure!r}."))]
+
+    def waits(self) -> tuple[str, ...]:
+        """Return what is being retried for long, as texts."""
+        return self._coordinator.retries.current(self._clock.monotonic_ms())
 
     @property
     def in_doubt(self) -> bool:
@@ -192,7 +196,7 @@ class ProtocolMember:
 class GroupMember(ProtocolMember):
     """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-    assign: computes the assignment if this member is the leader; runs on a separate thread. endpoint_of: by default
+    assign: computes the assignment if this member is the leader; runs on a separate thread. host_of: by default
     members have no application.server.
     """
 
@@ -203,9 +207,9 @@ class GroupMember(ProtocolMember):
         assign: Assign,
         clock: Clock,
         connect: Callable[[NetworkSettings], Cluster] = Cluster,
-        endpoint_of: EndpointOf = lambda _: "",
+        host_of: HostOf = lambda _: ("", ""),
     ) -> None:
-        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign, endpoint_of), connect)
+        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign, host_of), connect)
 
 
 class StreamsGroupMember(ProtocolMember):

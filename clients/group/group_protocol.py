@@ -21,7 +21,7 @@ from ..protocol.offset_commits import OffsetAndMetadata
 from ..protocol.schema import Request
 from . import requests
 from .group_coordinator import GroupCoordinator
-from .membership import CommitTimeoutError, Event, MemberSubscription, RetriableCommitError
+from .membership import CommitTimeoutError, Event, HostMember, MemberSubscription, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
@@ -91,26 +91,36 @@ class GroupProtocol(ABC):
         """Leave the group if necessary; see GroupMembership.close."""
 
     async def release_host(self, endpoint: str) -> None:
-        """Make the members of a lost host leave, and learn at once who gets their tasks. endpoint: application.server.
+        """Make the members of a lost host leave, and learn at once which members get their tasks. endpoint:
+        application.server.
 
-        All members that hear of the loss do this; one that lives after all joins again. Static members are no
-        exception: the user wants their tasks to move, not to wait for them.
+        Every member that learns of the loss does this. A host that was only unreachable joins again. Static members are
+        no exception: the user wants their tasks to move, not to wait for them. Of two hosts with one address, the lost
+        one is unknown.
         """
         try:
-            for member_id, instance_id in await self.members_at(endpoint):
-                if member_id != self.identity.member_id:
-                    await self.leave(f"its host {endpoint} is lost", member_id, instance_id)
+            members = await self.members_at(endpoint)
+            if len({member.process_id for member in members}) > 1:
+                self._log.warning(
+                    "Several hosts have application.server=%s: the tasks of the lost one wait for its session to time "
+                    "out. Give each host its own address",
+                    endpoint,
+                )
+                return
+            for member in members:
+                if member.member_id != self.identity.member_id:
+                    await self.leave(f"its host {endpoint} is lost", member.member_id, member.instance_id)
             await self.hear_now()
         except (StreamsError, BrokerError, RetriableError) as error:
             self._log.warning("The tasks of the lost host %s wait for its session to time out: %r", endpoint, error)
 
     @abstractmethod
-    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
-        """Return member id and instance id of a host's members; raises the errors of the request."""
+    async def members_at(self, endpoint: str) -> list[HostMember]:
+        """Return a host's members; raises the errors of the request."""
 
     @abstractmethod
     async def hear_now(self) -> None:
-        """Send a heartbeat now, whose answer may begin a rebalance."""
+        """Send a heartbeat now; its response may begin a rebalance."""
 
     async def leave_self(self, reason: str, *, comes_back: bool = False) -> None:
         """Leave the group if it knows this member; see ``leave``."""

@@ -76,6 +76,14 @@ class MemberSubscription(NamedTuple):
     instance_id: str | None = None
 
 
+class HostMember(NamedTuple):
+    """A member of a host. instance_id: None if it is dynamic; process_id: that of its application's process."""
+
+    member_id: str
+    instance_id: str | None
+    process_id: str
+
+
 class MemberAssignment(NamedTuple):
     """The leader's assignment for one member. active: partitions of its active tasks, for group tools."""
 
@@ -85,8 +93,8 @@ class MemberAssignment(NamedTuple):
 
 #: The leader's assignor: from subscriptions to assignments, by member id. It may query the brokers, and may be slow.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
-#: Returns the application.server in a member's user data, "" if there is none.
-EndpointOf = Callable[[bytes], str]
+#: Returns the application.server in a member's user data, "" if there is none, and the id of the member's process.
+HostOf = Callable[[bytes], tuple[str, str]]
 
 
 class RetriableCommitError(StreamsError):
@@ -116,6 +124,10 @@ class GroupMembership(Protocol):
 
         Also the liveness signal for ``max.poll.interval.ms``: if it is exceeded, the member leaves its group.
         """
+
+    def waits(self) -> tuple[str, ...]:
+        """Return what is being retried for long, as texts."""
+        return ()
 
     @property
     def join_pending(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import TypeVar
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
@@ -42,7 +43,7 @@ class GroupOffsets:
         StreamsError.
         """
 
-        def check(response: Any) -> None:
+        def check(response: SimpleNamespace) -> None:
             failed = offset_commit_errors(response)
             self._coordinator.check(0 if not failed else _worst(failed))
 
@@ -56,20 +57,23 @@ class GroupOffsets:
             raise StreamsError(f"The coordinator's response for group {self._config.group_id} lacks {sorted(missing)}.")
         return {partition: found[partition] for partition in partitions}
 
-    def _fetched(self, response: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def _fetched(self, response: SimpleNamespace) -> dict[TopicPartition, OffsetAndMetadata | None]:
         code, offsets = fetched_offsets(response)
         self._coordinator.check(code)
         return offsets
 
-    async def until_deadline(self, request: Callable[[], Request], result: Callable[[Any], T]) -> T:
+    async def until_deadline(self, request: Callable[[], Request], result: Callable[[SimpleNamespace], T]) -> T:
         """Send a request until result(response) raises no retriable error; raises as ``commit`` does."""
         network = self._coordinator.network
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
         refusal: Exception | None = None  # of the previous attempt
         while True:
+            asked = request()
             timeout_ms = min(network.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
-                return result(await self._coordinator.offsets(request(), timeout_ms))
+                found = result(await self._coordinator.offsets(asked, timeout_ms))
+                self._coordinator.succeeded(asked.api.name)
+                return found
             except RetriableError as error:  # raised if there is no time for another attempt
                 if self._clock.monotonic_ms() + network.retry_backoff_ms >= deadline:
                     was_cut = isinstance(error, UnreachableError) and timeout_ms < network.request_timeout_ms
@@ -77,6 +81,7 @@ class GroupOffsets:
                         raise refusal from error
                     raise
                 refusal = error
+                self._coordinator.failed(asked.api.name, error)
             await self._coordinator.pause()
 
 

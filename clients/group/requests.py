@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from penstock.topology.errors import StreamsError
@@ -119,7 +120,7 @@ def leave_group(group_id: str, member_id: str, instance_id: str | None, reason: 
     return LEAVE_GROUP(group_id=group_id, members=[member])
 
 
-def leave_errors(response: Any) -> list[int]:
+def leave_errors(response: SimpleNamespace) -> list[int]:
     """Return the error codes of a response to leaving: a LeaveGroup's has one for each member, too."""
     codes = [response.error_code, *(member.error_code for member in getattr(response, "members", None) or ())]
     return [code for code in codes if code]
@@ -149,7 +150,7 @@ def offset_commit(
     return replace(request, version_max=version_max)
 
 
-def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
+def offset_commit_errors(response: SimpleNamespace) -> dict[TopicPartition, int]:
     """Return the error code of each partition that was not committed."""
     return {partition: found.error_code for partition, found in each_partition(response.topics) if found.error_code}
 
@@ -166,7 +167,7 @@ def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartitio
     return replace(request, version_max=_OFFSET_FETCH_VERSION_MAX)
 
 
-def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | None]]:
+def fetched_offsets(response: SimpleNamespace) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | None]]:
     """Return the first error code of an OffsetFetch response, 0 without one, and the offsets."""
     answer = response.groups[0] if response.groups else response
     code = answer.error_code
@@ -193,7 +194,7 @@ def encode_subscription(subscription: MemberSubscription, generation: int) -> by
     return CONSUMER_SUBSCRIPTION.encode(envelope, _SUBSCRIPTION_VERSION, False)
 
 
-def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
+def decode_subscriptions(members: Collection[SimpleNamespace]) -> dict[str, MemberSubscription]:
     """Return the subscriptions in a JoinGroup response to the leader, by member id; raises StreamsError."""
     return {
         member.member_id: decode_subscription(member.metadata, member.member_id, member.group_instance_id)
@@ -225,11 +226,11 @@ def decode_assignment(generation: int, envelope: bytes) -> Assigned:
     return Assigned(generation, found.user_data or b"", _partitions(found.assigned_partitions))
 
 
-def _by_topic(partitions: Collection[TopicPartition]) -> list[dict[str, Any]]:
+def _by_topic(partitions: Collection[TopicPartition]) -> list[dict[str, object]]:
     return by_topic(((p, p.partition) for p in sorted(partitions)), "topic")
 
 
-def _partitions(by_topic: Collection[Any]) -> frozenset[TopicPartition]:
+def _partitions(by_topic: Collection[SimpleNamespace]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(found.topic, index) for found in by_topic for index in found.partitions)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
@@ -42,7 +43,7 @@ def heartbeat(
     version: int,
 ) -> Request:
     """Return the request of a heartbeat in a version that the broker supports."""
-    optional: dict[str, Any] = {}
+    optional: dict[str, object] = {}
     if said.joining is not None:
         optional |= {
             "rack_id": rack_id,
@@ -85,7 +86,7 @@ def leave(group_id: str, member_id: str, instance_id: str | None, comes_back: bo
     return replace(request, version_max=version)
 
 
-def _endpoint(endpoint: str) -> Any:
+def _endpoint(endpoint: str) -> object:
     if not endpoint:
         return None
     host, _, port = endpoint.rpartition(":")
@@ -94,11 +95,11 @@ def _endpoint(endpoint: str) -> Any:
     return {"host": host, "port": int(port)}
 
 
-def _topology(topology: StreamsTopology) -> Any:
+def _topology(topology: StreamsTopology) -> object:
     return {"epoch": topology.epoch, "subtopologies": [_subtopology(found) for found in topology.subtopologies]}
 
 
-def _subtopology(subtopology: StreamsSubtopology) -> dict[str, Any]:
+def _subtopology(subtopology: StreamsSubtopology) -> dict[str, object]:
     """Return a sub-topology; topic patterns are rejected earlier."""
     repartition = [topic.name for topic in subtopology.repartition_source_topics]
     return {
@@ -123,7 +124,7 @@ def _indexes(topics: Iterable[str], group: Iterable[str]) -> list[int]:
     return [index[topic] for topic in group if topic in index]
 
 
-def _internal_topic(topic: InternalTopic) -> dict[str, Any]:
+def _internal_topic(topic: InternalTopic) -> dict[str, object]:
     return {
         "name": topic.name,
         "partitions": topic.partitions,
@@ -136,14 +137,14 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in sorted(values.items())]
 
 
-def _task_ids(tasks: Iterable[TaskId]) -> list[dict[str, Any]]:
+def _task_ids(tasks: Iterable[TaskId]) -> list[dict[str, object]]:
     by_subtopology: dict[int, list[int]] = defaultdict(list)
     for task in sorted(tasks):
         by_subtopology[task.subtopology].append(task.partition)
     return [{"subtopology_id": str(number), "partitions": partitions} for number, partitions in by_subtopology.items()]
 
 
-def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, Any]]:
+def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, object]]:
     return [
         {"subtopology_id": str(task.subtopology), "partition": task.partition, "offset": offset}
         for task, offset in sorted(offsets.items())
@@ -153,7 +154,7 @@ def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, Any]]:
 # Answers
 
 
-def answer(response: Any) -> Answer:
+def answer(response: SimpleNamespace) -> Answer:
     """Return the answer in a response without an error; raises StreamsError for invalid sub-topologies."""
     statuses = {status.status_code: status.status_detail for status in response.status or ()}
     return Answer(
@@ -168,12 +169,12 @@ def answer(response: Any) -> Answer:
     )
 
 
-def _tasks(assignment: Any) -> Tasks:
+def _tasks(assignment: SimpleNamespace) -> Tasks:
     roles = (assignment.active_tasks, assignment.standby_tasks, assignment.warmup_tasks)
     return Tasks(*(frozenset(_read_tasks(role or ())) for role in roles))
 
 
-def _read_tasks(task_ids: Iterable[Any]) -> Iterable[TaskId]:
+def _read_tasks(task_ids: Iterable[SimpleNamespace]) -> Iterable[TaskId]:
     for found in task_ids:
         if not found.subtopology_id.isdecimal():
             raise StreamsError(
@@ -184,7 +185,7 @@ def _read_tasks(task_ids: Iterable[Any]) -> Iterable[TaskId]:
             yield TaskId(int(found.subtopology_id), partition)
 
 
-def _hosts(entries: Iterable[Any]) -> HostPartitions:
+def _hosts(entries: Iterable[SimpleNamespace]) -> HostPartitions:
     """Merge the entries of a host's threads, each of which is a member."""
     active: dict[str, Partitions] = defaultdict(frozenset)
     standby: dict[str, Partitions] = defaultdict(frozenset)
@@ -195,11 +196,11 @@ def _hosts(entries: Iterable[Any]) -> HostPartitions:
     return HostPartitions(dict(active), dict(standby))
 
 
-def _host_and_port(endpoint: Any) -> str:
+def _host_and_port(endpoint: SimpleNamespace | None) -> str:
     return "" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
 
 
-def _partitions(topics: Iterable[Any]) -> Partitions:
+def _partitions(topics: Iterable[SimpleNamespace]) -> Partitions:
     return frozenset(TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partitions)
 
 
@@ -216,15 +217,20 @@ class DescribedMember(NamedTuple):
 
     member_id: str
     instance_id: str | None
+    process_id: str
     endpoint: str
     tasks: Tasks
 
 
-def described_members(group: Any) -> list[DescribedMember]:
+def described_members(group: SimpleNamespace) -> list[DescribedMember]:
     """Return the members of a described group."""
     return [
         DescribedMember(
-            member.member_id, member.instance_id, _host_and_port(member.user_endpoint), _tasks(member.assignment)
+            member.member_id,
+            member.instance_id,
+            member.process_id,
+            _host_and_port(member.user_endpoint),
+            _tasks(member.assignment),
         )
         for member in group.members
     ]

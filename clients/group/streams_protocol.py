@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import Protocol, TypeVar
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
@@ -16,12 +17,13 @@ from penstock.topology.records import TaskId
 from ..cluster.retrying import retried, try_ms
 from ..cluster.topics import described
 from ..errors import BrokerError, ErrorCode, RetriableError, broker_error
+from ..protocol.messages import METADATA
 from ..protocol.schema import Request
 from ..protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from . import streams_messages
 from .group_protocol import GroupProtocol, ProtocolParts
 from .member_state import MemberState
-from .membership import Assigned, MemberSubscription
+from .membership import Assigned, HostMember, MemberSubscription
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error, refuses_topology
@@ -144,7 +146,7 @@ class StreamsProtocol(GroupProtocol):
         try:
             answer = await self._exchange(heartbeat)
         except RetriableError as error:
-            self._log.debug("No response to a heartbeat: %s", error)
+            self._coordinator.failed(STREAMS_GROUP_HEARTBEAT.name, error)
             self._missed_answer = True
             self._membership.on_no_answer(heartbeat)
             return False
@@ -154,6 +156,7 @@ class StreamsProtocol(GroupProtocol):
             if error.refusal.code is ErrorCode.UNRELEASED_INSTANCE_ID:
                 await self._take_over_instance(error.refusal)
             return True
+        self._coordinator.succeeded(STREAMS_GROUP_HEARTBEAT.name)
         self._standstill.answered(sent_ms)
         self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
         return True
@@ -190,7 +193,7 @@ class StreamsProtocol(GroupProtocol):
         static = self._version >= streams_messages.STATIC_MEMBERS_VERSION
         return static and self._config.instance_id is not None
 
-    async def _ask(self, request: Request) -> Any:
+    async def _ask(self, request: Request) -> SimpleNamespace:
         try:
             response = await self._coordinator.membership(request, self._network.request_timeout_ms)
             self._coordinator.check(response.error_code, response.error_message)
@@ -224,10 +227,14 @@ class StreamsProtocol(GroupProtocol):
             elif await self.leave(replaced, found.member_id, found.instance_id, comes_back=True):
                 self._membership.hurry()  # before the other one can rejoin
 
-    async def members_at(self, endpoint: str) -> list[tuple[str, str | None]]:
-        """Return member id and instance id of a host's members."""
+    async def members_at(self, endpoint: str) -> list[HostMember]:
+        """Return a host's members."""
         members = await self._described_members()
-        return [(found.member_id, found.instance_id) for found in members if found.endpoint == endpoint]
+        return [
+            HostMember(found.member_id, found.instance_id, found.process_id)
+            for found in members
+            if found.endpoint == endpoint
+        ]
 
     async def hear_now(self) -> None:
         """Send a heartbeat now, and as many as the answers demand."""
@@ -238,7 +245,7 @@ class StreamsProtocol(GroupProtocol):
             self.fail(error)
 
     async def _explained(self, refusal: BrokerError) -> BrokerError:
-        """Add the topology differences to an error about the topology."""
+        """Add the differences between the topologies to an error about the topology."""
         if not refuses_topology(refusal):
             return refusal
         try:
@@ -252,10 +259,11 @@ class StreamsProtocol(GroupProtocol):
     async def _described_members(self) -> list[streams_messages.DescribedMember]:
         return streams_messages.described_members(await self._described_group())
 
-    async def _described_group(self) -> Any:
-        def read(response: Any) -> Any:
+    async def _described_group(self) -> SimpleNamespace:
+        def read(response: SimpleNamespace) -> SimpleNamespace:
             self._coordinator.check(response.groups[0].error_code)
-            return response.groups[0]
+            group: SimpleNamespace = response.groups[0]
+            return group
 
         request = streams_messages.describe(self._config.group_id)
         return await self._looked_up(self._offsets.until_deadline(lambda: request, read))
@@ -279,7 +287,8 @@ class StreamsProtocol(GroupProtocol):
             return found
 
         timeout_ms, pause_ms = self._config.api_timeout_ms, self._network.retry_backoff_ms
-        self._partitions = await self._looked_up(retried(attempt, timeout_ms, pause_ms)) if names else {}
+        asked = retried(attempt, timeout_ms, pause_ms, self._coordinator.retries, METADATA.name) if names else None
+        self._partitions = {} if asked is None else await self._looked_up(asked)
 
     async def _looked_up(self, asked: Awaitable[T]) -> T:
         """Wait for a lookup that an answer depends on; raises BrokerUnavailableError after its timeout."""

@@ -55,10 +55,9 @@ _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: (
         "The broker's group.streams.max.size is reached: run fewer threads or raise it."
     ),
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "The principal needs DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, "
-        "because the broker creates them on its behalf."
+        "These are DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, because the "
+        "broker creates them on its behalf."
     ),
     ErrorCode.UNKNOWN_SERVER_ERROR: "Check that all source topics exist. If they do, see the coordinator's log.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",

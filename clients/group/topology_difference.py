@@ -6,7 +6,8 @@ The coordinator only reports that they differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from .streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 
@@ -21,7 +22,7 @@ class _Subtopology(NamedTuple):
 _NONE = _Subtopology({}, {})
 
 
-def difference(described: Any, own: StreamsTopology) -> str:
+def difference(described: SimpleNamespace, own: StreamsTopology) -> str:
     """Return sentences that name the differences, "" if the description shows none.
 
     The description has no co-partition groups. described: the topology in a StreamsGroupDescribe response.
@@ -48,7 +49,7 @@ def _differences(name: str, there: _Subtopology, here: _Subtopology) -> Iterator
             yield f"{name} has {topic} with {texts[0]} in the group, with {texts[1]} in this topology."
 
 
-def _described(subtopology: Any) -> _Subtopology:
+def _described(subtopology: SimpleNamespace) -> _Subtopology:
     internal = (subtopology.repartition_source_topics, subtopology.state_changelog_topics)
     return _subtopology(
         subtopology.source_topics,

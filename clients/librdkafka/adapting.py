@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..reading.reader import Reader
 from ..writing.writer import Writer
@@ -29,6 +29,6 @@ def as_writer(client: Writer | Producer) -> Writer:
     return LibrdkafkaWriter(client)
 
 
-def _is_confluents(client: Any) -> bool:
+def _is_confluents(client: object) -> bool:
     """Whether it has the methods of confluent-kafka's clients; checks no class, because the client may be wrapped."""
     return hasattr(client, "list_topics")

@@ -13,6 +13,7 @@ from penstock.topology.errors import ConfigError
 
 from .group_metadata import verify_layout
 from .reader import LibrdkafkaReader
+from .renewed_files import RenewedFiles
 from .writer import LibrdkafkaWriter
 
 Client = TypeVar("Client")
@@ -25,18 +26,19 @@ CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
 LEAST_LINGER_MS = 0.25
 
 
-def make_reader(settings: Mapping[str, Any]) -> LibrdkafkaReader:
+def make_reader(settings: Mapping[str, object]) -> LibrdkafkaReader:
     """Return a Reader; raises as make_consumer."""
-    return LibrdkafkaReader(make_consumer(settings))
+    return LibrdkafkaReader(make_consumer(settings), RenewedFiles(settings))
 
 
-def make_writer(settings: Mapping[str, Any]) -> LibrdkafkaWriter:
+def make_writer(settings: Mapping[str, object]) -> LibrdkafkaWriter:
     """Return a Writer; raises as make_producer."""
     # Success reports would cost half as much as the send itself; flush() confirms all records at once.
-    return LibrdkafkaWriter(make_producer({"delivery.report.only.error": True, **settings}))
+    producer = make_producer({"delivery.report.only.error": True, **settings})
+    return LibrdkafkaWriter(producer, RenewedFiles(settings))
 
 
-def make_consumer(settings: Mapping[str, Any]) -> Consumer:
+def make_consumer(settings: Mapping[str, object]) -> Consumer:
     """Return a Consumer. Raises ConfigError, which names the key, for settings that librdkafka rejects."""
     return _make(Consumer, "consumer", settings)
 
@@ -51,12 +53,12 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
     return _make(Producer, "producer", given)
 
 
-def make_admin(settings: Mapping[str, Any]) -> AdminClient:
+def make_admin(settings: Mapping[str, object]) -> AdminClient:
     """Return an AdminClient. Raises ConfigError as make_consumer."""
     return _make(AdminClient, "admin client", settings)
 
 
-def _make(client: type[Client], name: str, settings: Mapping[str, Any]) -> Client:
+def _make(client: type[Client], name: str, settings: Mapping[str, object]) -> Client:
     try:
         return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ from penstock.topology.records import TopicPartition
 
 from ..reading.reader import Reader, ReaderEvent, Records
 from .errors import client_error
+from .renewed_files import RenewedFiles
 
 #: Duration of one poll in a reader that may be woken, in seconds; librdkafka's own poll cannot be interrupted.
 WAKE_CHECK_SECONDS = 0.005
@@ -30,8 +31,9 @@ class LibrdkafkaReader(Reader):
     librdkafka drops a partition's prefetched records when the partition is paused.
     """
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, files: RenewedFiles | None = None) -> None:
         self._consumer = consumer
+        self._files = files  # that it was created with, None if they are unknown
         self._topics: set[str] = set()  # ever assigned: messages of an unassigned topic may still be in flight
         self._woken = threading.Event()
         self._poll_seconds = math.inf  # of one poll
@@ -48,11 +50,11 @@ class LibrdkafkaReader(Reader):
 
     @override
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Ignored, since librdkafka does not take epochs."""
+        """Do nothing, because librdkafka does not accept epochs."""
 
     @override
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """Unknown, since librdkafka's records have no leader epoch."""
+        """Return -1, because librdkafka's records have no leader epoch."""
         return -1
 
     @override
@@ -112,6 +114,8 @@ class LibrdkafkaReader(Reader):
 
     def close(self) -> None:
         """Close the consumer."""
+        if self._files is not None:
+            self._files.close()
         self._consumer.close()
 
 

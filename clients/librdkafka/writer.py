@@ -6,19 +6,21 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from typing_extensions import override
 
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import Message, TopicPartition
 
 from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
-from ..writing.writer import Lost, TransactionalWriter
+from ..writing.writer import Lost, Source, TransactionalWriter
 from .errors import PURGED, client_error
 from .group_metadata import encode_group_metadata
+from .renewed_files import RenewedFiles
 
 #: How long to wait for room in librdkafka's queue before retrying the record, in seconds.
 ROOM_SECONDS = 0.05
@@ -38,30 +40,39 @@ class LibrdkafkaWriter(TransactionalWriter):
     fenced by its replacement.
     """
 
-    def __init__(self, producer: Any) -> None:
+    def __init__(self, producer: Any, files: RenewedFiles | None = None) -> None:
         self._producer = producer
+        self._files = files  # that it was created with, None if they are unknown
         self._lost: list[Lost] = []
         self.records = None
 
     @override
     def produce(
-        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        partition: int,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        source: Source | None = None,
     ) -> None:
+        report = self._on_delivery if source is None else partial(self._on_delivery, source=source)
         at = NOW if timestamp is None else timestamp or EARLIEST
         while True:
             try:
                 # callback and on_delivery are aliases; the first one takes precedence.
-                self._producer.produce(topic, value, key, partition, self._on_delivery, None, at, headers)
+                self._producer.produce(topic, value, key, partition, report, None, at, headers)
                 return
             except BufferError:
                 self._serve(self._producer.poll, ROOM_SECONDS)
             except KafkaException as error:
                 raise client_error(error.args[0]) from error
 
-    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message, source: Source | None = None) -> None:
         """Record a lost record; librdkafka must not be called from here."""
         if error is not None and error.code() not in PURGED:
-            self._lost.append(Lost(client_error(error), message))
+            self._lost.append(Lost(client_error(error), message, source))
 
     @override
     def send_due(self) -> None:
@@ -80,7 +91,7 @@ class LibrdkafkaWriter(TransactionalWriter):
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
         return not len(self._producer)
 
-    def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
+    def _serve(self, call: Callable[..., object], *arguments: object) -> None:
         """Call a method that runs callbacks; raises UnusableClientError if the client fails permanently."""
         try:
             checked(call, *arguments)
@@ -94,10 +105,12 @@ class LibrdkafkaWriter(TransactionalWriter):
 
     @override
     def drop(self) -> None:
-        """Does nothing, since librdkafka does not expose which records are in flight."""
+        """Do nothing, because librdkafka does not expose which records are in flight."""
 
     @override
     def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
         self._producer.purge()
 
     @override
@@ -131,7 +144,7 @@ class LibrdkafkaWriter(TransactionalWriter):
         _bounded(self._producer.abort_transaction, seconds)
 
 
-def _bounded(call: Callable[..., Any], *arguments: Any) -> None:
+def _bounded(call: Callable[..., object], *arguments: Any) -> None:
     """Run a call, whose last argument is its timeout in seconds, on a thread that may be abandoned.
 
     Raises TransactionError.
@@ -163,7 +176,7 @@ def _transaction_error(error: KafkaError) -> TransactionError:
     return TransactionError(cause, can_abort=can_abort)
 
 
-def checked(call: Callable[..., Any], *arguments: Any) -> Any:
+def checked(call: Callable[..., object], *arguments: object) -> object:
     """Call a method of a Producer that runs callbacks: poll, flush, or a transactional one.
 
     If the client fails permanently meanwhile, confluent-kafka 2.16 sets an exception but still returns a result; after

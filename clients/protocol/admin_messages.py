@@ -1,4 +1,4 @@
-"""Messages to create and describe topics and to delete records; schema.py explains the notation."""
+"""Messages to create, describe and configure topics and to delete records; schema.py explains the notation."""
 
 from __future__ import annotations
 
@@ -68,6 +68,28 @@ results: []
       source: int8
     config_type: int8 3+
     documentation: string? 3+
+""",
+)  # fmt: skip
+
+INCREMENTAL_ALTER_CONFIGS = Api(
+    "IncrementalAlterConfigs", 44, 0, 1, 1,
+    """
+resources: []
+  resource_type: int8
+  resource_name: string
+  configs: []
+    name: string
+    config_operation: int8
+    value: string?
+validate_only: bool
+""",
+    """
+throttle_time_ms: int32
+responses: []
+  error_code: int16
+  error_message: string?
+  resource_type: int8
+  resource_name: string
 """,
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ _PARTITION = struct.Struct(">iiqiqib")
 _INT32 = struct.Struct(">i")
 
 _CONSUMER = -1  # instead of a replica's id
-_NO_REPLICA_ID = 15  # the first version in which only replicas say that they are one
+_NO_REPLICA_ID = 15  # the first version in which replicas identify themselves elsewhere, and clients send nothing
 _NO_LOG_START = -1
 
 #: A partition in requests and responses: topic id (bytes) or name, and number.
@@ -30,7 +30,7 @@ Part: TypeAlias = tuple[bytes | str, int]
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """leader_epoch: as its leader should have it; last_epoch: of the last record that was fetched; -1 if unknown."""
+    """leader_epoch: the epoch that its leader should have; last_epoch: of the last fetched record; -1 if unknown."""
 
     offset: int
     leader_epoch: int

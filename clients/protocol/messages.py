@@ -1,10 +1,15 @@
 """Rarely used messages, as Kafka defines them (clients/src/main/resources/common/message).
 
 schema.py explains the notation. The lowest versions are those of Kafka 2.4, the highest those of Kafka 4.4 that are
-useful to a client. Produce and Fetch are performance-critical and encoded by hand in separate modules.
+useful to a client. Some messages have fields of older versions, too: penstock.testing.broker serves these. Produce and
+Fetch are performance-critical and encoded by hand in separate modules.
 """
 
 from __future__ import annotations
+
+import re
+
+from penstock_distribution import version
 
 from .schema import Api, Request, structure
 
@@ -36,8 +41,12 @@ zk_migration_ready: bool 3+ tag 3
 
 
 def api_versions() -> Request:
-    """Ask a broker for its versions, and name this client (KIP-511)."""
-    return API_VERSIONS(client_software_name="penstock", client_software_version="0.1.0")
+    """Ask a broker for its versions, and name this client (KIP-511).
+
+    Brokers refuse a version with other characters than these; that of a commit between two releases has a ``+``.
+    """
+    own_version = re.sub(r"[^A-Za-z0-9.-]", "-", version())
+    return API_VERSIONS(client_software_name="penstock", client_software_version=own_version)
 
 
 SASL_HANDSHAKE = Api(
@@ -142,9 +151,9 @@ name: string
 partition_indexes: [int32]
 """,
     """
-throttle_time_ms: int32
+throttle_time_ms: int32 3+
 topics: [Topic] 0-7
-error_code: int16 0-7
+error_code: int16 2-7
 groups: [] 8+
   group_id: string
   topics: [Topic]
@@ -164,19 +173,20 @@ OFFSET_COMMIT = Api(
     "OffsetCommit", 8, 7, 9, 8,
     """
 group_id: string
-generation_id_or_member_epoch: int32 = -1
-member_id: string
-group_instance_id: string?
+generation_id_or_member_epoch: int32 1+ = -1
+member_id: string 1+
+group_instance_id: string? 7+
+retention_time_ms: int64 2-4 = -1
 topics: []
   name: string
   partitions: []
     partition_index: int32
     committed_offset: int64
-    committed_leader_epoch: int32 = -1
+    committed_leader_epoch: int32 6+ = -1
     committed_metadata: string?
 """,
     """
-throttle_time_ms: int32
+throttle_time_ms: int32 3+
 topics: []
   name: string
   partitions: []
@@ -255,15 +265,16 @@ LEAVE_GROUP = Api(
     "LeaveGroup", 13, 3, 5, 4,
     """
 group_id: string
-members: []
+member_id: string 0-2
+members: [] 3+
   member_id: string
   group_instance_id: string?
   reason: string? 5+
 """,
     """
-throttle_time_ms: int32
+throttle_time_ms: int32 1+
 error_code: int16
-members: []
+members: [] 3+
   member_id: string
   group_instance_id: string?
   error_code: int16
@@ -274,10 +285,10 @@ DESCRIBE_GROUPS = Api(
     "DescribeGroups", 15, 4, 6, 5,
     """
 groups: [string]
-include_authorized_operations: bool
+include_authorized_operations: bool 3+
 """,
     """
-throttle_time_ms: int32
+throttle_time_ms: int32 1+
 groups: []
   error_code: int16
   error_message: string? 6+
@@ -287,12 +298,12 @@ groups: []
   protocol_data: string
   members: []
     member_id: string
-    group_instance_id: string?
+    group_instance_id: string? 4+
     client_id: string
     client_host: string
     member_metadata: bytes
     member_assignment: bytes
-  authorized_operations: int32
+  authorized_operations: int32 3+
 """,
 )  # fmt: skip
 
@@ -375,7 +386,7 @@ producer_epoch: int16 = -1
 """,
 )  # fmt: skip
 
-ADD_PARTITIONS_TO_TXN = Api(  # what clients send: from version 4 on it is a broker's (KIP-890)
+ADD_PARTITIONS_TO_TXN = Api(  # from version 4 on only brokers send it, not clients (KIP-890)
     "AddPartitionsToTxn", 24, 1, 3, 3,
     """
 transactional_id: string
@@ -416,15 +427,15 @@ transactional_id: string
 group_id: string
 producer_id: int64
 producer_epoch: int16
-generation_id_or_member_epoch: int32 = -1
-member_id: string
-group_instance_id: string?
+generation_id_or_member_epoch: int32 3+ = -1
+member_id: string 3+
+group_instance_id: string? 3+
 topics: []
   name: string
   partitions: []
     partition_index: int32
     committed_offset: int64
-    committed_leader_epoch: int32 = -1
+    committed_leader_epoch: int32 2+ = -1
     committed_metadata: string?
 """,
     """
@@ -453,7 +464,7 @@ producer_epoch: int16 5+ = -1
 """,
 )  # fmt: skip
 
-# Inside of a classic group's messages; the first two bytes are the version.
+# Embedded in a classic group's messages; the first two bytes are the version.
 
 CONSUMER_SUBSCRIPTION = structure(
     """

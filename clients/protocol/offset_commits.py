@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.topology.records import TopicPartition
 
@@ -33,7 +33,7 @@ class GroupMetadata(NamedTuple):
     instance_id: str | None = None
 
 
-def committed_by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
+def committed_by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, object]]:
     """Return the topics of a request that commits these offsets."""
     return by_topic(
         (

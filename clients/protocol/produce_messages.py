@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.topology.records import TopicPartition
 
@@ -52,10 +52,15 @@ def produce_request(
 
 @dataclass(frozen=True, slots=True)
 class PartitionResponse:
-    """The result of a partition's batch. error: Kafka's code, 0 if it was written. message: the broker's message."""
+    """The result of a partition's batch.
+
+    error: Kafka's code, 0 if it was written. message: the broker's message. refused: the records because of which the
+    batch was refused, by their position in it, with the broker's message about each (KIP-467); empty if it names none.
+    """
 
     error: int
     message: str
+    refused: Mapping[int, str] = field(default_factory=dict)
 
 
 class ProduceAnswer:
@@ -82,14 +87,14 @@ def _partition_response(reader: CompactReader) -> PartitionResponse:
     error = reader.number(2)
     for _ in ("the first record's offset", "the time of a log that has its own", "where the log starts"):
         reader.number(8)
-    of_records = [_record_error(reader) for _ in range(reader.count())]
-    message = reader.string() or next(filter(None, of_records), "")
+    refused = dict(_record_error(reader) for _ in range(reader.count()))
+    message = reader.string() or next(filter(None, refused.values()), "")
     reader.tags()
-    return PartitionResponse(error, message)
+    return PartitionResponse(error, message, refused)
 
 
-def _record_error(reader: CompactReader) -> str:
-    reader.number(4)
+def _record_error(reader: CompactReader) -> tuple[int, str]:
+    position = reader.number(4)
     message = reader.string()
     reader.tags()
-    return message
+    return position, message

@@ -1,12 +1,12 @@
 """Encodes Kafka's messages by definitions in text form, which list the fields of all versions as Kafka's JSON files do.
 
 One line for each field: ``name: type versions = default``, its own fields indented below it. Types: int8 to int64,
-uint16, bool, string, bytes, uuid (16 bytes), ``[int32]`` for an array of such, ``[]`` for an array of structures,
-``{}`` for one structure; a trailing ``?`` marks a nullable type, whose default is null. Versions: ``5+`` or ``0-7``,
-none for all. ``tag N`` after the versions: a tagged field (KIP-482). A line ``Name:`` after the fields begins a
-structure that several fields refer to, as ``[Name]`` or ``Name``.
+uint16, float64, bool, string, bytes, uuid (16 bytes), ``[int32]`` for an array of such, ``[]`` for an array of
+structures, ``{}`` for one structure; a trailing ``?`` marks a nullable type, whose default is null. Versions: ``5+`` or
+``0-7``, none for all. ``tag N`` after the versions: a tagged field (KIP-482). A line ``Name:`` after the fields begins
+a structure that several fields refer to, as ``[Name]`` or ``Name``.
 
-Unknown tagged fields are skipped, and fields that a version lacks keep their default, since a broker may be newer or
+Unknown tagged fields are skipped, and fields that a version lacks keep their default, because a broker may be newer or
 older than this client.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from .compact import CompactReader, compact_length
 
 _LATEST = 1 << 15
-_NUMBERS = {"int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint16": ">H"}
+_NUMBERS = {"int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q", "uint16": ">H", "float64": ">d"}
 _SECTION = re.compile(r"(\w+):")
 _LINE = re.compile(
     r"(?P<indent> *)(?P<name>\w+): (?P<type>\w+|\[\w*\]|{})(?P<null>\?)?( (?P<since>\d+)(?P<more>\+|-(?P<until>\d+))?)?"
@@ -47,7 +47,7 @@ class Type:
         raise NotImplementedError
 
 
-def _not_null(value: Any) -> Any:
+def _not_null(value: object) -> object:
     """Return a value; raises ValueError for null."""
     if value is None:
         raise ValueError("null where a message must have a value")
@@ -58,7 +58,7 @@ class _Number(Type):
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct(code)
 
-    def encode(self, value: Any, version: int, flexible: bool) -> bytes:
+    def encode(self, value: object, version: int, flexible: bool) -> bytes:
         return self._struct.pack(value)
 
     def decode(self, reader: CompactReader, version: int, flexible: bool) -> Any:
@@ -68,7 +68,7 @@ class _Number(Type):
 class _Bool(Type):
     default = False
 
-    def encode(self, value: Any, version: int, flexible: bool) -> bytes:
+    def encode(self, value: object, version: int, flexible: bool) -> bytes:
         return b"\1" if value else b"\0"
 
     def decode(self, reader: CompactReader, version: int, flexible: bool) -> Any:
@@ -187,7 +187,7 @@ class Structure(Type):
             found = self._by_version[version] = [each for each in present if each.tag is None], tagged
         return found
 
-    def encode(self, value: Mapping[str, Any], version: int, flexible: bool) -> bytes:
+    def encode(self, value: Mapping[str, object], version: int, flexible: bool) -> bytes:
         """Return a structure's bytes. Raises TypeError for names that no version has."""
         if not value.keys() <= self.names:
             raise TypeError(f"no such fields: {sorted(value.keys() - self.names)}")
@@ -294,7 +294,7 @@ class Api:
         """The fields of a response."""
         return structure(self.response_text)
 
-    def __call__(self, **body: Any) -> Request:
+    def __call__(self, **body: object) -> Request:
         """Return a request. Raises TypeError for names that no version has."""
         return Request(self, body)
 

@@ -58,7 +58,7 @@ class FetchSession:
         return SessionPart(self._id, self._epoch, by_id, changed, forgotten)
 
     def _was_anothers(self, part: Part, asked: PartitionAsked) -> bool:
-        """Return whether a partition was reassigned; a broker does not send an unchanged end again."""
+        """Return True if a partition was reassigned; a broker does not resend an unchanged end."""
         before = self._remembered.get(part)
         return before is not None and before.fetch is not asked.fetch
 
@@ -71,7 +71,7 @@ class FetchSession:
             self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
 
     def lost(self) -> bool:
-        """Record that the broker may not have the session any more. Returns whether the request relied on it.
+        """Record that the broker may have lost the session. Returns whether the request relied on it.
 
         The next request closes the session, if it still exists, and creates another.
         """

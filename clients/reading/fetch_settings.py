@@ -25,7 +25,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
 }
 
-#: Settings that the runtime gives each consumer and that do not affect how records are read.
+#: Settings that the runtime gives each consumer, and that do not affect how records are read.
 _WITHOUT_EFFECT = frozenset(
     (
         "allow.auto.create.topics",
@@ -41,7 +41,7 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings(NetworkSettings):
-    """How to fetch; defaults are librdkafka's."""
+    """How to fetch; defaults are librdkafka's. max_record_bytes: the largest record that is decompressed."""
 
     rack: str = ""
     read_committed: bool = True
@@ -51,17 +51,21 @@ class FetchSettings(NetworkSettings):
     max_bytes: int = 52_428_800
     max_partition_bytes: int = 1_048_576
     queue_backoff_ms: int = 1_000
+    max_record_bytes: int = 100_000_000
 
 
-def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
+def unknown_settings(settings: Mapping[str, object]) -> list[str]:
     """Return the settings of a consumer that a fetcher does not support; librdkafka is used with them."""
     known = _FIELDS.keys() | _WITHOUT_EFFECT
     return sorted(name for name in settings if name not in known and not is_security_key(name))
 
 
-def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
-    """Return the FetchSettings of a consumer's settings, all of them supported; raises ConfigError for invalid ones."""
-    made = FetchSettings(**network_fields(settings, _FIELDS))
+def fetch_settings(settings: Mapping[str, object], **more: Any) -> FetchSettings:
+    """Return the FetchSettings of a consumer's settings, all of them supported; raises ConfigError for invalid ones.
+
+    more: fields that are no settings of a consumer.
+    """
+    made = FetchSettings(**network_fields(settings, _FIELDS), **more)
     if "receive.message.max.bytes" in settings:
         return made
     # A response may be as large as fetch.max.bytes; librdkafka raises an unset limit likewise.

@@ -10,12 +10,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from typing_extensions import override
 
-from penstock.kernel import record_batches
+from penstock.kernel.record_batches import (
+    CorruptRecordsError,
+    FetchAnswer,
+    PartitionAnswer,
+    RecordBatches,
+    UnknownFormatError,
+)
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -28,10 +34,14 @@ from ..errors import BrokerError, ErrorCode, UnreachableError
 from ..log_context import PrefixedLogger
 from ..protocol.fetch_request import API_KEY, API_VERSIONS, NAMES_VERSION, Part, PartitionRequest, fetch_request
 from ..served_clock import ServedClock
+from ..throttle import Health
 from .fetch_session import Asked, FetchSession, PartitionAsked
 from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionFetch, unreadable
 from .reader import Reader, ReaderEvent, Records
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 #: A partition with this many responses in the buffer is not requested: one is being processed, the next is ready.
 ANSWERS_AHEAD = 2
@@ -60,7 +70,7 @@ class Fetcher(Reader):
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log
-        api = Api(API_KEY, API_VERSIONS, "2.7", "read from", "penstock.fetcher", record_batches.FetchAnswer)
+        api = Api(API_KEY, "Fetch", API_VERSIONS, "2.7", "read from", "penstock.fetcher", FetchAnswer)
         self._network = NetworkClient(brokers, settings, api, self._note, log)
         self._leaders = self._network.leaders
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)  # by broker
@@ -91,6 +101,7 @@ class Fetcher(Reader):
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             self._fetches.pop(partition).is_assigned = False
+            self._network.retries.drop(_fetching(partition))
 
     @override
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -117,7 +128,7 @@ class Fetcher(Reader):
             found = self._take(max_records)
             self._maybe_ask(now)
             if any(found) or now >= deadline or self._woken:
-                self._woken = False  # before the caller looks for the reason it was woken
+                self._woken = False  # before the caller checks why it was woken
                 return found
             self._wait(now, deadline)
             now = self._clock.monotonic_ms()
@@ -211,6 +222,7 @@ class Fetcher(Reader):
 
     def _fail(self, fetch: PartitionFetch, error: BrokerError) -> None:
         """Stop fetching a partition until it is reassigned; report the error after the records fetched before."""
+        self._network.retries.drop(_fetching(fetch.partition))
         fetch.has_failed = True
         self._buffer.put(Buffered(fetch, None, ReaderEvent(fetch.partition, fetch.next_offset, error)))
 
@@ -244,12 +256,13 @@ class Fetcher(Reader):
         leader = self._leaders.of(fetch.partition)
         if leader is None:
             self._leaders.refresh(now)
+            self._network.retries.failed(_fetching(fetch.partition), "it has no leader", now)
             return None
         if fetch.replica is not None and now >= fetch.replica_until_ms:
             fetch.replica = None
         return leader.node if fetch.replica is None else fetch.replica
 
-    def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
+    def _send(self, link: BrokerLink[FetchAnswer], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Request partitions. waits: whether they are all of the broker's fetchable partitions."""
         for fetch in wanted:
             fetch.topic_id = fetch.topic_id or self._leaders.id_of(fetch.partition.topic)
@@ -277,27 +290,30 @@ class Fetcher(Reader):
 
     # Answers
 
-    def _take_answer(self, node: int, asked: Asked, answer: record_batches.FetchAnswer, now: int) -> None:
+    def _take_answer(self, node: int, asked: Asked, answer: FetchAnswer, now: int) -> None:
         session = self._sessions[node]
         if answer.error:
             if session.lost() and answer.error in _SESSION_ERRORS:
                 return  # the next request is full, and sent immediately
             for each in asked.values():
-                self._retry(each.fetch, answer.error, now)
+                self._retry(node, each.fetch, answer.error, now)
             return
         session.took(answer.session_id)
+        retries = self._network.retries
         for found in answer.partitions:
             of = asked.get((found.topic, found.partition))
             if of is None or of.is_stale:
                 continue
+            if retries and not found.error:
+                retries.succeeded(_fetching(of.fetch.partition), now)
             if found.error:
                 self._take_error(node, of, found, now)
             elif found.diverging_offset >= 0:
-                self._take_diverging(of, found, now)
+                self._take_diverging(node, of, found, now)
             else:
                 self._take_records(of.fetch, found, answer.data, now)
 
-    def _take_records(self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any, now: int) -> None:
+    def _take_records(self, fetch: PartitionFetch, found: PartitionAnswer, data: Buffer, now: int) -> None:
         settings = self._settings
         fetch.high_watermark = found.high_watermark
         if found.preferred_replica >= 0:
@@ -321,32 +337,29 @@ class Fetcher(Reader):
         if batches is not None or event is not None:
             self._buffer.put(Buffered(fetch, batches, event, found.size))
 
-    def _batches(
-        self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any
-    ) -> record_batches.RecordBatches | None:
+    def _batches(self, fetch: PartitionFetch, found: PartitionAnswer, data: Buffer) -> RecordBatches | None:
         aborted = (found.aborted or []) if self._settings.read_committed else None
         place = data, found.start, found.size
+        limits = self._settings.check_crcs, self._settings.max_record_bytes
         try:
-            return record_batches.RecordBatches(
-                fetch.origin, *place, fetch.next_offset, aborted, self._settings.check_crcs
-            )
-        except record_batches.CorruptRecordsError as error:
+            return RecordBatches(fetch.origin, *place, fetch.next_offset, aborted, *limits)
+        except CorruptRecordsError as error:
             self._fail(fetch, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
-        except record_batches.UnknownFormatError as error:
+        except UnknownFormatError as error:
             raise unreadable(fetch.partition, error) from error
         return None
 
-    def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+    def _take_diverging(self, node: int, of: PartitionAsked, found: PartitionAnswer, now: int) -> None:
         """Handle a broker whose log diverges from the last epoch that was read (KIP-320)."""
         fetch = of.fetch
         if found.diverging_offset >= fetch.next_offset:  # no record of the epoch is left: a compacted topic
             fetch.last_epoch = -1
         elif of.at_replica:  # a follower may be behind: only the leader is reliable
-            self._retry(fetch, ErrorCode.OFFSET_OUT_OF_RANGE, now)
+            self._retry(node, fetch, ErrorCode.OFFSET_OUT_OF_RANGE, now)
         else:
             self._fail(fetch, _truncated(fetch, found))
 
-    def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+    def _take_error(self, node: int, of: PartitionAsked, found: PartitionAnswer, now: int) -> None:
         fetch = of.fetch
         if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
             self._fail(fetch, BrokerError(found.error, f"offset {fetch.next_offset} does not exist on broker {node}"))
@@ -355,23 +368,38 @@ class Fetcher(Reader):
                 fetch.doubted_at = self._leaders.answers
             if found.leader >= 0:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
-            self._retry(fetch, found.error, now)
+            self._retry(node, fetch, found.error, now)
         else:
             self._fail(fetch, BrokerError(found.error))
 
-    def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
-        self._log.debug("Fetching %s again after %s", fetch.partition, ErrorCode(code).name)
+    def _retry(self, node: int, fetch: PartitionFetch, code: int, now: int) -> None:
+        self._network.retries.failed(_fetching(fetch.partition), f"{ErrorCode(code).name} from broker {node}", now)
         fetch.replica = None
         fetch.retry_at_ms = now + self._settings.retry_backoff_ms
         if code not in _AGAIN:
             self._leaders.refresh(now)
+
+    @override
+    def health(self) -> Health:
+        return self._network.health(self._clock.monotonic_ms())
+
+    @override
+    def throttled_ago_ms(self, partition: TopicPartition) -> float | None:
+        fetch, leader = self._fetches[partition], self._leaders.of(partition)
+        node = leader.node if fetch.replica is None and leader is not None else fetch.replica
+        return self._network.throttle.ago_ms(node, self._clock.monotonic_ms())
 
     def close(self) -> None:
         """Close all connections."""
         self._network.close()
 
 
-def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> BrokerError:
+def _fetching(partition: TopicPartition) -> str:
+    """Return the name of a partition's retries."""
+    return f"Fetch of {partition}"
+
+
+def _truncated(fetch: PartitionFetch, found: PartitionAnswer) -> BrokerError:
     """Return the error of a log truncated below the position read (KIP-320, Kafka: LogTruncationException)."""
     return BrokerError(
         ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from penstock.kernel import record_batches
+from penstock.kernel.record_batches import (
+    CorruptRecordsError,
+    LargeRecordError,
+    RecordBatches,
+    UnknownFormatError,
+    origin_of,
+)
 from penstock.topology.errors import StreamsError
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import Message, TopicPartition
 
 from ..errors import BrokerError, ErrorCode
 from .reader import ReaderEvent, Records
+
+#: Decompressed bytes that one take() returns; one record may be larger. Without compression responses are the limit.
+TAKE_BYTES = 16 << 20
 
 
 class LeaderEpochs:
@@ -39,7 +47,7 @@ class PartitionFetch:
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         self.partition = partition
-        self.origin = record_batches.origin_of(partition.topic, partition.partition)
+        self.origin = origin_of(partition.topic, partition.partition)
         self.next_offset = offset
         self.last_epoch = -1  # of the last record that was fetched
         self.epochs = LeaderEpochs()
@@ -63,7 +71,7 @@ class Buffered:
     """Records of a partition and an event after them; either may be missing."""
 
     fetch: PartitionFetch
-    batches: record_batches.RecordBatches | None
+    batches: RecordBatches | None
     event: ReaderEvent | None
     size: int = 0  # of the records, in bytes
 
@@ -88,12 +96,15 @@ class FetchBuffer:
         fetch.parked.clear()
 
     def take(self, limit: int) -> tuple[Records, list[ReaderEvent]]:
-        """Return up to ``limit`` records, in order within each partition, and the events up to there."""
+        """Return records in order within each partition, and the events up to there.
+
+        limit: the most records. They end with the one that fills TAKE_BYTES.
+        """
         records: Records = {}
         events: list[ReaderEvent] = []
-        left, turns = limit, len(self._buffered)
+        left, left_bytes, turns = limit, TAKE_BYTES, len(self._buffered)
         self.freed = False
-        while left > 0 and turns > 0:
+        while left > 0 and left_bytes > 0 and turns > 0:
             turns -= 1
             buffered = self._buffered.popleft()
             fetch = buffered.fetch
@@ -104,7 +115,8 @@ class FetchBuffer:
                 continue
             if buffered.batches is not None:
                 run = records.setdefault(fetch.partition, [])
-                left -= self._take_from(buffered, run, left)
+                taken, taken_bytes = self._take_from(buffered, run, left, left_bytes)
+                left, left_bytes = left - taken, left_bytes - taken_bytes
                 if buffered.batches is not None and not buffered.batches.finished:
                     self._put_back(buffered)
                     continue
@@ -123,18 +135,21 @@ class FetchBuffer:
         self._buffered.extend((buffered, *behind))
 
     @staticmethod
-    def _take_from(buffered: Buffered, run: list[Any], limit: int) -> int:
-        assert buffered.batches is not None
+    def _take_from(buffered: Buffered, run: list[Message], limit: int, limit_bytes: int) -> tuple[int, int]:
+        """Append records to the run; return their number and size."""
+        batches, fetch = buffered.batches, buffered.fetch
+        assert batches is not None
         try:
-            return int(buffered.batches.take(run, limit))
-        except record_batches.CorruptRecordsError as error:
-            fetch = buffered.fetch
-            fetch.is_assigned, fetch.has_failed = False, True  # nothing after it can be used
-            buffered.batches = None
-            buffered.event = ReaderEvent(fetch.partition, -1, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
-            return 0
-        except record_batches.UnknownFormatError as error:
-            raise unreadable(buffered.fetch.partition, error) from error
+            return batches.take(run, limit, limit_bytes), batches.taken_bytes
+        except CorruptRecordsError as error:
+            failure = BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error))
+        except LargeRecordError as error:
+            failure = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"{error} (penstock.record.max.bytes)")
+        except UnknownFormatError as error:
+            raise unreadable(fetch.partition, error) from error
+        fetch.is_assigned, fetch.has_failed = False, True  # nothing after it can be used
+        buffered.batches, buffered.event = None, ReaderEvent(fetch.partition, -1, failure)
+        return 0, 0
 
 
 def unreadable(partition: TopicPartition, error: Exception) -> StreamsError:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.topology.records import Message, TopicPartition
 
 from ..errors import ClientError
+from ..throttle import Health
 
 #: Messages by partition: the kernel's messages, confluent_kafka.Messages, or RawRecords in a simulation.
 Records = dict[TopicPartition, list[Message]]
@@ -71,6 +72,19 @@ class Reader(Protocol):
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         """Return the high watermark in the last response for an assigned partition, None before the first one."""
+
+    def health(self) -> Health:
+        """Return the operations that the client waits for, and its throttle times since the last call. librdkafka
+        reports none.
+        """
+        return Health()
+
+    def throttled_ago_ms(self, partition: TopicPartition) -> float | None:
+        """Return the ms since the last throttle of an assigned partition's broker ended.
+
+        Negative during a throttle; None without one, or if the client does not know.
+        """
+        return None
 
     def close(self) -> None:
         """Stop reading and release all resources."""

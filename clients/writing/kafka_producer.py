@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import record_accumulator
+from penstock.kernel.record_accumulator import PartitionRecords, RecordAccumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
 from ..clock import Clock
 from ..cluster.brokers import Brokers
 from ..errors import BrokerError, ErrorCode
 from ..log_context import PrefixedLogger
+from ..retry_log import RetryLog
 from ..served_clock import ServedClock
+from ..throttle import Health
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity, ProducerIdentity
 from .sender import BEHIND_WAIT_MS, Sender
-from .writer import Lost, Writer
+from .writer import Lost, Source, Writer
 
 
 class KafkaProducer(Writer):
@@ -42,33 +43,40 @@ class KafkaProducer(Writer):
         self._log = log
         self._brokers = brokers
         self._sender = Sender(brokers, settings, log, self._new_identity)
-        self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when to close their batches
+        self._growing: dict[PartitionRecords, float] = {}  # and when to close their batches
         self._seen_answers = 0
         self._failure: Exception | None = None
         #: Accepts records without a call of produce().
-        self.records = record_accumulator.RecordAccumulator(
+        self.records = RecordAccumulator(
             settings.batch_bytes, settings.max_request_bytes, self._batch_is_full, clock.wall_clock_ms, seed
         )
 
-    def _new_identity(self, on_done: Callable[[], None]) -> Identity:
-        return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done)
+    def _new_identity(self, on_done: Callable[[], None], retries: RetryLog) -> Identity:
+        return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done, retries)
 
     @override
     def produce(
-        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        partition: int,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        source: Source | None = None,
     ) -> None:
         """For records that ``records`` did not accept."""
         key, value = _as_bytes(key), _as_bytes(value)
         timestamp = self._clock.wall_clock_ms() if timestamp is None else timestamp
-        if self.records.offer(topic, partition, key, value, timestamp, headers):
+        if self.records.offer(topic, partition, key, value, timestamp, headers, source):
             return
         try:
             self._learn(topic, partition)
         except TimeoutError:  # same as a record that was not acknowledged in time
             lost = RawRecord(topic, partition, -1, timestamp, key, value, headers)
-            self._sender.lost.append(Lost(self._sender.too_late(), lost))
+            self._sender.lost.append(Lost(self._sender.too_late(), lost, source))
             return
-        if not self.records.offer(topic, partition, key, value, timestamp, headers):
+        if not self.records.offer(topic, partition, key, value, timestamp, headers, source):
             limit = f"more than {self._settings.max_request_bytes} bytes (producer.message.max.bytes)"
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, limit)
 
@@ -91,7 +99,7 @@ class KafkaProducer(Writer):
             self._sender.leaders.refresh(now)
             now = self._wait(now, deadline)
 
-    def _batch_is_full(self, records: Any) -> None:
+    def _batch_is_full(self, records: PartitionRecords) -> None:
         """Close a batch for the kernel; block while too many bytes are unacknowledged."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
@@ -114,13 +122,17 @@ class KafkaProducer(Writer):
     def _note_begun(self, now: int) -> None:
         begun = self.records.begun
         for records in begun:
-            records.growing.created_ms = now
+            growing = records.growing
+            assert growing is not None  # each close() follows a call of this method
+            growing.created_ms = now
             self._growing[records] = now + self._settings.linger_ms
         begun.clear()
 
-    def _close(self, records: Any) -> None:
+    def _close(self, records: PartitionRecords) -> None:
         del self._growing[records]
-        self._sender.enqueue(records.queue, records.close())
+        batch = records.close()
+        assert batch is not None  # it was begun, and is not closed elsewhere
+        self._sender.enqueue(records.queue, batch)
 
     def _advance(self, now: int) -> None:
         """Do all that is due without blocking; poll() and flush() raise a permanent failure."""
@@ -155,7 +167,7 @@ class KafkaProducer(Writer):
             self._advance(now)
         self._raise_failure()
 
-    def _due(self, now: int) -> list[Any]:
+    def _due(self, now: int) -> list[PartitionRecords]:
         """Return the batches to close; those queued behind another batch can still grow until it is acknowledged."""
         found = []
         for records, due in self._growing.items():  # in order of creation
@@ -218,11 +230,15 @@ class KafkaProducer(Writer):
         return lost
 
     @override
+    def health(self) -> Health:
+        return self._sender.health(self._clock.monotonic_ms())
+
+    @override
     def close(self) -> None:
         self._sender.close()
 
 
-def _as_bytes(given: Any) -> bytes | None:
+def _as_bytes(given: bytes | str | None) -> bytes | None:
     """Return a key or value as bytes, accepting the same types as confluent-kafka; raises TypeError."""
     if given is None:
         return None

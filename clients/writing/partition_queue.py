@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from penstock.kernel.record_accumulator import PartitionRecords, ProducerBatch
 from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import ProducerId
@@ -23,11 +24,11 @@ class Stamp(NamedTuple):
 class PartitionQueue:
     """Closed batches of a partition, oldest first; only the first may be in flight."""
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: PartitionRecords) -> None:
         self.partition = TopicPartition(records.topic, records.index)
-        #: The kernel's PartitionRecords with the open batch.
+        #: Has the open batch.
         self.records = records
-        self.batches: deque[Any] = deque()
+        self.batches: deque[ProducerBatch] = deque()
         self.in_flight = False
         #: Whether the batch in flight must not be sent again.
         self.is_last_try = False
@@ -53,7 +54,7 @@ class PartitionQueue:
         stamp: Stamp = batch.stamp
         return stamp
 
-    def acknowledge(self) -> Any:
+    def acknowledge(self) -> ProducerBatch:
         """Remove the first batch, which was written, and return it."""
         batch = self.batches.popleft()
         self._producer = batch.stamp.producer

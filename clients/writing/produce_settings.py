@@ -67,7 +67,7 @@ class ProduceSettings(NetworkSettings):
     transaction_timeout_ms: int = 60_000
 
 
-def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
+def unknown_settings(settings: Mapping[str, object]) -> list[str]:
     """Return the settings of a producer that a sender does not support; librdkafka is used with them."""
     known = _FIELDS.keys() | _AS_IT_IS.keys()
     unknown = {name for name in settings if name not in known and not is_security_key(name)}
@@ -76,7 +76,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
     )
 
 
-def produce_settings(settings: Mapping[str, Any]) -> ProduceSettings:
+def produce_settings(settings: Mapping[str, object]) -> ProduceSettings:
     """Return the ProduceSettings of supported settings of a producer; raises ConfigError for invalid ones."""
     found = ProduceSettings(**network_fields(settings, _FIELDS))
     if found.transactional_id is None:

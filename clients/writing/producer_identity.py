@@ -13,7 +13,9 @@ from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import Brokers, ProducerId
 from ..errors import BrokerError, ClientError
+from ..protocol.messages import INIT_PRODUCER_ID
 from ..protocol.produce_messages import API_VERSION
+from ..retry_log import RetryLog
 
 _LAST_EPOCH = 32_767
 
@@ -70,8 +72,9 @@ class ProducerIdentity(Identity):
     #: Why there will be no producer id; None if it exists or can still be obtained.
     refusal: ClientError | None = None
 
-    def __init__(self, brokers: Brokers, retry_backoff_ms: int, on_done: Callable[[], None]) -> None:
+    def __init__(self, brokers: Brokers, retry_backoff_ms: int, on_done: Callable[[], None], retries: RetryLog) -> None:
         self._brokers = brokers
+        self._retries = retries
         self._retry_backoff_ms = retry_backoff_ms
         self._on_done = on_done
         self._asked: Future[ProducerId] | None = None
@@ -107,8 +110,10 @@ class ProducerIdentity(Identity):
         error: Any = answer.exception()
         if error is None:
             self.producer = answer.result()
+            self._retries.succeeded(INIT_PRODUCER_ID.name, now_ms)
             return
         self._ask_at = now_ms + self._retry_backoff_ms
+        self._retries.failed(INIT_PRODUCER_ID.name, str(error) or type(error).__name__, now_ms)
         if isinstance(error, BrokerError) and not error.code.retriable:
             self.refusal = error
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from penstock.kernel import record_accumulator, record_batches
+from penstock.kernel.record_accumulator import ProducerBatch
+from penstock.kernel.record_batches import RecordBatches, origin_of
 from penstock.topology.errors import StreamsError
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import Message, TopicPartition
 
 from ..cluster.brokers import Brokers, ProducerId
 from ..cluster.leader_table import MOVED
@@ -23,10 +23,11 @@ from ..connection.broker_link import Api
 from ..errors import ClientError, DeliveryTimeoutError, ErrorCode, Kind, MissingPartitionError, broker_error
 from ..log_context import PrefixedLogger
 from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
+from ..retry_log import RetryLog
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity
-from .writer import Lost
+from .writer import Lost, Source
 
 #: The maximum number of requests in flight per broker; they have no partition in common.
 REQUESTS_IN_FLIGHT = 5
@@ -39,15 +40,25 @@ BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: deadlines.
 WAIT_MAX_MS = 1_000
 PRODUCE = Api(
-    API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT
+    API_KEY,
+    "Produce",
+    (API_VERSION, API_VERSION),
+    "2.4",
+    "written to",
+    "penstock.sender",
+    ProduceAnswer,
+    REQUESTS_IN_FLIGHT,
 )
 
 #: Errors after which it is unknown whether a batch was written: the cause is unknown, or earlier acknowledged batches
 #: are lost.
 _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
-#: Creates an identity. Its argument is a callback that the identity calls on another thread when an answer has arrived.
-MakeIdentity = Callable[[Callable[[], None]], Identity]
+#: A record with the methods of a consumed Message, and its source.
+_Sourced = tuple[Message, Source | None]
+#: Creates an identity. Its arguments are a callback that the identity calls on another thread when an answer has
+#: arrived, and the client's retries.
+MakeIdentity = Callable[[Callable[[], None], RetryLog], Identity]
 
 
 class Sender:
@@ -59,7 +70,9 @@ class Sender:
         self._settings = settings
         self._log = log
         self._network: NetworkClient[ProduceAnswer] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
-        self._identity = make_identity(self._network.wake)
+        self._identity = make_identity(self._network.wake, self._network.retries)
+        self._retries = self._network.retries
+        self.health = self._network.health
         self._partitions: set[TopicPartition] = set()  # to look up leaders of
         self._queues: dict[TopicPartition, PartitionQueue] = {}  # non-empty ones, in the order of their turns
         self._send_at: float = 0  # in ms: when to check for batches to send, even if nothing happens before
@@ -90,7 +103,7 @@ class Sender:
         self._partitions.add(partition)
         self.leaders.hear_of((partition,))
 
-    def enqueue(self, queue: PartitionQueue, batch: Any) -> None:
+    def enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Append a batch to its queue."""
         queue.batches.append(batch)
         self.buffered_bytes += batch.size
@@ -135,6 +148,7 @@ class Sender:
             leader = self.leaders.of(queue.partition)
             if leader is None:
                 self.leaders.refresh(now)
+                self._retries.failed(_producing(queue.partition), "it has no leader", now)
             is_known = leader is not None and self.leaders.answers > queue.moved_after
             if now < queue.retry_at_ms:
                 again = min(again, queue.retry_at_ms)
@@ -171,7 +185,7 @@ class Sender:
                 batch.is_uncertain = queue.in_flight = True
                 sent[queue.partition] = queue
                 left -= batch.packed_size
-                self._queues[queue.partition] = self._queues.pop(queue.partition)  # others have their turn first
+                self._queues[queue.partition] = self._queues.pop(queue.partition)  # serve other partitions first
             version = identity.produce_version
             request = partial(produce_request, self._settings, version, identity.transactional_id, batches)
             link.send(request, sent, 0, now, version)
@@ -189,16 +203,18 @@ class Sender:
             if is_last_try and (response is None or ErrorCode(response.error).kind is not Kind.SUCCESS):
                 self._discard(queue, queue.batches.popleft())
             elif response is not None:
-                self._settle(queue, response, now)
+                self._settle(over.node, queue, response, now)
 
-    def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
+    def _settle(self, node: int, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
         """Handle a broker's response for the first batch."""
         code, batch = ErrorCode(response.error), queue.batches[0]
         if code.kind is Kind.SUCCESS:  # written now, or by an earlier request
+            if self._retries:
+                self._retries.succeeded(_producing(queue.partition), now)
             self._remove(queue, queue.acknowledge())
             return
         if code in MOVED or code.retriable:  # it may have been written nevertheless
-            self._log.debug("Sending to %s again after %s", queue.partition, code.name)
+            self._retries.failed(_producing(queue.partition), f"{code.name} from broker {node}", now)
             is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS  # the previous one is still being completed
             queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
             if code in MOVED:
@@ -213,23 +229,43 @@ class Sender:
         batch.is_uncertain = queue.was_uncertain or code in _UNCERTAIN
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue)
+        elif response.refused and max(response.refused) < batch.count:
+            self._leave_out(queue, code, response.refused)
         else:
             self._fail(queue, broker_error(code, response.message))
 
     def _split(self, queue: PartitionQueue) -> None:
         """Split the first batch in two, because it exceeds its topic's max.message.bytes."""
+        records = _records_of(queue.partition, queue.batches[0])
+        self._replace_first(queue, records[: len(records) // 2], records[len(records) // 2 :])
+        self._log.debug("A batch for %s is too large for its topic and was split", queue.partition)
+
+    def _leave_out(self, queue: PartitionQueue, code: ErrorCode, refused: Mapping[int, str]) -> None:
+        """Drop the records because of which the first batch was refused, and send the others again.
+
+        Kafka's producer drops the whole batch.
+        """
+        batch = queue.batches[0]
+        records = _records_of(queue.partition, batch)
+        for position, message in sorted(refused.items()):
+            record, source = records[position]
+            self.lost.append(Lost(broker_error(code, message), record, source, not batch.is_uncertain))
+        self._replace_first(queue, [each for position, each in enumerate(records) if position not in refused])
+
+    def _replace_first(self, queue: PartitionQueue, *parts: list[_Sourced]) -> None:
+        """Replace the first batch, which was not written, by one for each of these lists of its records."""
         batch = queue.batches.popleft()
         self.buffered_bytes -= batch.size
         self._not_to_be_taken_for(batch)
-        records = _records_of(queue.partition, batch)
-        for part in (records[len(records) // 2 :], records[: len(records) // 2]):
-            half = record_accumulator.ProducerBatch()
-            half.created_ms = batch.created_ms
-            for record in part:
-                half.add(record.key(), record.value(), record.timestamp()[1], record.headers())
-            queue.batches.appendleft(half)
-            self.buffered_bytes += half.size
-        self._log.debug("A batch for %s is too large for its topic and was split", queue.partition)
+        for records in reversed(tuple(filter(None, parts))):
+            part = ProducerBatch()
+            part.created_ms = batch.created_ms
+            for record, source in records:
+                part.add(record.key(), record.value(), record.timestamp()[1], record.headers(), source)
+            queue.batches.appendleft(part)
+            self.buffered_bytes += part.size
+        if not queue.batches:
+            del self._queues[queue.partition]
 
     # Dropping
 
@@ -262,28 +298,30 @@ class Sender:
         """Return the error of a record that was not acknowledged in time."""
         return DeliveryTimeoutError(f"not acknowledged within {self._settings.delivery_timeout_ms} ms")
 
-    def _is_late(self, batch: Any, now: int) -> bool:
-        return bool(now - batch.created_ms >= self._settings.delivery_timeout_ms)
+    def _is_late(self, batch: ProducerBatch, now: int) -> bool:
+        return now - batch.created_ms >= self._settings.delivery_timeout_ms
 
     def _fail(self, queue: PartitionQueue, error: ClientError) -> None:
         batch = queue.batches.popleft()
         batch.pack(self._settings.compression_type)
-        self.lost += [Lost(error, record) for record in _records_of(queue.partition, batch)]
+        self.lost += [Lost(error, record, source) for record, source in _records_of(queue.partition, batch)]
         self._identity.note_failed(error)
         self._discard(queue, batch)
 
-    def _not_to_be_taken_for(self, batch: Any) -> None:
+    def _not_to_be_taken_for(self, batch: ProducerBatch) -> None:
         """Begin a new epoch if a dropped batch may have been written; later batches would reuse its sequences."""
         if batch.is_uncertain:
             self._identity.bump()
 
-    def _remove(self, queue: PartitionQueue, batch: Any) -> None:
+    def _remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self.buffered_bytes -= batch.size
         if not queue.batches:
             del self._queues[queue.partition]
+            if self._retries:
+                self._retries.drop(_producing(queue.partition))
 
     def drop(self) -> bool:
-        """Drop the batches that are not in flight, and those in flight if they fail. Returns whether any is in flight.
+        """Drop batches that are not in flight, and those in flight if they fail. Returns whether any is in flight.
 
         Another member may own the tasks by now: a repeated request would put older values behind its records.
         """
@@ -294,10 +332,12 @@ class Sender:
         return bool(self._queues)
 
     def abort(self, now_ms: int) -> None:
-        """Close the connections with requests in flight: what the kernel has not sent yet must not arrive later."""
+        """Close the connections with requests in flight: bytes that the kernel has not sent yet must not arrive
+        later.
+        """
         self._network.abort(now_ms)
 
-    def _discard(self, queue: PartitionQueue, batch: Any) -> None:
+    def _discard(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self._not_to_be_taken_for(batch)
         self._remove(queue, batch)
 
@@ -307,14 +347,19 @@ class Sender:
         self._network.close()
 
 
-def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
-    """Return a packed batch's records as a consumer would."""
+def _producing(partition: TopicPartition) -> str:
+    """Return the name of a partition's retries."""
+    return f"Produce to {partition}"
+
+
+def _records_of(partition: TopicPartition, batch: ProducerBatch) -> list[_Sourced]:
+    """Return a packed batch's records as a consumer would, and the source of each."""
     data = batch.sealed(-1, -1, -1, False)
-    found: list[Any] = []
-    origin = record_batches.origin_of(partition.topic, partition.partition)
-    record_batches.RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)
+    found: list[Message] = []
+    origin = origin_of(partition.topic, partition.partition)
+    RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)
     if len(found) != batch.count:
         raise StreamsError(
             f"{batch.count} records for {partition} were not written, but only {len(found)} of them can be reported"
         )
-    return found
+    return list(zip(found, batch.sources or [None] * batch.count, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
 
 from penstock.topology.records import TopicPartition
 
@@ -30,7 +30,7 @@ TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
 Codes = Mapping[TopicPartition, int]
 
 
-def transaction_level(answer: Any) -> int:
+def transaction_level(answer: SimpleNamespace) -> int:
     """Return the finalized level of transaction.version, 0 without one."""
     levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     return int(levels.get(TRANSACTION_VERSION, 0)) if answer.finalized_features_epoch >= 0 else 0
@@ -47,7 +47,7 @@ def add_partitions(transactional_id: str, producer: ProducerId, partitions: Coll
     return ADD_PARTITIONS_TO_TXN(topics=topics, **_who(transactional_id, producer))
 
 
-def added_partitions(answer: Any) -> Codes:
+def added_partitions(answer: SimpleNamespace) -> Codes:
     """Return the error codes of an answer to add_partitions."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
@@ -80,7 +80,7 @@ def txn_offset_commit(
     return request if is_new else replace(request, version_max=_OLD_TXN_OFFSET_COMMIT)
 
 
-def committed_offsets(answer: Any) -> Codes:
+def committed_offsets(answer: SimpleNamespace) -> Codes:
     """Return the error codes of an answer to txn_offset_commit."""
     return {partition: found.error_code for partition, found in each_partition(answer.topics)}
 
@@ -91,12 +91,12 @@ def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: b
     return request if is_new else replace(request, version_max=_OLD_END_TXN)
 
 
-def next_producer(answer: Any, producer: ProducerId) -> ProducerId:
+def next_producer(answer: SimpleNamespace, producer: ProducerId) -> ProducerId:
     """Return the producer id and epoch after end_txn: from the answer in the new protocol, unchanged in the old one."""
     return producer if answer.producer_id < 0 else ProducerId(answer.producer_id, answer.producer_epoch)
 
 
-def _who(transactional_id: str, producer: ProducerId) -> dict[str, Any]:
+def _who(transactional_id: str, producer: ProducerId) -> dict[str, object]:
     return {
         "transactional_id": transactional_id,
         "producer_id": producer.id,

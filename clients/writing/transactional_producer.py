@@ -11,6 +11,7 @@ from penstock.topology.records import TopicPartition
 
 from ..errors import TransactionError, UnreachableError, UnusableClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
+from ..retry_log import RetryLog
 from .kafka_producer import KafkaProducer
 from .producer_identity import Identity
 from .transactions import TransactionManager, TransactionState
@@ -23,13 +24,15 @@ _DEFAULT_SECONDS = 60.0
 class TransactionalKafkaProducer(KafkaProducer, TransactionalWriter):
     """A Writer with a transactional id."""
 
-    def _new_identity(self, on_done: Callable[[], None]) -> Identity:
+    def _new_identity(self, on_done: Callable[[], None], retries: RetryLog) -> Identity:
         self._transactions = TransactionManager(
             self._brokers,
             cast("str", self._settings.transactional_id),
             self._settings.transaction_timeout_ms,
             self._settings.retry_backoff_ms,
+            self._settings.metadata_max_age_ms,
             on_done,
+            retries,
             self._log,
         )
         return self._transactions

@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from penstock.topology.records import TopicPartition
 
@@ -26,13 +27,12 @@ from ..protocol.messages import api_versions
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
 from ..protocol.schema import Request
+from ..retry_log import RetryLog
 from ..state_machine import StateMachine
 from . import transaction_requests as requests
 
 #: The backoff while a coordinator is still completing the last transaction, in ms; that takes milliseconds.
 CONCURRENT_BACKOFF_MS = 20
-#: How often to check which protocol the cluster supports, in ms (metadata.max.age.ms).
-LEVEL_MAX_AGE_MS = 300_000
 _NOBODY = ProducerId(-1, -1)
 
 #: Errors that fail the transaction, but not the producer.
@@ -98,8 +98,9 @@ TRANSACTION_TRANSITIONS = {
 class TransactionManager:
     """The consecutive transactions of one transactional id. Never blocks; see advance().
 
-    timeout_ms: after this time the coordinator aborts a transaction. on_done: called on another thread when an answer
-    has arrived. Implements Identity for a Sender.
+    timeout_ms: after this time the coordinator aborts a transaction. level_max_age_ms: how often to check which
+    protocol the cluster supports. on_done: called on another thread when an answer has arrived. Implements Identity for
+    a Sender.
     """
 
     coordinators: Coordinators
@@ -107,7 +108,9 @@ class TransactionManager:
     transactional_id: str
     timeout_ms: int
     retry_backoff_ms: int
+    level_max_age_ms: int
     on_done: Callable[[], None]
+    retries: RetryLog
     log: PrefixedLogger
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class TransactionManager:
         self._level_due_ms = 0  # when it is due next
         self._numbers_used_up = False  # by batches with an unknown outcome
         self._open = OpenTransaction(self.transactional_id, _NOBODY, is_new=False)  # the current one, or the last
-        self._asked: tuple[Future[Any], Question, TransactionState] | None = None
+        self._asked: tuple[Future[SimpleNamespace], Question, TransactionState] | None = None
         self._ask_at: float = 0  # in ms
         #: Why the last request failed; None after a success.
         self.failure: str | None = None
@@ -231,7 +234,7 @@ class TransactionManager:
             if state is self.state:  # else it belongs to a transaction that has failed since
                 self._take(answer, question, now_ms)
         if now_ms >= self._level_due_ms:
-            self._level_is_due, self._level_due_ms = True, now_ms + LEVEL_MAX_AGE_MS
+            self._level_is_due, self._level_due_ms = True, now_ms + self.level_max_age_ms
         if self._asked is None and now_ms >= self._ask_at:
             self._ask()
 
@@ -244,36 +247,42 @@ class TransactionManager:
         elif self.state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION):
             self._complete()
 
-    def _take(self, answer: Future[Any], question: Question, now_ms: int) -> None:
+    def _take(self, answer: Future[SimpleNamespace], question: Question, now_ms: int) -> None:
         error = answer.exception()
         if error is None:
             self._take_answer(answer.result(), question, now_ms)
             return
         if isinstance(error, BrokerError) and not isinstance(error, RetriableError):
+            self.retries.drop(question.name)
             self._fail(error, fatal=True)
             return
         failure = str(error) or type(error).__name__
-        if failure != self.failure:
+        is_new = failure != self.failure
+        if is_new:
             self.log.warning(
                 "A request to the %s coordinator failed: %s; trying again", question.kind.name.lower(), failure
             )
         self.failure = failure
+        self.retries.failed(question.name, failure, now_ms, is_told=is_new)
         self._ask_at = now_ms + self.retry_backoff_ms
 
-    def _take_answer(self, answer: Any, question: Question, now_ms: int) -> None:
+    def _take_answer(self, answer: SimpleNamespace, question: Question, now_ms: int) -> None:
         """Handle a coordinator's response: continue, retry, or fail."""
         number, what = question.failure(answer)
         code = ErrorCode(number)
         if code is ErrorCode.NONE:
             self.failure = None
+            self.retries.succeeded(question.name, now_ms)
             question.done(answer)
             return
         error = broker_error(code, what)
         self.failure = str(error)
         if code.retriable:
+            self.retries.failed(question.name, self.failure, now_ms)
             is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
             self._ask_at = now_ms + (CONCURRENT_BACKOFF_MS if is_short else self.retry_backoff_ms)
         else:
+            self.retries.drop(question.name)
             can_abort = code in _ABORTABLE and self.state in (_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION)
             self._fail(error, fatal=not can_abort)
 
@@ -296,15 +305,15 @@ class TransactionManager:
             return ask(api_versions(), code_of, self._take_level)
         return None
 
-    def _take_level(self, answer: Any) -> None:
+    def _take_level(self, answer: SimpleNamespace) -> None:
         self._level = requests.transaction_level(answer)
         self._level_is_due = False
 
-    def _take_producer(self, answer: Any) -> None:
+    def _take_producer(self, answer: SimpleNamespace) -> None:
         self._set_producer(ProducerId(answer.producer_id, answer.producer_epoch))
         self._complete()
 
-    def _take_end(self, answer: Any) -> None:
+    def _take_end(self, answer: SimpleNamespace) -> None:
         self._set_producer(requests.next_producer(answer, self._producer))
         self._complete()
 
@@ -334,11 +343,16 @@ class Question(NamedTuple):
     kind: CoordinatorKind
     key: str
     request: Request
-    codes: Callable[[Any], Mapping[Any, int]]
-    done: Callable[[Any], None]
+    codes: Callable[[SimpleNamespace], Mapping[TopicPartition, int] | Mapping[str, int]]
+    done: Callable[[SimpleNamespace], None]
     begins: bool = False
 
-    def failure(self, answer: Any) -> tuple[int, str]:
+    @property
+    def name(self) -> str:
+        """The name of its retries."""
+        return f"{self.request.api.name} for {self.key}"
+
+    def failure(self, answer: SimpleNamespace) -> tuple[int, str]:
         """Return the error code of an answer and its subject; 0 if there is none."""
         # If one subject is rejected, the others have OPERATION_NOT_ATTEMPTED.
         codes = {what: code for what, code in self.codes(answer).items() if code}
@@ -348,7 +362,7 @@ class Question(NamedTuple):
         return next(((code, str(what)) for what, code in codes.items()), (0, ""))
 
 
-def code_of(answer: Any) -> Mapping[str, int]:
+def code_of(answer: SimpleNamespace) -> Mapping[str, int]:
     """Return the error code of an answer with a single one."""
     return {"": answer.error_code}
 
@@ -402,17 +416,20 @@ class OpenTransaction:
         return Question(CoordinatorKind.GROUP, key, request, requests.committed_offsets, self._take_offsets, True)
 
     def _to_transaction(
-        self, request: Request, codes: Callable[[Any], Mapping[Any, int]], done: Callable[[Any], None]
+        self,
+        request: Request,
+        codes: Callable[[SimpleNamespace], Mapping[TopicPartition, int] | Mapping[str, int]],
+        done: Callable[[SimpleNamespace], None],
     ) -> Question:
         return Question(CoordinatorKind.TRANSACTION, self._transactional_id, request, codes, done, True)
 
-    def _take_added(self, answer: Any) -> None:
+    def _take_added(self, answer: SimpleNamespace) -> None:
         for partition in requests.added_partitions(answer):
             self._added.add(partition)
             self._to_add.pop(partition, None)
 
-    def _take_group(self, answer: Any) -> None:
+    def _take_group(self, answer: SimpleNamespace) -> None:
         self._group_added = True
 
-    def _take_offsets(self, answer: Any) -> None:
+    def _take_offsets(self, answer: SimpleNamespace) -> None:
         self._offsets.clear()

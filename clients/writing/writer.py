@@ -4,37 +4,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from penstock.topology.records import TopicPartition
+from penstock.kernel.sinks import RecordTaker
+from penstock.topology.records import Message, TaskId, TopicPartition
 
 from ..errors import ClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
+from ..throttle import Health
 
 #: The partitioner chooses the partition by the key.
 BY_KEY = -1
 
 
+#: The task that wrote a record, and the input record that it processed then.
+Source = tuple[TaskId, Message]
+
+
 class Lost(NamedTuple):
-    """A dropped record and the reason. The record has the methods of a consumed Message."""
+    """A dropped record and the reason.
+
+    source: None if it was not given to the writer. is_refused: the broker refused this record alone (KIP-467). It is
+    certain that it was not written, and the others of its batch and its transaction are not affected.
+    """
 
     error: ClientError
-    record: Any
+    record: Message
+    source: Source | None = None
+    is_refused: bool = False
 
 
 class Writer(Protocol):
     """Writes records, in order within each partition. Not thread-safe."""
 
-    #: Accepts most records without a call of produce(): the kernel's RecordTaker, None without one.
-    records: Any | None
+    #: Accepts most records without a call of produce(): None without the kernel's.
+    records: RecordTaker | None
 
     def produce(
-        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        partition: int,
+        timestamp: int | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        source: Source | None = None,
     ) -> None:
         """Accept a record; blocks until the topic is known and the buffer has room.
 
-        partition: its number, or BY_KEY. timestamp: in ms, None for now. headers: (name, bytes or None) pairs. Raises
-        ClientError if the record cannot be written, UnusableClientError if the client has failed permanently.
+        partition: its number, or BY_KEY. timestamp: in ms, None for now. headers: (name, bytes or None) pairs. source:
+        reported if the record is lost. Raises ClientError if the record cannot be written, UnusableClientError if the
+        client has failed permanently.
         """
 
     def send_due(self) -> None:
@@ -58,10 +78,16 @@ class Writer(Protocol):
     def take_lost(self) -> list[Lost]:
         """Return the records that were dropped since the last call."""
 
+    def health(self) -> Health:
+        """Return the operations that the client waits for, and its throttle times since the last call. librdkafka
+        reports none.
+        """
+        return Health()
+
     def drop(self) -> None:
         """Drop all records, and close connections with requests in flight: another member may own the tasks by now.
 
-        librdkafka sends them all.
+        librdkafka instead sends all records.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The model that scores orders, as an ONNX file: ``python -m examples.enrichment.model risk.onnx`` makes it.
+"""The model that scores orders: ``python -m examples.enrichment.model risk.onnx`` writes its ONNX file.
 
-It is small and real: a hidden layer of fixed random features, and an output layer fitted to made orders by least
-squares. What it has learnt is ``risk_of``.
+It is small and real: a hidden layer of fixed random features, and an output layer fitted to generated orders by least
+squares. It has learned ``risk_of``.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ FEATURES = ("price", "pieces", "age_days")
 SCALES = np.array([1_000.0, 10.0, 365.0], np.float32)
 HIDDEN = 256
 SEED = 39
-#: Of ONNX's operators, and of its file format: what runtimes of the last years read.
+#: Versions of ONNX's operators and of its file format, which runtimes of the last years can read.
 OPSET, IR_VERSION = 17, 8
 
 Floats = NDArray[np.float32]
 
 
 def risk_of(orders: Floats) -> Floats:
-    """Return what the model is to learn: dear orders of young customers are a risk, from 0 to 1."""
+    """Return the function that the model learns: expensive orders of young customers are a risk, from 0 to 1."""
     price, pieces, age_days = (orders / SCALES).T
     risk: Floats = 1 / (1 + np.exp(-(2 * price * pieces - 3 * age_days - 1)))
     return risk
 
 
 def made_orders(count: int, seed: int = SEED) -> Floats:
-    """Return so many orders, one a row, by FEATURES."""
+    """Return this many orders, one per row, with the columns FEATURES."""
     draw = np.random.default_rng(seed)
     columns = [draw.uniform(0, 3_000, count), draw.integers(1, 10, count), draw.uniform(0, 1_500, count)]
     return np.column_stack(columns).astype(np.float32)

@@ -18,7 +18,7 @@ CUSTOMERS = 500
 
 
 def orders(count: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield so many customers and their orders; the same ones each time."""
+    """Yield this many customers and their orders, always the same ones."""
     draw = random.Random(SEED)
     for number in range(count):
         customer = f"c{draw.randrange(CUSTOMERS)}"
@@ -27,7 +27,7 @@ def orders(count: int) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def write(bootstrap_servers: str, count: int) -> None:
-    """Write so many orders, by customer."""
+    """Write this many orders, keyed by customer."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random"})
     for customer, order in orders(count):
         producer.produce(ORDERS, orjson.dumps(order), customer)

@@ -1,4 +1,4 @@
-"""The price service: ``GET /prices/<product>`` answers after 20 ms, as a service does that asks a database.
+"""The price service: ``GET /prices/<product>`` responds after 20 ms, like a service that queries a database.
 
 Run it with ``uvicorn examples.enrichment.prices:app --port 8701``.
 """
@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-#: How long an answer takes, in seconds.
+#: Response time, in seconds.
 ANSWER_SECONDS = 0.02
 PRICES = {"apple": 0.5, "book": 20.0, "camera": 450.0, "desk": 180.0, "engine": 2_900.0}
 
 
 async def price(request: Request) -> JSONResponse:
-    """Answer with the price of one product; 404 for others."""
+    """Respond with the price of one product; 404 for others."""
     await asyncio.sleep(ANSWER_SECONDS)
     product = request.path_params["product"]
     if product not in PRICES:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ORDERS, SCORED = "orders", "scored-orders"
-#: Where the price service is, and the model's file.
+#: The address of the price service, and the model's file.
 PRICES_VARIABLE, MODEL_VARIABLE = "ENRICHMENT_PRICES", "ENRICHMENT_MODEL"
 IN_FLIGHT_MAX = 256
 
@@ -69,7 +69,7 @@ def with_risks(orders: list[Order]) -> list[Order]:
 
 
 def with_risk_column(orders: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the risk to each of many orders, as a column: for map_batches(…, as_="arrow"), which needs pyarrow."""
+    """Add the risk to each of many orders, as a column. It is for map_batches(…, as_="arrow"), which needs pyarrow."""
     import pyarrow as pa
 
     found = risks([orders.column(name).to_numpy(zero_copy_only=False) for name in model.FEATURES])

@@ -31,7 +31,8 @@ from penstock.topology.errors import PenstockError
 
 TOPOLOGY = "examples.flights.topology:build"
 CONFIG_FILE = Path(__file__).with_name("penstock.toml")
-#: What the application reads through its group; airports and airlines are global tables, read by every thread.
+#: The topics that the application reads through its group; airports and airlines are global tables, read by every
+#: thread.
 GROUP_INPUTS = (topics.FLIGHTS, topics.WEATHER, topics.PLANES)
 REFRESH_SECONDS = 0.25
 LINE_EVERY = 12  # refreshes between status lines where there is no terminal
@@ -74,7 +75,7 @@ def main(threads: int, follow: bool, fresh: bool, verifies: bool, engine: str) -
 
 @contextmanager
 def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
-    """Give the address of the broker and a folder for the demo's own files."""
+    """Yield the address of the broker and a folder for the demo's own files."""
     broker = DevBroker("demo")
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     directory = broker.directory.parent.parent / "demo"
@@ -99,7 +100,7 @@ def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
 
 @contextmanager
 def _only_one(file: Path) -> Iterator[None]:
-    """Refuse a second demo of the same user: it would start over under the feet of the first."""
+    """Refuse a second demo of the same user: it would reset the data of the first."""
     with file.open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,7 +172,7 @@ class Demo:
         return load_config(CONFIG_FILE, os.environ).with_overrides(own, "the demo")
 
     def _watch(self, streams: KafkaStreams, ended: threading.Event, until_finished: bool) -> bool:
-        """Show what happens; return True once everything is processed, False if the application ends before."""
+        """Show the progress; return True once everything is processed, False if the application ends before."""
         application_id = streams.config["application.id"]
         with (
             ProgressReader(self.bootstrap_servers, application_id, GROUP_INPUTS) as reader,
@@ -204,7 +205,7 @@ class Demo:
 
 
 class _Transitions(logging.Handler):
-    """Shows the state transitions of the application and its stream threads among all that is logged."""
+    """Shows the state transitions of the application and its stream threads, but no other log lines."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

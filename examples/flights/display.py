@@ -17,7 +17,7 @@ from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.processes.worker import ThreadStatus
 
 ROWS_SHOWN = 10
-#: An average over fewer departures says more about one flight than about the hour.
+#: The minimum number of departures for an average: with fewer it depends on single flights.
 DEPARTURES_MIN = 10
 
 Row = dict[str, Any]

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 1800.0
 
 
 class HandoverDemo:
-    """One application on its way from engine to engine. directory: for its state, its checkpoint and logs."""
+    """One application that moves between engines. directory: for its state, its checkpoint and logs."""
 
     def __init__(self, bootstrap_servers: str, directory: Path, kill: bool) -> None:
         own = {
@@ -57,7 +57,7 @@ class HandoverDemo:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
 
     def run(self) -> bool:
-        """Run all of it; return whether the answers are plain Python's."""
+        """Run all parts; return True if the results equal those of plain Python."""
         half, third = dataset.ROWS[topics.FLIGHTS] // 2, dataset.ROWS[topics.FLIGHTS] * 3 // 4
         loader.create_topics(self._servers)
         tables = {topic: source for topic, source in loader.SOURCES.items() if topic != topics.FLIGHTS}
@@ -80,7 +80,7 @@ class HandoverDemo:
         print(f"Loaded flights {first:,} to {'the end' if last is None else f'{last:,}'}", flush=True)
 
     def _locally(self) -> None:
-        """Run the local engine until it has committed all there is."""
+        """Run the local engine until all input is committed."""
         ended = threading.Event()
         application_id = self.config["application.id"]
         started = time.monotonic()

@@ -18,7 +18,7 @@ from examples.flights import dataset, topics
 
 ADMIN_TIMEOUT_SECONDS = 30.0
 FLUSH_TIMEOUT_SECONDS = 60.0
-#: What does not change during the year is dated to its first moment, before the first flight.
+#: The timestamp of rows that do not change during the year: its first moment, before the first flight.
 START_OF_2013_MS = 1_356_998_400_000
 
 #: Errors only: a broker that has just started makes a producer wait, and librdkafka would remark on it.

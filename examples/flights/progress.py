@@ -15,7 +15,7 @@ from penstock.supervisor.offline.application_reset import listed_offset
 from penstock.topology import records
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-#: What a broker answers for a topic that is not quite there yet.
+#: Errors for a topic that is still being created.
 JUST_CREATED = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -25,14 +25,14 @@ JUST_CREATED = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Records committed and records there are, by topic."""
+    """Committed and existing records, by topic."""
 
     committed: dict[str, int]
     available: dict[str, int]
 
     @property
     def finished(self) -> bool:
-        """True if everything is processed and committed; then all answers are written too."""
+        """True if everything is processed and committed; then all results are written too."""
         done = (self.committed.get(topic, 0) >= available for topic, available in self.available.items())
         return bool(self.available) and all(done)
 
@@ -59,10 +59,10 @@ class ProgressReader:
         self._close()
 
     def read(self) -> Progress:
-        """Ask the broker; raises KafkaException or StreamsError if it does not answer.
+        """Read both from the broker; raises KafkaException or StreamsError if it does not respond.
 
-        First what is committed, then what there is: a commit comes after all that its records led to was written, so
-        that equal numbers in this order leave nothing on the way, in no topic.
+        It reads the committed offsets first, then the ends. A commit follows all resulting writes. So if the numbers
+        read in this order are equal, no record is in flight in any topic.
         """
         partitions = self._partitions()
         committed = self._offsets.committed([records.TopicPartition(p.topic, p.partition) for p in partitions])

@@ -1,7 +1,7 @@
 """Four questions about the flights, each answered by an aggregation that a replay after a crash does not change.
 
-At-least-once processing reads some records a second time after a crash. A plain count would count them twice; here each
-aggregate remembers, for every way that records take to it, the offset of the last one it has seen (``once`` below).
+At-least-once processing reads some records a second time after a crash. A plain count would count them twice. Here each
+aggregate keeps, for every path on which records reach it, the offset of the last one (``once`` below).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock import (
 )
 
 Row = dict[str, Any]
-#: A table of names, by what stands for them.
+#: A table of names by code.
 Lookup = GlobalKTable[Any, Row] | KTable[Any, Row]
 
 TEXT = Serdes.string()
 JSON = Serdes.json()
 
 HOUR = timedelta(hours=1)
-#: A year is read in seconds, each partition at its own pace, so that one may be months of event time ahead of another.
-#: With less grace the windows of those behind would be closed already, and their flights dropped as late.
+#: A year is read in seconds, each partition at its own pace, so one may be months of event time ahead of another. With
+#: a shorter grace period the windows of those behind would be closed already, and their flights dropped as late.
 GRACE = timedelta(days=366)
 
 ASKED_FOR = ("carrier", "tailnum", "origin", "dest", "dep_delay", "hour")
@@ -41,15 +41,15 @@ ASKED_FOR = ("carrier", "tailnum", "origin", "dest", "dep_delay", "hour")
 UNKNOWN_PLANE = "(plane not registered)"
 NO_TAIL_NUMBER = "(no tail number)"
 NO_WEATHER = "(no weather reported)"
-#: Upper bounds (°F) and what is below them; warmer than the last is HOT.
+#: Upper bounds (°F) and the names of the bands below them; warmer than the last is HOT.
 TEMPERATURE_BANDS = ((32.0, "below 32 °F"), (50.0, "32 to 50 °F"), (68.0, "50 to 68 °F"), (86.0, "68 to 86 °F"))
 HOT = "86 °F and above"
 
 
 class RememberWay(FixedKeyProcessor[Any, Row, Row]):
-    """Adds where a flight came from: the offset in its first topic, and the partitions it has come through.
+    """Adds the origin of a flight's record: the offset in its first topic, and the partitions it has passed.
 
-    Along one way (the same partitions) flights arrive in the order of their offsets, also when they are sent again.
+    On one path (the same partitions) flights arrive in the order of their offsets, also when they are sent again.
     """
 
     def process(self, record: Record[Any, Row]) -> None:
@@ -63,7 +63,7 @@ class RememberWay(FixedKeyProcessor[Any, Row, Row]):
 
 
 def once(update: Callable[[Row, Row], Row]) -> Callable[[Any, Row, Row], Row]:
-    """Make an aggregator of ``update(flight, aggregate) -> aggregate`` that leaves out what it has seen before."""
+    """Make an aggregator of ``update(flight, aggregate) -> aggregate`` that skips records it has seen before."""
 
     def aggregator(_key: Any, flight: Row, aggregate: Row) -> Row:
         seen, way, offset = aggregate["seen"], flight["way"], flight["offset"]
@@ -80,7 +80,7 @@ def build() -> Topology:
 
 
 def build_for_both() -> Topology:
-    """Return the topology that Spark runs too, where tasks have no global tables: two more repartition topics."""
+    """Return the topology that Spark can run too, where tasks have no global tables: two more repartition topics."""
     return _build(global_tables=False)
 
 
@@ -104,17 +104,17 @@ def _build(global_tables: bool) -> Topology:
 
 
 def what_is_asked_for(flight: Row) -> Row:
-    """Return a flight without what no question needs: each flight goes through four repartition topics."""
+    """Return a flight with only the fields that the questions need: each flight passes four repartition topics."""
     return {column: flight[column] for column in ASKED_FOR}
 
 
 def answer(rows: KStream[Any, Row], topic: str) -> None:
-    """Write an answer's rows; what ``once`` remembers stays behind."""
+    """Write an answer's rows, without the offsets that ``once`` keeps."""
     rows.map_values(without_memory).to(topic, key_serde=TEXT, value_serde=JSON)
 
 
 def without_memory(aggregate: Row) -> Row:
-    """Return the row without what only the aggregation needs."""
+    """Return the row without the fields that only the aggregation needs."""
     return {column: value for column, value in aggregate.items() if column != "seen"}
 
 
@@ -140,7 +140,9 @@ def busiest_routes(flights: KStream[Any, Row], airports: Lookup) -> KStream[Any,
 def named(
     rows: KStream[Any, Row], names: Lookup, column: str, joiner: Callable[[Row, Row | None], Row]
 ) -> KStream[Any, Row]:
-    """Join rows with the names of what a column says: at once with a global table, else by way of the column's task."""
+    """Join rows with the names of a column's codes: directly with a global table, otherwise through a repartition
+    topic.
+    """
     if isinstance(names, GlobalKTable):
         return rows.left_join(names, lambda _, row: row[column], joiner)
     return (
@@ -151,7 +153,7 @@ def named(
 
 
 def by_manufacturer(flights: KStream[Any, Row], planes: KTable[Any, Row]) -> KStream[Any, Row]:
-    """Flights by who made the plane: a join with the table of planes by tail number."""
+    """Flights by manufacturer of the plane: a join with the table of planes by tail number."""
     return (
         flights.left_join(planes, with_manufacturer)
         .group_by(lambda _, flight: flight["manufacturer"], name="by-manufacturer", key_serde=TEXT, value_serde=JSON)
@@ -161,12 +163,14 @@ def by_manufacturer(flights: KStream[Any, Row], planes: KTable[Any, Row]) -> KSt
 
 
 def by_temperature(flights: KStream[Any, Row], weather: KTable[Any, Row]) -> KStream[Any, Row]:
-    """Departures by how warm it was at the airport in their hour: a join with the weather by airport and hour."""
+    """Departures by the temperature at the airport in the hour of departure: a join with the weather by airport and
+    hour.
+    """
     return (
         flights.filter(lambda _, flight: flight["dep_delay"] is not None)
         .select_key(lambda _, flight: f"{flight['origin']}@{flight['hour']}")
         .left_join(weather, with_temperature, name="with-weather", key_serde=TEXT, value_serde=JSON)
-        # The second repartition topic follows: flights of one partition have come through several tasks by then.
+        # The second repartition topic follows: by then, flights of one partition have passed several tasks.
         .process_values(RememberWay)
         .group_by(lambda _, flight: flight["band"], name="by-temperature", key_serde=TEXT, value_serde=JSON)
         .aggregate(no_departures, once(add_departure), store="temperatures", key_serde=TEXT, value_serde=JSON)
@@ -197,7 +201,7 @@ def no_departures() -> Row:
 
 
 def add_departure(flight: Row, total: Row) -> Row:
-    """Add a departure and by how many minutes it was late (negative: early)."""
+    """Add a departure and its delay in minutes (negative: early)."""
     departures, minutes = total["departures"] + 1, total["minutes"] + flight["dep_delay"]
     row = {"departures": departures, "minutes": minutes, "average": minutes / departures}
     return {**row, "band": flight["band"]} if "band" in flight else {**row, "carrier": flight["carrier"]}
@@ -237,5 +241,5 @@ def with_airline(row: Row, airline: Row | None) -> Row:
 
 
 def with_airport(row: Row, airport: Row | None) -> Row:
-    """Add the name of the destination; airports outside the USA's states have none here."""
+    """Add the name of the destination; airports outside the USA's states have no name here."""
     return {**row, "airport": airport["name"] if airport else None}

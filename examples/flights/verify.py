@@ -1,6 +1,7 @@
-"""Computes the answers with plain Python straight from the data set, and holds what is in Kafka against them.
+"""Computes the answers with plain Python directly from the data set, and compares them with those in Kafka.
 
-Nothing here is shared with the topology but the names of topics and of what is missing: two ways to the same answers.
+It shares only the names of topics and of missing values with the topology: two independent computations of the same
+answers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Table = dict[str, Row]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one answer compares: keys that lack, that are too many, and that have another row than expected."""
+    """The comparison of one answer: missing keys, unexpected keys, and keys with another row than expected."""
 
     topic: str
     rows: int
@@ -40,7 +41,7 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
-        """True if the answer is exactly what plain Python says."""
+        """True if the answer equals plain Python's."""
         return not (self.missing or self.unexpected or self.different)
 
     def __str__(self) -> str:
@@ -136,7 +137,7 @@ def _flights(group: list[Row]) -> Row:
 
 
 def read_table(bootstrap_servers: str, topic: str) -> Table:
-    """Return the latest row of each key of a topic, as it is now; raises KafkaException."""
+    """Return the latest row of each key of a topic; raises KafkaException."""
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
     consumer = Consumer({**settings, "enable.partition.eof": True, "log_level": 3})
     try:

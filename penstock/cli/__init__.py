@@ -5,6 +5,7 @@ A user error ends in one message and an exit code of supervisor/exit_codes.py.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -22,16 +23,24 @@ from penstock.cli.options import (
     as_json,
     configuration,
     examples,
+    is_stdout_read,
+    leave_stdout,
     print_json,
-    print_text,
     spark_options,
 )
 from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging
+from penstock.supervisor.logs.formats import (
+    flush_log,
+    is_the_journal,
+    leave_client_logs_out,
+    say_at_the_end,
+    set_up_logging,
+    write_error,
+)
 from penstock.supervisor.logs.output_stream import open_standard_streams
-from penstock.supervisor.service.signals import ignore_stops
+from penstock.supervisor.service.signals import ignore_stops, let_in
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
 from penstock.topology.config.config_keys import KEYS
@@ -40,7 +49,7 @@ from penstock.topology.errors import ConfigError, LockError, PenstockError, Topo
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_graph import html, mermaid
 from penstock.topology.shadowing import NamingShadows, ShadowedModuleError
-from penstock_distribution import NAME
+from penstock_distribution import version
 
 #: The first matching class decides how the command ends.
 EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
@@ -51,6 +60,11 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (PenstockError, ExitCode.FAILED),
 )
 
+#: What an error without the name of a file is about.
+_OF_THE_SYSTEM: Mapping[int | None, str] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO), "The standard output"),
+    errno.ENOENT: "The current directory",
+}
 #: Commands in separate modules, with their summaries for `penstock --help`. They are imported on use: some need a Kafka
 #: client or RocksDB, which a supervisor must not load.
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -101,19 +115,30 @@ class PenstockGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_texts[name]) for name in names])
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except PenstockError as error:
+            say_at_the_end(str(error))
             flush_log()
-            print_text(f"Error: {error}", err=True)
             return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
         except OSError as error:
-            if error.filename is None:
+            if isinstance(error, BrokenPipeError) and not is_stdout_read():
+                leave_stdout()  # e.g. head has read enough
+                return ctx.exit(ExitCode.OK)
+            if error.filename is None and error.errno not in _OF_THE_SYSTEM:
                 raise
-            print_text(f"Error: {error.filename} cannot be used: {error.strerror}.", err=True)
+            say_at_the_end(f"{error.filename or _OF_THE_SYSTEM[error.errno]} cannot be used: {error.strerror}.")
+            if error.filename is None:
+                leave_stdout()
             return ctx.exit(ExitCode.FAILED)
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"{ctx.info_name} {version()}")
+        ctx.exit()
 
 
 @click.group(
@@ -128,7 +153,14 @@ class PenstockGroup(click.Group):
         "penstock status                                state and progress of the application on this host",
     ),
 )
-@click.version_option(package_name=NAME, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Run Kafka Streams topologies in Python, on any number of processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click prints Aborted!
@@ -219,44 +251,20 @@ def run(
         "penstock describe my_app:topology --mermaid",
         "penstock describe my_app:topology --html > topology.html",
         "penstock describe my_app:topology --json | jq .stores",
-        "penstock describe my_app:topology --engine spark",
     )
 )
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "spark"]),
-    default="local",
-    show_default=True,
-    help="With spark: the behavior of each operator on Spark.",
-)
 @click.option("--mermaid", "form", flag_value="mermaid", help="Print a Mermaid flowchart.")
 @click.option("--html", "form", flag_value="html", help="Print a self-contained HTML page with drawings.")
 @as_json
-def describe(topology: str, settings: Settings, engine: str, form: str | None, json_output: bool) -> None:
-    """Print a topology, as text in Kafka Streams' format or as a picture.
-
-    With --engine spark: print for each operator whether its results are identical, coarser (and how) or refused (and
-    why). The exit code is 3 if an operator is refused.
-    """
+def describe(topology: str, settings: Settings, form: str | None, json_output: bool) -> None:
+    """Print a topology, as text in Kafka Streams' format or as a picture."""
     config = settings.load()
     if form is not None and json_output:
         raise click.UsageError(f"--{form} and --json exclude each other.")
     built = TopologySource.of(topology).load_for_command(config)
-    if engine == "spark":
-        from penstock.pipeline.queries.capabilities import Capability, report_capabilities
-
-        if form is not None:
-            raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: omit --engine.")
-        report = report_capabilities(built, config)
-        if json_output:
-            print_json(report.as_json())
-        else:
-            click.echo(str(report))
-        if report.capability is Capability.REFUSED:
-            raise SystemExit(ExitCode.TOPOLOGY)
-    elif json_output:
+    if json_output:
         print_json(_as_json(built, config))
     elif form is not None:
         click.echo(mermaid(built.describe()) if form == "mermaid" else html(built.describe(), topology))
@@ -264,7 +272,7 @@ def describe(topology: str, settings: Settings, engine: str, form: str | None, j
         click.echo(str(built.describe()).rstrip("\n"))
 
 
-def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
+def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, object]:
     """Return the JSON that ``/topology`` serves for a running application. Without an application.id, names show a
     placeholder.
     """
@@ -330,7 +338,7 @@ def _all_lines(config: StreamsConfig) -> list[str]:
     return lines
 
 
-def _value(config: StreamsConfig, key: str) -> Any:
+def _value(config: StreamsConfig, key: str) -> object:
     return "***" if is_secret(key) and config.shown(key) is not None else config.shown(key)
 
 
@@ -340,7 +348,7 @@ def _line(config: StreamsConfig, key: str) -> str:
     return text if value is not None else f"# {text}"
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if value is None:
         return '""'
     if isinstance(value, bool):
@@ -358,17 +366,22 @@ def main() -> None:
     # multiprocessing imports the main module in stream threads, too; this one has nothing that they need.
     this = sys.modules["__main__"]
     this.__file__ = this.__spec__ = None
+    let_in()
     open_standard_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
     try:
         with NamingShadows():
-            cli(prog_name="penstock")
+            # For people click itself prints errors of the command line, with the usage.
+            sys.exit(cli(prog_name="penstock", standalone_mode=not is_the_journal(sys.stderr, os.environ)))
+    except click.ClickException as error:
+        say_at_the_end(error.format_message())
+        sys.exit(error.exit_code)
     except ShadowedModuleError as error:
-        click.echo(f"Error: {error}", err=True)
+        say_at_the_end(str(error))
         sys.exit(ExitCode.USAGE)
     except Exception:  # noqa: BLE001  everything that is meant for a user is a message by now
         flush_log()
-        traceback.print_exc()
-        click.echo("This is a bug in Penstock, or in one of your functions that the traceback names.", err=True)
+        bug = "This is a bug in Penstock, or in one of your functions that the traceback names."
+        write_error(f"{traceback.format_exc()}{bug}")
         sys.exit(ExitCode.INTERNAL)

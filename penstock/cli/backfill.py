@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 from typing_extensions import override
@@ -10,21 +10,22 @@ from typing_extensions import override
 from penstock.cli.handover import as_plain, progress_bar, show_result
 from penstock.cli.options import Settings, SparkOptions, as_json, configuration, examples, print_json, spark_options
 from penstock.cli.reset import Moment
+from penstock.pipeline.checkpoint.ownership import JSON_FILES, PARQUET_FILES
 from penstock.pipeline.handover.backfill import Backfill
 
-PARQUET = "parquet:"
+FILES = (PARQUET_FILES, JSON_FILES)
 
 
 class Start(click.ParamType["int | str"]):
-    """A Moment (converted to ms since 1970), ``earliest`` (converted to -1) or ``parquet:PATH`` (unchanged)."""
+    """A Moment (converted to ms since 1970), ``earliest`` (converted to -1), ``parquet:PATH`` or ``json:PATH``."""
 
-    name = "earliest|datetime|parquet:path"
+    name = "earliest|datetime|parquet:path|json:path"
 
     @override
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if isinstance(value, str) and value.startswith(PARQUET):
-            if value == PARQUET:
-                self.fail("parquet: needs a path after it", param, ctx)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, str) and value.startswith(FILES):
+            if value in FILES:
+                self.fail(f"{value} needs a path after it", param, ctx)
             return value
         return -1 if value == "earliest" else Moment().convert(value, param, ctx)
 
@@ -34,6 +35,7 @@ class Start(click.ParamType["int | str"]):
         "penstock backfill my_app:topology --config penstock.toml --checkpoint /data/checkpoints/my-app",
         "penstock backfill my_app:topology --config penstock.toml --from 2026-01-01T00:00:00+00:00",
         "penstock backfill my_app:topology --config penstock.toml --from parquet:/data/history/2025",
+        "penstock backfill my_app:topology --config penstock.toml --from 'json:/data/history/*.jsonl.gz'",
     )
 )
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
@@ -45,7 +47,7 @@ class Start(click.ParamType["int | str"]):
     type=Start(),
     default="earliest",
     show_default=True,
-    help="Where to start: earliest, a time, or Parquet files with the history (parquet:PATH).",
+    help="Where to start: earliest, a time, or files with the history: parquet:PATH, or lines of JSON, json:PATH.",
 )
 @click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: the current end.")
 @spark_options
@@ -68,7 +70,7 @@ def backfill(
         Backfill(topology, config, progress=progress, **spark) as filling,
     ):
         if isinstance(since, str):
-            done = filling.run(None, until, since.removeprefix(PARQUET))
+            done = filling.run(None, until, since)
         else:
             done = filling.run(None if since < 0 else since, until)
     if json_output:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.options import as_json, print_json
-from penstock.dev.dev_broker import DEFAULT_NAME, DevBroker, DevBrokerError
+from penstock.dev.dev_broker import DEFAULT_NAME, DevBroker, DevBrokerError, MemoryBroker
 from penstock.dev.kafka_distribution import distributions
 
 #: Exit code of ``penstock broker status`` for a broker that does not run, as for init scripts (LSB).
@@ -41,14 +41,22 @@ def broker() -> None:
     type=click.Choice(list(distributions())),
     help="Default: the last used one, $KAFKA_VERSION, or the newest.",
 )
+@click.option("--in-memory", is_flag=True, help="A broker without Java and without data on disk, ready at once.")
 @as_json
-def start(name: str, directory: Path | None, port: int | None, kafka: str | None, json_output: bool) -> None:
+def start(
+    name: str, directory: Path | None, port: int | None, kafka: str | None, in_memory: bool, json_output: bool
+) -> None:
     """Start the broker, and wait until it serves.
 
     Prints the line for an application's configuration file on stderr, and a line for the shell on stdout: eval
     "$(penstock broker start)" sets KAFKA_BOOTSTRAP_SERVERS.
     """
-    started = DevBroker(name, directory, port=port, kafka=kafka)
+    if in_memory and kafka:
+        raise click.UsageError("--in-memory runs no Kafka of a version: leave --kafka out.")
+    if in_memory:
+        started: DevBroker = MemoryBroker(name, directory, port=port)
+    else:
+        started = DevBroker(name, directory, port=port, kafka=kafka)
     address = started.start()
     if json_output:
         print_json(asdict(started.status()))

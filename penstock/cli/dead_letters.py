@@ -15,20 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.cli.topics import read_records
-from penstock.clients.errors import Kind
-from penstock.clients.librdkafka.errors import client_error
+from penstock.clients.errors import ClientError, Kind, TransactionError
+from penstock.clients.librdkafka import as_writer
+from penstock.clients.writing.writer import TransactionalWriter, Writer
 from penstock.statestore.view.spelling import spell_bytes
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.exception_handlers import DEAD_LETTER_TOPIC
+from penstock.topology.context.exception_handlers import DEAD_LETTER_TOPIC, LETTER_HEADER
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
+from penstock.workers.tasks.record_collector import TIMESTAMP_HEADER
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
-HEADER = "__streams.errors."
 TIMEOUT_SECONDS = 30.0
 #: Dead letters per transaction.
 TRANSACTION_LETTERS = 500
@@ -53,7 +54,7 @@ class Letter:
 
     def error(self, name: str) -> str:
         """Return a header about the error: exception, message, stacktrace, topic, partition or offset; "" without."""
-        data = next((data for key, data in reversed(self.headers) if key == HEADER + name), None)
+        data = next((data for key, data in reversed(self.headers) if key == LETTER_HEADER + name), None)
         return "" if data is None else data.decode(errors="replace")
 
     @property
@@ -76,7 +77,7 @@ class Letter:
     @property
     def own_headers(self) -> Headers:
         """Return the failed record's own headers."""
-        return [(key, data) for key, data in self.headers if not key.startswith(HEADER)]
+        return [(key, data) for key, data in self.headers if not key.startswith(LETTER_HEADER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +132,15 @@ class DeadLetters:
     def letters(self) -> Iterator[Letter]:
         """Yield all dead letters by partition and offset, up to the current end of the topic."""
         for message in self._read(self.topic):
+            headers = cast("Headers", list(message.headers() or ()))
+            kept = dict(headers).get(TIMESTAMP_HEADER)
             yield Letter(
                 message.partition() or 0,
                 message.offset() or 0,
-                message.timestamp()[1],
+                message.timestamp()[1] if kept is None else int(kept),
                 message.key(),
                 message.value(),
-                cast("Headers", list(message.headers() or ())),
+                headers,
             )
 
     def replayed(self) -> Replayed:
@@ -158,7 +161,9 @@ class DeadLetters:
         Raises StreamsError if another replay takes over; uncommitted records are then not written.
         """
         self._make_marker_topic()
-        producer = self._supplier.confluent_producer(self._client_id, f"penstock-dlq-replay-{self.topic}")
+        transactional_id = f"penstock-dlq-replay-{self.topic}"
+        made = self._supplier.get_producer(self._client_id, transactional_id=transactional_id)
+        producer = cast("TransactionalWriter", as_writer(made))
         try:
             producer.init_transactions(TIMEOUT_SECONDS)  # from here on no other replay writes markers
             done, stuck = self.waiting(choice)
@@ -168,21 +173,34 @@ class DeadLetters:
                 for letter in done[start : start + TRANSACTION_LETTERS]:
                     self._put_back(producer, letter)
                 producer.commit_transaction(TIMEOUT_SECONDS)
-        except KafkaException as error:
-            with suppress(KafkaException):  # no transaction is open, or another replay has aborted it
+        except ClientError as error:
+            lost = producer.take_lost()
+            with suppress(TransactionError):  # no transaction is open, or another replay has aborted it
                 producer.abort_transaction(TIMEOUT_SECONDS)
-            fenced = client_error(error.args[0]).kind is Kind.FENCED
-            reason = "another replay has taken over" if fenced else error.args[0].str()
+            reason = str(lost[0].error if lost else error)
+            if error.kind is Kind.FENCED:
+                reason = "another replay has taken over"
             raise StreamsError(
                 f"The replay has stopped: {reason}. Its uncommitted records are not written. Run it again to "
                 "replay the rest."
             ) from error
+        finally:
+            producer.close()
         return done, stuck
 
     def waiting(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Return the selected dead letters that were not replayed: one per record; then those without an origin."""
+        """Return the selected dead letters that were not replayed: one per record; then those without an origin.
+
+        Raises StreamsError if one that is selected by name does not exist.
+        """
         replayed = self.replayed()
-        found = [letter for letter in self.letters() if choice.fits(letter) and not replayed.has(letter)]
+        chosen = [letter for letter in self.letters() if choice.fits(letter)]
+        if missing := choice.names - {letter.name for letter in chosen}:
+            raise StreamsError(
+                f"There is no letter {', '.join(sorted(missing))} in {self.topic} that matches; its retention time may "
+                "have passed. `penstock dlq list` shows the letters."
+            )
+        found = [letter for letter in chosen if not replayed.has(letter)]
         by_record: dict[str, Letter] = {}
         for letter in found:
             if letter.origin is not None:
@@ -200,14 +218,13 @@ class DeadLetters:
                     "e.g. with --source TOPIC."
                 )
 
-    def _put_back(self, producer: Producer, letter: Letter) -> None:
+    def _put_back(self, producer: Writer, letter: Letter) -> None:
         topic, partition = letter.source or ("", 0)
         now_ms = time.time_ns() // 1_000_000
         told = {"timestamp": letter.timestamp, "replayed_at": now_ms, "origin": letter.origin}
         marker = json.dumps(told).encode()
-        own = {"value": letter.value, "key": letter.key, "partition": partition, "timestamp": letter.timestamp}
-        _produce(producer, topic, **own, headers=letter.own_headers)
-        _produce(producer, self.markers, value=marker, key=letter.name.encode(), partition=0, timestamp=now_ms)
+        producer.produce(topic, letter.key, letter.value, partition, letter.timestamp, letter.own_headers)
+        producer.produce(self.markers, letter.name.encode(), marker, 0, now_ms)
 
     def _read(self, topic: str) -> Iterator[Message]:
         """Yield the committed records of a topic up to the current end offsets."""
@@ -236,15 +253,6 @@ class DeadLetters:
                     f"The topic {self.markers} for the markers of replayed records cannot be created: "
                     f"{error.args[0].str()}. Create it by hand: one partition, cleanup.policy=compact."
                 ) from error
-
-
-def _produce(producer: Producer, topic: str, **record: Any) -> None:
-    while True:
-        try:
-            producer.produce(topic, **record)
-            return
-        except BufferError:  # the queue is full
-            producer.poll(0.1)
 
 
 def shown(letters: Iterable[Letter], replayed: Replayed) -> list[dict[str, Any]]:

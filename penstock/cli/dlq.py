@@ -170,5 +170,5 @@ def _time(timestamp: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp / 1000))
 
 
-def _yes(value: Any) -> str:
+def _yes(value: object) -> str:
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Unpack
 
 import click
 
@@ -46,7 +46,7 @@ def handover(
     """
     if keep_checkpoint and engine != "spark":
         raise click.UsageError("--keep-checkpoint requires --to spark.")
-    config = settings.load()
+    config = settings.load_located()
     with (
         progress_bar(not json_output) as progress,
         Handover(topology, config, wait_seconds=wait, progress=progress, **spark) as handing,
@@ -77,7 +77,7 @@ def progress_bar(wanted: bool) -> Iterator[Progress]:
         yield progress
 
 
-def as_plain(done: HandedOver) -> dict[str, Any]:
+def as_plain(done: HandedOver) -> dict[str, object]:
     """Return a result as plain values."""
     return {
         "engine": done.engine,

@@ -16,6 +16,8 @@ from rich.table import Table
 from penstock.cli.options import SparkOptions
 from penstock.cli.status_view import table
 from penstock.pipeline.queries.spark_administration import administered
+from penstock.pipeline.session.executors import ExecutorError
+from penstock.pipeline.session.spark_session import cancel_jobs
 from penstock.pipeline.spark_streams import SparkStreams
 from penstock.supervisor.service.signals import STOP_SIGNALS, handled
 from penstock.topology.config.streams_config import StreamsConfig
@@ -43,12 +45,14 @@ def run_on_spark(
         stop.set()
         if streams is not None:
             streams.request_stop()
+        else:  # it may wait for executors; a call of Java's that is under way allows no other one of the same thread
+            threading.Thread(target=cancel_jobs, daemon=True).start()
 
     with handled(request_stop, STOP_SIGNALS):
         try:
             streams = SparkStreams(topology, config, **spark)
-        except ConfigError:
-            if stop.is_set():  # the signal has ended the Java that was starting
+        except (ConfigError, ExecutorError):
+            if stop.is_set():  # the signal has ended the Java that was starting, or the wait for executors
                 return
             raise
         with streams:
@@ -57,6 +61,7 @@ def run_on_spark(
             streams.start()
             if stop.is_set():  # while start() was under way
                 streams.request_stop()
+            click.echo(f"Spark's UI: {streams.ui or 'off (spark.ui.enabled=false)'}", err=True)
             with administered(streams) as looking, ShownProgress(looking.progress, json_output):
                 streams.await_termination()
 

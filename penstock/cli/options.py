@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from penstock.statestore.view.spelling import printable_lines
 from penstock.supervisor.source.config_loader import load_config
+from penstock.supervisor.source.state_places import located
 from penstock.topology.common.durations import iso_8601_millis
 from penstock.topology.config.streams_config import StreamsConfig
 
@@ -37,9 +38,15 @@ class Settings(NamedTuple):
     file: Path | None
     assignments: tuple[str, ...]
 
-    def load(self, options: Mapping[str, tuple[str, Any]] | None = None) -> StreamsConfig:
+    def load(self, options: Mapping[str, tuple[str, object]] | None = None) -> StreamsConfig:
         """Return the configuration; options: the command's own, see load_config."""
         return load_config(self.file, os.environ, self.assignments, options)
+
+    def load_located(self) -> StreamsConfig:
+        """Return the configuration with the state.dir that has the application's state, perhaps a service's."""
+        config = self.load()
+        config.require("application.id")
+        return located(config)
 
 
 def configuration(command: Callable[..., None]) -> Callable[..., None]:
@@ -89,7 +96,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     return master(checkpoint(click.option("--packages", metavar="COORDINATES", help=help_text)(command)))
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as JSON: indented for a terminal, one line for a program."""
     print_text(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
 
@@ -142,6 +149,10 @@ def until_stdout_closes() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # Buffered data must not fail again when Python exits.
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        leave_stdout()
+
+
+def leave_stdout() -> None:
+    """Write nothing more to stdout: buffered data must not fail again when Python exits."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.options import Settings, configuration, examples
+from penstock.cli.options import Settings, configuration, examples, print_json
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory, plain_facts, read_facts
+from penstock.supervisor.source.state_places import application_directory, left_behind
+from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, plain_facts, read_facts
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, StreamsError
@@ -35,6 +36,7 @@ class Comparison:
         "penstock plan my_app:topology --config penstock.toml",
         "penstock plan my_app:topology --config penstock.toml --json",
         "penstock plan my_app:topology --config penstock.toml --against other-host/topology.json",
+        "penstock plan my_app:topology --engine spark",
     )
 )
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
@@ -45,18 +47,35 @@ class Comparison:
     help="Compare only with this topology.json; default: with the one beside this host's state, and with the group.",
 )
 @click.option("--offline", is_flag=True, help="Do not connect to the brokers for the group's topology.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="With spark: the behavior of each operator there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(topology: str, settings: Settings, against: Path | None, offline: bool, as_json: bool) -> None:
+def plan(topology: str, settings: Settings, against: Path | None, offline: bool, engine: str, as_json: bool) -> None:
     """Compare a topology with the running one and the one that created the state; changes nothing.
 
     The verdict is one of: safe; rebuild (the named stores are restored from their changelogs at the next start);
     refuse. `penstock run`, too, refuses a topology that does not fit this host's state, with the same exit code.
+
+    With --engine spark it is compared with the local engine: the results of each operator are identical, coarser (and
+    how) or refused (and why). The exit code is 3 if one is refused.
     """
-    config = settings.load()
-    config.require("application.id")
-    file = against or application_directory(config) / FACTS_FILE_NAME
+    if engine == "spark":
+        if against is not None or offline:
+            raise click.UsageError("--against and --offline are for --engine local: Spark's checkpoint is not read.")
+        _print_capabilities(topology, settings.load(), as_json)
+        return
+    config = settings.load_located()
     new = plain_facts(TopologySource.of(topology).load_for_command(config), config)
-    made = [_with_file(file, new)]
+    made = [
+        _with_file(application_directory(config) / FACTS_FILE_NAME, new, config)
+        if against is None
+        else _with_given(against, new)
+    ]
     if against is None and not offline and config["bootstrap.servers"]:
         made += _with_group(config, new)
     found = combined(one.plan for one in made if one.plan is not None)
@@ -70,11 +89,30 @@ def plan(topology: str, settings: Settings, against: Path | None, offline: bool,
     raise SystemExit(ExitCode.TOPOLOGY if found.verdict is Verdict.REFUSE else ExitCode.OK)
 
 
-def _with_file(file: Path, new: Facts) -> Comparison:
+def _print_capabilities(topology: str, config: StreamsConfig, as_json: bool) -> None:
+    from penstock.pipeline.queries.capabilities import Capability, report_capabilities
+
+    report = report_capabilities(TopologySource.of(topology).load_for_command(config), config)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        click.echo(str(report))
+    if report.capability is Capability.REFUSED:
+        raise SystemExit(ExitCode.TOPOLOGY)
+
+
+def _with_file(file: Path, new: Facts, config: StreamsConfig) -> Comparison:
     earlier = read_facts(file)
-    return (
-        Comparison(f"{file} does not exist", None) if earlier is None else Comparison(str(file), compare(earlier, new))
-    )
+    if earlier is None:
+        left = left_behind(config)
+        return Comparison(f"{file} does not exist{left and f'; {left}'}", None)
+    return Comparison(str(file), compare(earlier, new))
+
+
+def _with_given(file: Path, new: Facts) -> Comparison:
+    earlier = read_facts(file, Path.read_text)  # another user may have copied it here
+    assert earlier is not None  # click has checked that it exists
+    return Comparison(str(file), compare(earlier, new))
 
 
 def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:

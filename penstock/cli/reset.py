@@ -10,7 +10,7 @@ import click
 from typing_extensions import override
 
 from penstock.cli.options import Duration, Settings, as_json, configuration, examples, print_json
-from penstock.cli.running_application import NotRunningError, RunningApplication
+from penstock.cli.running_application import NotRunningError, find
 from penstock.cli.status_view import counted, show, table
 from penstock.supervisor.offline.application_reset import ApplicationReset, Move, Target
 from penstock.supervisor.source.topology_source import TopologySource
@@ -72,14 +72,14 @@ def reset(
     given = [to_earliest, to_latest, to_datetime is not None, by_duration is not None, shift_by is not None]
     if sum(given) > 1:
         raise click.UsageError("Give one of --to-earliest, --to-latest, --to-datetime, --by-duration, --shift-by.")
-    config = settings.load()
+    config = settings.load_located()
     topics = set(inputs) if topology is None else set(inputs) | _sources(topology, config)
     if not topics and not local_only:
         raise click.UsageError(
             "Give the topology (MODULE:TOPOLOGY) or --input-topic, to reset the offsets of its topics."
         )
     with ApplicationReset(config) as resetting:
-        _refuse_if_running(resetting)
+        _refuse_if_running(settings.load())
         plan: dict[str, Any] = {"executed": execute, "state": str(resetting.state), "tasks": resetting.local_tasks()}
         moves: list[Move] = []
         plan["internal_topics"], plan["kept_topics"] = [], []
@@ -106,10 +106,10 @@ def _sources(topology: str, config: StreamsConfig) -> set[str]:
     return {topic for one in built for topic in one.source_topics} - internal
 
 
-def _refuse_if_running(resetting: ApplicationReset) -> None:
+def _refuse_if_running(config: StreamsConfig) -> None:
     try:
-        with RunningApplication(resetting.state):
-            raise StreamsError(f"The application runs on this host, in {resetting.state}: stop it first.")
+        with find(config) as running:
+            raise StreamsError(f"The application runs on this host, in {running.directory}: stop it first.")
     except NotRunningError:
         return
 

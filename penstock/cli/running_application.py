@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.options import Settings
-from penstock.supervisor.control.control_socket import SOCKET_NAME, socket_address
+from penstock.supervisor.control.control_socket import SOCKET_NAME, is_trusted, socket_address
+from penstock.supervisor.source.state_places import left_behind, state_dirs
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError, StreamsError
 
@@ -61,9 +62,17 @@ class RunningApplication:
                 f"No application runs in {directory}. `penstock run` starts one; if it runs with another "
                 "application.id or state.dir, name its configuration: --config FILE."
             ) from None
+        if not is_trusted(self._socket):
+            self._socket.close()
+            raise StreamsError(
+                f"The process that listens in {directory} belongs to another user, so its answers cannot be trusted. "
+                "Run the command as that user (sudo -u USER …), or set state.dir to a folder of your own."
+            )
         self._answers = self._socket.makefile("rb")
 
-    def ask(self, command: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = ANSWER_SECONDS) -> Any:
+    def ask(
+        self, command: str, arguments: Mapping[str, object] | None = None, *, timeout: float = ANSWER_SECONDS
+    ) -> Any:
         """Return the application's response; raises StreamsError with its message if it refuses.
 
         timeout: seconds to wait for the response.
@@ -103,24 +112,36 @@ class RunningApplication:
 def find(config: StreamsConfig) -> RunningApplication:
     """Return the application that a configuration names by application.id and state.dir.
 
-    Without an application.id: the only one that runs below state.dir. Raises NotRunningError, or ConfigError if there
-    are several.
+    Without a state.dir also one that runs as a service. Without an application.id: the only one that runs. Raises
+    NotRunningError, or ConfigError if there are several.
     """
-    state_dir = Path(config["state.dir"])
+    places = state_dirs(config)
     if config["application.id"] is not None:
-        return RunningApplication(state_dir / config["application.id"])
-    running = _running_below(state_dir)
+        return _first_running(config, [place / config["application.id"] for place in places])
+    running = [application for place in places for application in _running_below(place)]
+    below = " or ".join(map(str, places))
     if not running:
         raise NotRunningError(
-            f"No application runs below {state_dir}. `penstock run` starts one; if it runs with another state.dir, "
+            f"No application runs below {below}. `penstock run` starts one; if it runs with another state.dir, "
             "name its configuration: --config FILE."
         )
     if len(running) > 1:
         ids = [application.directory.name for application in running]
         for application in running:
             application.close()
-        raise ConfigError(f"{len(ids)} applications run below {state_dir}: choose one: {_choices(ids)}")
+        raise ConfigError(f"{len(ids)} applications run below {below}: choose one: {_choices(ids)}")
     return running[0]
+
+
+def _first_running(config: StreamsConfig, directories: Iterable[Path]) -> RunningApplication:
+    failures = []
+    for directory in directories:
+        try:
+            return RunningApplication(directory)
+        except NotRunningError as error:
+            failures.append(error)
+    left = left_behind(config)
+    raise NotRunningError(f"{failures[0]} {left}") if left else failures[0]
 
 
 def _choices(ids: list[str]) -> str:

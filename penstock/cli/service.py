@@ -13,6 +13,7 @@ import click
 
 from penstock.cli.options import as_json, examples, print_json
 from penstock.supervisor.service.service_unit import ServiceUnit, is_ours, unit_file_name
+from penstock.supervisor.service.unit_checks import problems
 from penstock.supervisor.source.config_loader import load_config
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.config.config_def import is_secret
@@ -120,8 +121,13 @@ def print_unit(json_output: bool, **options: Any) -> None:
 @click.option("--force", is_flag=True, help="Overwrite a unit that was changed by hand, or is not Penstock's.")
 @as_json
 def install(directory: Path | None, dry_run: bool, force: bool, json_output: bool, **options: Any) -> None:
-    """Write the unit and make systemd reload it; starts nothing."""
+    """Write the unit and make systemd reload it; starts nothing.
+
+    First it checks whether the unit can start on this host. With --directory, which may be for another host, the
+    findings are warnings.
+    """
     unit = _unit(**options)
+    _check_here(unit, directory)
     file = _folder(directory, unit.user_manager) / unit.file_name
     _check_ours(file, force, "overwritten")
     text = unit.text()
@@ -177,6 +183,15 @@ def _folder(directory: Path | None, user_manager: bool) -> Path:
     if not user_manager:
         return Path("/etc/systemd/system")
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+
+
+def _check_here(unit: ServiceUnit, directory: Path | None) -> None:
+    """Raise ConfigError if the unit cannot start on this host; with a directory of another host only warn."""
+    found = list(problems(unit))
+    if found and directory is None:
+        raise ConfigError("The service could not start, and nothing was written: " + "\n".join(found))
+    for problem in found:
+        click.echo(f"Warning: if the service runs on this host: {problem}", err=True)
 
 
 def _check_ours(file: Path, force: bool, done: str) -> None:

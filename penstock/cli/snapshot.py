@@ -25,7 +25,8 @@ from penstock.statestore.directory.snapshot import (
 from penstock.statestore.directory.snapshot import restore as restore_snapshot
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.supervisor.queries.snapshots import SNAPSHOT_SECONDS, snapshot_name
-from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory
+from penstock.supervisor.source.state_places import application_directory, left_behind, located
+from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock_distribution import version
@@ -65,21 +66,31 @@ def create(directory: Path, settings: Settings, name: str | None, json_output: b
         with find(config) as running:
             arguments = {"directory": str(directory), **({"name": name} if name else {})}
             made: dict[str, Any] = running.ask("snapshot", arguments, timeout=SNAPSHOT_SECONDS + 10)
+            _check_visible(Path(made["path"]))
     except NotRunningError:
-        made = _create_closed(config, directory, name)
+        made = _create_closed(located(config), directory, name)
     if json_output:
         print_json(made)
     else:
         click.echo(f"{made['path']}: {_counts(read_snapshot(Path(made['path'])))}")
 
 
-def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> dict[str, Any]:
+def _check_visible(path: Path) -> None:
+    """Raise ConfigError if the application has written the snapshot where only it sees it."""
+    if not (path / MANIFEST_NAME).exists():
+        raise ConfigError(
+            f"The application wrote the snapshot {path}, but it is not in this command's file system: the service has "
+            "its own /tmp and /var/tmp (PrivateTmp=yes), or runs in a container. Choose a directory that both see."
+        )
+
+
+def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> dict[str, object]:
     now_ms = time.time_ns() // 1_000_000
     name = name or snapshot_name(now_ms)
     path = application_directory(config)
     nothing = ConfigError(
         f"There is nothing to take a snapshot of: no application runs in {path}, and there is no store. For another "
-        "application, name its configuration: --config FILE."
+        f"application, name its configuration: --config FILE. {left_behind(config)}".rstrip()
     )
     if not path.is_dir():
         raise nothing
@@ -120,7 +131,7 @@ def _warn(text: str) -> None:
     print_text(f"Warning: {text}", err=True)
 
 
-def _described(path: Path, taken: Snapshot, size: int) -> dict[str, Any]:
+def _described(path: Path, taken: Snapshot, size: int) -> dict[str, object]:
     return {
         "path": str(path),
         "application_id": taken.application_id,
@@ -157,8 +168,7 @@ def restore(path: Path, settings: Settings, force: bool, max_age_hours: float, j
 
     The application must not run on this host. Tasks that are not in the snapshot are left alone.
     """
-    config = settings.load()
-    config.require("application.id")
+    config = settings.load_located()
     if not (path / MANIFEST_NAME).exists() and (found := snapshots_in(path, _warn)):
         path = found[-1][0]
     taken = read_snapshot(path)

@@ -15,6 +15,7 @@ from typing_extensions import override
 from penstock.cli.options import LIMIT, Settings, as_json, configuration, examples, print_json, print_text
 from penstock.cli.running_application import NotRunningError, RunningApplication, find
 from penstock.cli.status_view import number, show, state_text, table
+from penstock.supervisor.source.state_places import located
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]
@@ -101,7 +102,7 @@ def _state(settings: Settings, topology: str | None) -> Iterator[State]:
             raise
         from penstock.supervisor.offline.closed_state import ClosedState  # imports RocksDB
 
-        with ClosedState(config, topology) as closed:
+        with ClosedState(located(config), topology) as closed:
             yield closed
         return
     with running:

@@ -7,13 +7,16 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.running_application import RunningApplication, application
 from penstock.cli.status_view import PAUSED, TextConsole, lag_view, show, status_view
+
+if TYPE_CHECKING:
+    from penstock.supervisor.control.status_json import ApplicationJson
 
 
 @click.command(
@@ -69,7 +72,7 @@ def top(settings: Settings, json_output: bool, tasks: bool, interval: float, cou
                 show(status_view(found, tasks))
 
 
-def _statuses(running: RunningApplication, interval: float, count: int | None) -> Iterator[dict[str, Any]]:
+def _statuses(running: RunningApplication, interval: float, count: int | None) -> Iterator[ApplicationJson]:
     """Yield the status at this interval; Ctrl-C ends it."""
     try:
         for turn in itertools.count() if count is None else range(count):
@@ -80,7 +83,7 @@ def _statuses(running: RunningApplication, interval: float, count: int | None) -
         return
 
 
-def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
+def _live(turns: Iterator[ApplicationJson], tasks: bool) -> None:
     from rich.live import Live
 
     with Live(console=TextConsole(), screen=True, auto_refresh=False) as live:

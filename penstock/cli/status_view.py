@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
@@ -16,6 +16,9 @@ from rich.text import Text
 from typing_extensions import override
 
 from penstock.statestore.view.spelling import printable_lines
+
+if TYPE_CHECKING:
+    from penstock.supervisor.control.status_json import ApplicationJson, LagJson, TaskJson, ThreadJson
 
 #: Colors of states: good, in transition, bad.
 STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", "DEAD": "bold red"}
@@ -56,7 +59,7 @@ def table(*columns: str, left: Iterable[str] = ()) -> Table:
     return made
 
 
-def status_view(status: dict[str, Any], with_tasks: bool = False, live: bool = False) -> RenderableType:
+def status_view(status: ApplicationJson, with_tasks: bool = False, live: bool = False) -> RenderableType:
     """Return the view of Administration.status. live: for a screen of limited height: most important parts first."""
     return Group(*_parts(status, with_tasks, live))
 
@@ -94,7 +97,7 @@ class _Listing:
         return made
 
 
-def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[RenderableType]:
+def _parts(status: ApplicationJson, with_tasks: bool, live: bool) -> Iterator[RenderableType]:
     for line in _headline(status):
         # A listing does not wrap lines, so that ids and paths can be copied. A screen would truncate them.
         line.no_wrap, line.overflow = not live, "fold" if live else "ignore"
@@ -103,6 +106,7 @@ def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[Ren
         yield Text(printable_lines(f"Reason: {status['reason']}"), style="bold red")
     yield ""
     yield _threads(status["threads"])
+    yield from _waits(status["threads"])
     restoring = [task for thread in status["threads"] for task in thread["tasks"] if task["restore_remaining"]]
     if restoring:
         yield ""
@@ -112,7 +116,7 @@ def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[Ren
     yield from (*errors, *tasks) if live else (*tasks, *errors)
 
 
-def _headline(status: dict[str, Any]) -> Iterator[Text]:
+def _headline(status: ApplicationJson) -> Iterator[Text]:
     totals, supervisor = status["totals"], status["supervisor"]
     state = "PAUSED" if status["paused"] and status["state"] == "RUNNING" else status["state"]
     standby = f", {number(totals['standby_tasks'])} standby" if totals["standby_tasks"] else ""
@@ -128,14 +132,14 @@ def _headline(status: dict[str, Any]) -> Iterator[Text]:
     yield Text.assemble(f"state in {status['state_dir']}/{status['application_id']}")
 
 
-def _threads(threads: list[dict[str, Any]]) -> RenderableType:
+def _threads(threads: list[ThreadJson]) -> RenderableType:
     if not threads:
         return Text("There is no stream thread: `penstock threads add` starts one.", style="bold red")
     rows = [_thread_cells(thread) for thread in threads]
     return _Listing(rows, ("state",), ("restarts", "CPU", "pid", "tasks"))
 
 
-def _thread_cells(thread: dict[str, Any]) -> Cells:
+def _thread_cells(thread: ThreadJson) -> Cells:
     return {
         "thread": str(thread["number"]),
         "pid": str(thread["pid"]),
@@ -149,15 +153,22 @@ def _thread_cells(thread: dict[str, Any]) -> Cells:
     }
 
 
-def _memory(thread: dict[str, Any]) -> str | Text:
+def _waits(threads: list[ThreadJson]) -> Iterator[RenderableType]:
+    """Yield what stream threads and their Kafka clients wait for, a line each."""
+    for thread in threads:
+        for text in thread.get("waits", ()):
+            yield Text(printable_lines(f"Thread {thread['number']}: {text}"), style="yellow")
+
+
+def _memory(thread: ThreadJson) -> str | Text:
     """Return the memory of a process, and its share if that is less."""
-    taken = size(thread["rss_bytes"])
-    if not thread["over_memory_share"]:
+    taken, share = size(thread["rss_bytes"]), thread["memory_share_bytes"]
+    if share is None or not thread["over_memory_share"]:
         return taken
-    return Text(f"{taken} of {size(thread['memory_share_bytes'])}", style="bold red")
+    return Text(f"{taken} of {size(share)}", style="bold red")
 
 
-def _restoring(tasks: list[dict[str, Any]]) -> RenderableType:
+def _restoring(tasks: list[TaskJson]) -> RenderableType:
     rows: list[Cells] = [
         {
             "restoring": task["task_id"],
@@ -172,7 +183,7 @@ def _restoring(tasks: list[dict[str, Any]]) -> RenderableType:
     return _Listing(rows, ("restoring", "task"), ("of total", "records/s", "task"))
 
 
-def _tasks(threads: list[dict[str, Any]]) -> RenderableType:
+def _tasks(threads: list[ThreadJson]) -> RenderableType:
     rows: list[Cells] = [
         {
             "task": task["task_id"],
@@ -191,7 +202,7 @@ def _tasks(threads: list[dict[str, Any]]) -> RenderableType:
     return _Listing(rows, ("kind", "state"), ("waiting", "buffered", "kind", "thread"))
 
 
-def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:
+def _errors(status: ApplicationJson) -> Iterator[RenderableType]:
     shown = status["errors"][-ERRORS_SHOWN:]
     total = counted(status["errors_total"], "error")
     last = f", the last {len(shown)} of them" if status["errors_total"] > len(shown) else ""
@@ -201,7 +212,7 @@ def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:
         yield Text(printable_lines(f"{when}  {error['message'][:MESSAGE_SHOWN]}"))
 
 
-def lag_view(rows: list[dict[str, Any]]) -> RenderableType:
+def lag_view(rows: list[LagJson]) -> RenderableType:
     """Return the view of Administration.lag, the largest lag first."""
     if not rows:
         return Text("No task is assigned to this host now: `penstock status` shows the threads.")

@@ -108,11 +108,11 @@ def resume(settings: Settings, json_output: bool) -> None:
     _say(done, json_output, "Resumed.")
 
 
-def _ask(running: RunningApplication, command: str, timeout: float, **arguments: Any) -> Any:
+def _ask(running: RunningApplication, command: str, timeout: float, **arguments: object) -> Any:
     return running.ask(command, {**arguments, "timeout": timeout}, timeout=timeout + ANSWER_SECONDS)
 
 
-def _say(done: Any, json_output: bool, text: str) -> None:
+def _say(done: object, json_output: bool, text: str) -> None:
     if json_output:
         print_json(done)
     else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from typing import IO, Any
 
 import click
 
@@ -23,11 +24,12 @@ from penstock.cli.options import (
     until_stdout_closes,
 )
 from penstock.cli.status_view import counted, number, show, table
-from penstock.cli.topic_lines import TopicSerdes, json_line, read_line, text_line
+from penstock.cli.topic_lines import json_line, read_lines, text_line
 from penstock.cli.topics import Topics, TopicWriter
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.errors import SerializationError, StreamsError
-from penstock.topology.serdes.serdes import Serdes
+from penstock.topology.errors import ConfigError, SerializationError, StreamsError
+from penstock.topology.serdes.serdes import Serde, Serdes
+from penstock.workers.queries.record_lines import TopicSerdes, read_line
 
 
 @click.group(
@@ -132,7 +134,14 @@ def _config(settings: Settings, key_serde: str | None, value_serde: str | None) 
     given = {"key": key_serde, "value": value_serde}
     options = {f"default.{part}.serde": (f"--{part}-serde", name) for part, name in given.items() if name is not None}
     config = settings.load(options)
-    return config, TopicSerdes(Serdes.of(config["default.key.serde"]), Serdes.of(config["default.value.serde"]))
+    return config, TopicSerdes(_serde(config, "default.key.serde"), _serde(config, "default.value.serde"))
+
+
+def _serde(config: StreamsConfig, key: str) -> Serde[Any]:
+    try:
+        return Serdes.of(config[key])
+    except TypeError as error:
+        raise ConfigError(f"{key}={config.shown(key)!r} ({config.origin(key)}): {error}.") from error
 
 
 @topic.command(
@@ -169,14 +178,15 @@ def produce(
         raise SerializationError(f"{'Standard input' if file == '-' else file}, {error}.") from error
     finally:
         writer.flush()
+        writer.close()
         click.echo(f"{counted(writer.written, 'record')} written to {name}.", err=True)
     writer.check()
     if json_output:
         print_json({"topic": name, "written": writer.written})
 
 
-def _write_lines(lines: Iterable[bytes], writer: TopicWriter, name: str, serdes: TopicSerdes) -> None:
-    for line_number, line in enumerate(lines, start=1):
+def _write_lines(lines: IO[bytes], writer: TopicWriter, name: str, serdes: TopicSerdes) -> None:
+    for line_number, line in enumerate(read_lines(lines, writer.flush), start=1):
         if line.strip():
             try:
                 record = read_line(line, name, serdes)

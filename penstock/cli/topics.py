@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.cli.topic_lines import Record
 from penstock.clients.connection.listener_probe import security_mismatch
+from penstock.clients.errors import ClientError
+from penstock.clients.librdkafka import as_writer
+from penstock.clients.writing.writer import BY_KEY, Lost, Writer
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.workers.queries.record_lines import Record
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 #: Time limit for one response from the brokers.
@@ -30,7 +33,7 @@ HEARD_SECONDS = 3.0
 IDLE_SECONDS = 0.2
 LOOK_SECONDS = 0.05
 _CLIENT_ID = "penstock-topic"
-_CLIENTS = ("admin.", "consumer.", "producer.")
+_CLIENTS = ("admin.", "consumer.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,13 @@ class Topics:
         self.servers: str = config["bootstrap.servers"]
         self._security_protocol: str = config["security.protocol"]
         self._failure = ""
-        own: dict[str, Any] = {"application.id": config["application.id"] or _CLIENT_ID}
+        own: dict[str, object] = {"application.id": config["application.id"] or _CLIENT_ID}
         own |= {"isolation.level": "read_committed"}
         # librdkafka logs connections several times a second; error_cb reports each failure once.
         own |= {f"{client}{name}": value for client in _CLIENTS for name, value in self._reporting().items()}
         self._supplier = KafkaClientSupplier(config.with_overrides(own))
 
-    def _reporting(self) -> Mapping[str, Any]:
+    def _reporting(self) -> Mapping[str, object]:
         return {"error_cb": self._on_error, "log_level": 2}
 
     def _on_error(self, error: KafkaError) -> None:
@@ -145,23 +148,22 @@ class Topics:
 
     def writer(self, topic: str) -> TopicWriter:
         """Return a writer for a topic. Raises MissingSourceTopicError."""
-        producer = self._supplier.confluent_producer(_CLIENT_ID)
-        self._require(producer, topic)
-        return TopicWriter(producer, topic, self.servers)
+        self._require(self._admin(), topic)
+        return TopicWriter(as_writer(self._supplier.get_producer(_CLIENT_ID)), topic, self.servers)
 
     # -- the brokers
 
     def _admin(self) -> AdminClient:
         return self._supplier.get_admin_client(_CLIENT_ID)
 
-    def _require(self, client: Consumer | Producer, topic: str) -> None:
+    def _require(self, client: AdminClient | Consumer, topic: str) -> None:
         if self._missing(client, (topic,), HEARD_SECONDS):
             raise MissingSourceTopicError(
                 f"There is no topic {topic} on {self.servers}: `penstock topic list` lists the existing ones, "
                 f"`penstock topic create {topic}` creates it."
             )
 
-    def _missing(self, client: AdminClient | Consumer | Producer, names: Collection[str], seconds: float) -> set[str]:
+    def _missing(self, client: AdminClient | Consumer, names: Collection[str], seconds: float) -> set[str]:
         """Return the topics that are still unusable after this time (s); the controller knows a topic first."""
         deadline, pace = time.monotonic() + seconds, threading.Event()
         while True:
@@ -171,7 +173,7 @@ class Topics:
                 return set(names) - ready
             pace.wait(LOOK_SECONDS)
 
-    def _metadata(self, client: AdminClient | Consumer | Producer) -> Mapping[str, Any]:
+    def _metadata(self, client: AdminClient | Consumer) -> Mapping[str, Any]:
         try:
             topics: Mapping[str, Any] = client.list_topics(timeout=TIMEOUT_SECONDS).topics
             return topics
@@ -192,54 +194,50 @@ class Topics:
 
 
 class TopicWriter:
-    """Writes records to one topic, partitioned as Java's producer does.
+    """Writes records to one topic, partitioned as Java's producer does, by the runtime's own writer."""
 
-    written: the number of records that the brokers have confirmed so far.
-    """
-
-    def __init__(self, producer: Producer, topic: str, servers: str) -> None:
-        self.written = 0
-        self._producer = producer
+    def __init__(self, writer: Writer, topic: str, servers: str) -> None:
+        self._writer = writer
         self._topic = topic
         self._servers = servers
-        self._error: KafkaError | None = None
+        self._accepted = 0
+        self._lost: list[Lost] = []
+
+    @property
+    def written(self) -> int:
+        """The number of records that the brokers have confirmed, as of the last flush."""
+        return self._accepted - len(self._lost)
 
     def write(self, record: Record) -> None:
         """Enqueue a record. Raises StreamsError if the brokers have refused an earlier one."""
+        self._writer.poll()
         self.check()
-        while True:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    timestamp=record.timestamp,
-                    headers=[*record.headers],
-                    on_delivery=self._on_delivery,
-                )
-                break
-            except BufferError:  # the queue is full
-                self._producer.poll(LOOK_SECONDS)
-            except KafkaException as error:  # e.g. larger than message.max.bytes
-                self._error = error.args[0]
-                self.check()
-        self._producer.poll(0)
-
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            self.written += 1
-        else:
-            self._error = self._error or error
+        try:
+            self._writer.produce(
+                self._topic, record.key, record.value, BY_KEY, record.timestamp, record.headers or None
+            )
+        except ClientError as error:  # e.g. larger than message.max.bytes
+            raise self._refused(error) from error
+        self._accepted += 1
 
     def check(self) -> None:
         """Raise StreamsError if a record was refused so far."""
-        if self._error is not None:
-            raise StreamsError(f"{self._servers} refused a record for {self._topic}: {self._error.str()}.")
+        self._lost += self._writer.take_lost()
+        if self._lost:
+            raise self._refused(self._lost[0].error)
+
+    def _refused(self, error: ClientError) -> StreamsError:
+        return StreamsError(f"{self._servers} refused a record for {self._topic}: {error}.")
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed or refused everything; delivery.timeout.ms bounds it."""
-        while self._producer.flush(IDLE_SECONDS):  # in steps, so that Ctrl-C is noticed
+        while not self._writer.flush(IDLE_SECONDS):  # in steps, so that Ctrl-C is noticed
             pass
+        self._lost += self._writer.take_lost()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._writer.close()
 
 
 def read_records(

@@ -8,7 +8,6 @@ and version of Kafka.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -30,9 +29,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.dev.class_data import ClassDataArchive, keep_archives, writes_archive
-from penstock.dev.kafka_distribution import KafkaDistribution
 from penstock.pipeline.java.java_runtime import find_java
-from penstock.topology.errors import PenstockError
+from penstock.statestore.directory.own_files import check_folder, write_atomically
+from penstock.statestore.directory.state_directory import FileLock
+from penstock.topology.errors import PenstockError, ProcessorStateError
 
 from . import kafka_distribution
 
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 #: The default broker of commands, and its preferred port, which is Kafka's default. Other brokers do not use that port.
 DEFAULT_NAME, DEFAULT_PORT = "dev", 9092
+#: The version of MemoryBroker.
+IN_MEMORY = "in memory"
 HOST = "127.0.0.1"  # never reachable from outside: the broker does not authenticate clients
 START_TIMEOUT_SECONDS = 60.0  # it takes about three; more on a busy machine
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
@@ -215,11 +217,9 @@ class DevBroker:
                 self._check_is_meant(running)
                 return f"{self.host}:{running.port}"
             self._check_disk()
-            java, kafka = find_java(), kafka_distribution.distribution(self.kafka_version)
-            class_path = kafka.class_path()
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
-                    return self._launch(java, class_path, kafka, timeout, detached)
+                    return self._launch(timeout, detached)
                 except _PortTakenError:
                     if self._port is not None or attempt == PORT_ATTEMPTS:
                         raise
@@ -283,16 +283,16 @@ class DevBroker:
         """Allow only one caller at a time to start or stop this broker."""
         with self._folder_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
-            handle = (self.directory / "lock").open("w")
-        with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            check_folder(self.directory, "--directory")
+            lock = FileLock(self.directory / "lock", f"broker {self.name!r} is being started or stopped", wait=True)
+        with lock:
             yield
 
     @contextmanager
     def _folder_errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, ProcessorStateError) as error:
             raise DevBrokerError(f"cannot use the folder {self.directory} for broker {self.name!r}: {error}") from error
 
     # -- starting
@@ -315,7 +315,9 @@ class DevBroker:
                 f"{MINIMUM_FREE_BYTES // 2**20} MB: free some space, or choose another --directory"
             )
 
-    def _launch(self, java: Path, class_path: str, kafka: KafkaDistribution, timeout: float, detached: bool) -> str:
+    def _launch(self, timeout: float, detached: bool) -> str:
+        java, kafka = find_java(), kafka_distribution.distribution(self.kafka_version)
+        class_path = kafka.class_path()
         port, controller_port = self._choose_ports()
         with self._folder_errors():
             (self.directory / "server.properties").write_text(self._properties(port, controller_port), "utf-8")
@@ -326,19 +328,24 @@ class DevBroker:
         command = [str(java), "-cp", class_path, *JVM_OPTIONS, *options]
         properties = str(self.directory / "server.properties")
         self._format_storage([*command, *archive.using(), "kafka.tools.StorageTool"], properties)
+        command += archive.using_or_writing(self.directory)
+        ports = port, controller_port
+        return self._run([*command, "kafka.Kafka", properties], ports, kafka.version, timeout, detached)
+
+    def _run(self, command: list[str], ports: tuple[int, int], version: str, timeout: float, detached: bool) -> str:
+        """Run a command that serves at the first port, and wait until it does."""
         if self.log_file.exists():
             self.log_file.replace(self.directory / "broker.log.1")
-        command += archive.using_or_writing(self.directory)
-        process = _spawn([*command, "kafka.Kafka", properties], self.log_file, detached)
+        process = _spawn(command, self.log_file, detached)
         try:
-            running = _Process(process.pid, process.create_time(), port, controller_port, kafka.version)
-            self._state_file.write_text(json.dumps(asdict(running)), "utf-8")
+            running = _Process(process.pid, process.create_time(), *ports, version)
+            write_atomically(self._state_file, json.dumps(asdict(running)))
             self._await_answer(process, running, time.monotonic() + timeout)
         except BaseException:
             _kill(process)
             raise
-        logger.info("Broker %s (Kafka %s) serves %s:%d, pid %d", self.name, kafka.version, self.host, port, process.pid)
-        return f"{self.host}:{port}"
+        logger.info("Broker %s (Kafka %s) serves %s:%d, pid %d", self.name, version, self.host, ports[0], process.pid)
+        return f"{self.host}:{ports[0]}"
 
     def _choose_ports(self) -> tuple[int, int]:
         if self._port is not None:
@@ -412,6 +419,23 @@ class DevBroker:
                     logger.warning("Broker %s did not stop within %.0f s and was killed", self.name, timeout)
                     _kill(process)
         logger.info("Broker %s stopped", self.name)
+
+
+class MemoryBroker(DevBroker):
+    """A ``penstock.testing.EmbeddedKafka`` in its own process: without Java, and without data once it stops.
+
+    name, directory, port: as for DevBroker.
+    """
+
+    def __init__(
+        self, name: str = DEFAULT_NAME, directory: Path | str | None = None, *, port: int | None = None
+    ) -> None:
+        super().__init__(name, directory, port=port, kafka=IN_MEMORY)
+
+    def _launch(self, timeout: float, detached: bool) -> str:
+        port, _ = self._choose_ports()
+        command = [sys.executable, "-m", "penstock.testing.broker", "--port", str(port)]
+        return self._run(command, (port, port), IN_MEMORY, timeout, detached)
 
 
 def _state_home() -> Path:

@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.common.durations import Duration, to_millis
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.context.store_types import (
+    KeyValueStore,
+    SessionStore,
+    SessionStoreWithHeaders,
+    TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    VersionedKeyValueStore,
+    WindowStore,
+)
 from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.graph.processor_topology import SinkNode, SourceNode
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.graph.topology import Topology
+from penstock.topology.processor_api import S
 from penstock.topology.records import Headers, RawRecord, SentRecord
 from penstock.topology.run.compiled import CompiledSource
-from penstock.topology.serdes.serdes import SerdeLike, Serdes, resolve_serde
+from penstock.topology.serdes.serdes import Serde, SerdeLike, Serdes, resolve_serde
 from penstock.workers.metrics.sensors import Metric
 
 from .driver_task import Clock, DriverTask, RecordQueues
-from .driver_topics import TestInputTopic, TestOutputTopic
-from .store_facades import KeyValueStoreFacade, WindowStoreFacade
+from .driver_topics import K, TestInputTopic, TestOutputTopic, V
+from .store_facades import (
+    AGGREGATION,
+    AGGREGATION_WITH_HEADERS,
+    PLAIN,
+    PLAIN_OF_HEADERS,
+    TIMESTAMPED_OF_HEADERS,
+    WITH_HEADERS,
+    KeyValueStoreFacade,
+    SessionStoreFacade,
+    WindowStoreFacade,
+)
 
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, object] = {
     "application.id": "topology-test-driver",
     "bootstrap.servers": "localhost:0",
     # Emit results immediately instead of at most once per second of wall clock, as in Kafka Streams' driver.
@@ -42,7 +65,12 @@ class TopologyTestDriver:
     temporary directory that close() removes; the driver commits after each record. All sub-topologies run as one task
     with one partition per topic, records for internal topics are looped back.
 
-    Raises ConfigError for a wrong configuration, TopologyError for a topology that cannot be built.
+    batch_records: the number of records that map_batches collects at most. A batch ends with the call that piped its
+    records in, so only the records of a list, and those that follow from one record, can be in one batch. Its results
+    should be the same for any number.
+
+    Raises ConfigError for a wrong configuration, TopologyError for a topology that cannot be built, ValueError for less
+    than one record.
     """
 
     __test__ = False  # not a test class for pytest
@@ -50,9 +78,15 @@ class TopologyTestDriver:
     def __init__(
         self,
         topology: Topology,
-        config: StreamsConfig | Mapping[str, Any] | None = None,
+        config: StreamsConfig | Mapping[str, object] | None = None,
         initial_wall_clock_ms: int = 0,
+        *,
+        batch_records: int = 512,
     ) -> None:
+        if type(batch_records) is not int or batch_records < 1:
+            raise ValueError(f"batch_records must be 1 or more, got {batch_records!r}")
+        self._batch_records = batch_records
+        self._pipes_list = False
         given = config.originals() if isinstance(config, StreamsConfig) else dict(config or {})
         self._config = StreamsConfig({**_DEFAULTS, **given})
         self._clock = Clock(initial_wall_clock_ms)
@@ -113,11 +147,18 @@ class TopologyTestDriver:
         key = resolve_serde(key_serde or source.key_serde, self._config, True, f"input topic {name}")
         value = resolve_serde(value_serde or source.value_serde, self._config, False, f"input topic {name}")
         start = self._clock.now_ms if start_timestamp is None else start_timestamp
-        return TestInputTopic(self._pipe, name, key, value, start, to_millis(auto_advance, "auto_advance"))
+        advance_ms = to_millis(auto_advance, "auto_advance")
+        return TestInputTopic(self._pipe, self._piping_list, name, key, value, start, advance_ms)
 
+    @overload
+    def create_output_topic(self, name: str, key_serde: Serde[K], value_serde: Serde[V]) -> TestOutputTopic[K, V]: ...
+    @overload
     def create_output_topic(
         self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> TestOutputTopic:
+    ) -> TestOutputTopic[Any, Any]: ...
+    def create_output_topic(
+        self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> TestOutputTopic[Any, Any]:
         """Return an output topic, which reads the records written to a topic.
 
         By default with the serdes of its sink; a topic that no sink names (a changelog, dead letters, one chosen by a
@@ -153,44 +194,77 @@ class TopologyTestDriver:
         tasks = [self.task] if self._global_task is None else [self.task, self._global_task]
         return [metric for task in tasks for metric in task.streams_metrics.metrics()]
 
-    def get_state_store(self, name: str) -> Any:
-        """Return a store unchanged, None if there is none of this name."""
-        return self.get_all_state_stores().get(name)
+    @overload
+    def get_state_store(self, name: str) -> Any: ...
+    @overload
+    def get_state_store(self, name: StoreBuilder[S]) -> S: ...
+    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+        """Return a store unchanged, by its name or its StoreBuilder; None if there is none of this name."""
+        return self.get_all_state_stores().get(name.name if isinstance(name, StoreBuilder) else name)
 
     def get_all_state_stores(self) -> dict[str, Any]:
         """Return all stores by name, global ones included."""
+        return {name: store.exposed for name, store in self._opened().items()}
+
+    def _opened(self) -> dict[str, Any]:
         return {**(self._global_task.stores if self._global_task else {}), **self.task.stores}
 
-    def get_key_value_store(self, name: str) -> Any:
+    def get_key_value_store(self, name: str) -> KeyValueStore[Any, Any] | Any:
         """Return a key-value store with plain values, None if there is none of this name and kind."""
         store = self._store(name, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
-        timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
-        return KeyValueStoreFacade(store) if timestamped else store
+        if store is None or store.builder.kind is StoreKind.KEY_VALUE:
+            return store
+        return KeyValueStoreFacade(store, PLAIN_OF_HEADERS if store.builder.keeps_headers else PLAIN)
 
-    def get_timestamped_key_value_store(self, name: str) -> Any:
+    def get_timestamped_key_value_store(self, name: str) -> TimestampedKeyValueStore[Any, Any] | Any:
         """Return a key-value store with ValueAndTimestamp, None if there is none of this name and kind."""
-        return self._store(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        store = self._store(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        return KeyValueStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
-    def get_versioned_key_value_store(self, name: str) -> Any:
+    def get_timestamped_key_value_store_with_headers(
+        self, name: str
+    ) -> TimestampedKeyValueStoreWithHeaders[Any, Any] | Any:
+        """Return a key-value store with ValueTimestampHeaders, None if there is none with headers of this name."""
+        store = self._with_headers(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+        return store if store is None or _keeps_headers(store) else KeyValueStoreFacade(store, WITH_HEADERS)
+
+    def get_versioned_key_value_store(self, name: str) -> VersionedKeyValueStore[Any, Any] | Any:
         """Return a versioned store, None if there is none of this name and kind."""
         return self._store(name, StoreKind.VERSIONED_KEY_VALUE)
 
-    def get_window_store(self, name: str) -> Any:
+    def get_window_store(self, name: str) -> WindowStore[Any, Any] | Any:
         """Return a window store with plain values, None if there is none of this name and kind."""
         store = self._store(name, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
-        timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_WINDOW
-        return WindowStoreFacade(store) if timestamped else store
+        if store is None or store.builder.kind is StoreKind.WINDOW:
+            return store
+        return WindowStoreFacade(store, PLAIN_OF_HEADERS if store.builder.keeps_headers else PLAIN)
 
-    def get_timestamped_window_store(self, name: str) -> Any:
+    def get_timestamped_window_store(self, name: str) -> TimestampedWindowStore[Any, Any] | Any:
         """Return a window store with ValueAndTimestamp, None if there is none of this name and kind."""
-        return self._store(name, StoreKind.TIMESTAMPED_WINDOW)
+        store = self._store(name, StoreKind.TIMESTAMPED_WINDOW)
+        return WindowStoreFacade(store, TIMESTAMPED_OF_HEADERS) if _keeps_headers(store) else store
 
-    def get_session_store(self, name: str) -> Any:
-        """Return a session store, None if there is none of this name and kind."""
-        return self._store(name, StoreKind.SESSION)
+    def get_timestamped_window_store_with_headers(self, name: str) -> TimestampedWindowStoreWithHeaders[Any, Any] | Any:
+        """Return a window store with ValueTimestampHeaders, None if there is none with headers of this name."""
+        store = self._with_headers(name, StoreKind.TIMESTAMPED_WINDOW)
+        return store if store is None or _keeps_headers(store) else WindowStoreFacade(store, WITH_HEADERS)
+
+    def get_session_store(self, name: str) -> SessionStore[Any, Any] | Any:
+        """Return a session store with plain aggregates, None if there is none of this name and kind."""
+        store = self._store(name, StoreKind.SESSION)
+        return SessionStoreFacade(store, AGGREGATION) if _keeps_headers(store) else store
+
+    def get_session_store_with_headers(self, name: str) -> SessionStoreWithHeaders[Any, Any] | Any:
+        """Return a session store with AggregationWithHeaders, None if there is none with headers of this name."""
+        store = self._with_headers(name, StoreKind.SESSION)
+        return store if store is None or _keeps_headers(store) else SessionStoreFacade(store, AGGREGATION_WITH_HEADERS)
+
+    def _with_headers(self, name: str, kind: StoreKind) -> Any:
+        store = self._store(name, kind)
+        return store if store is not None and store.builder.headers_format else None
 
     def _store(self, name: str, *kinds: StoreKind) -> Any:
-        store = self.get_state_store(name)
+        store = self._opened().get(name)
         return store if store is not None and store.builder.kind in kinds else None
 
     def close(self) -> None:
@@ -220,15 +294,34 @@ class TopologyTestDriver:
         if global_source is not None:
             self._process_global(global_source, record)
 
+    @contextmanager
+    def _piping_list(self) -> Iterator[None]:
+        """Pipe records, of which batches may be made, then complete the last batches."""
+        self._pipes_list = True
+        try:
+            yield
+        finally:
+            self._pipes_list = False
+            if not self._closed:
+                self._complete_all_processable_work()
+
     def _enqueue(self, source: CompiledSource, record: SentRecord) -> None:
         offset = self._queues.next_offset(source)
         self._queues.add(source, _message(record, offset))
 
     def _complete_all_processable_work(self) -> None:
+        self._process_queued()
+        while not self._pipes_list and self.task.batched_records:
+            self.task.complete_batches()
+            self._process_queued()
+
+    def _process_queued(self) -> None:
         self._capture_outputs()
         try:
             for source, record in self._queues.drain():
                 self.task.process(source, record)
+                if self.task.batched_records >= self._batch_records:
+                    self.task.complete_batches()
                 self._capture_outputs()
         except BaseException:
             self._queues.clear()
@@ -287,3 +380,7 @@ def _message(record: SentRecord, offset: int) -> RawRecord:
     timestamp = -1 if record.timestamp is None else record.timestamp
     headers = list(record.headers) if record.headers else None
     return RawRecord(record.topic, 0, offset, timestamp, record.key, record.value, headers)
+
+
+def _keeps_headers(store: Any) -> bool:
+    return store is not None and store.builder.keeps_headers

@@ -16,7 +16,7 @@ from typing_extensions import override
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.store_factory import build_store
 from penstock.topology.common.java_collections import PriorityQueue
-from penstock.topology.context.punctuation_queue import PunctuationQueue
+from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -94,7 +94,7 @@ class DriverTask(TaskContext):
     def store(self, name: str) -> Any:
         for stores in (self.stores, self._global_stores):
             if name in stores:
-                return stores[name]
+                return stores[name].exposed
         raise UnknownStateStoreError(f"There is no state store {name} in this topology")
 
     @override
@@ -114,9 +114,12 @@ class DriverTask(TaskContext):
         return 1
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Schedule a punctuation: by stream time from the first record on, by wall clock after the first interval."""
-        due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms + interval_ms
+    def schedule(
+        self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None], start_ms: int | None = None
+    ) -> Cancellable:
+        """Schedule it; see punctuation_queue.first_due_ms."""
+        now_ms = self.stream_time_ms if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms
+        due_ms = first_due_ms(punctuation, interval_ms, now_ms, start_ms)
         return self._punctuations[punctuation].schedule(due_ms, interval_ms, callback)
 
     @override
@@ -124,15 +127,32 @@ class DriverTask(TaskContext):
         self.dropped[node, reason] += 1
 
     def process(self, source: CompiledSource, record: StampedRecord) -> None:
-        """Process one record, punctuate stream time, and commit."""
+        """Process one record, complete its calls of async functions, punctuate stream time, and commit."""
         if source.extracts_timestamps:
             source.process_stamped((record,))
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
-        self.compiled.waiting.drain_all()
-        if self.stream_time_ms >= 0:
-            self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
+        self.compiled.waiting.drain_calls()
+        self._punctuate_stream_time()
         self.commit()
+
+    def complete_batches(self) -> None:
+        """Process the batches that wait for more records, punctuate stream time, and commit."""
+        self.compiled.waiting.drain_all()
+        self._punctuate_stream_time()
+        self.commit()
+
+    @property
+    def batched_records(self) -> int:
+        """The number of records that wait for a full batch."""
+        return len(self.compiled.waiting)
+
+    def _punctuate_stream_time(self) -> None:
+        stream_time_ms = self.compiled.waiting.passed_on_ms()
+        if stream_time_ms is None:
+            stream_time_ms = self.stream_time_ms
+        if stream_time_ms >= 0:
+            self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(stream_time_ms)
 
     def punctuate_wall_clock(self) -> None:
         """Run the punctuations that are due by wall clock, and commit."""
@@ -143,9 +163,10 @@ class DriverTask(TaskContext):
         """Flush the caches downstream, then commit the stores.
 
         Kafka Streams' driver flushes twice, before the offsets and for the checkpoint; the second flush forwards
-        changes that flushing a later store has put into an earlier one. Waits for async functions and batches.
+        changes that flushing a later store has put into an earlier one. Waits for async functions. Records that wait
+        for a full batch are left to complete_batches().
         """
-        self.compiled.flush(self.stores)
+        self.compiled.flush(self.stores, batches=False)
         for name, store in self.stores.items():
             store.commit(self._changelog_ends[name])
 
@@ -157,6 +178,8 @@ class DriverTask(TaskContext):
     def close(self) -> None:
         """Commit, and close processors and stores."""
         self.commit()
+        while self.batched_records:
+            self.complete_batches()
         try:
             self.compiled.close()
         finally:
@@ -264,11 +287,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return time.monotonic() + self._jumping.skipped
 
     @override
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Callable[..., object], *args: Any) -> Any:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
         self._jumping.busy += 1
 
-        def done(_: Any) -> None:
+        def done(_: object) -> None:
             self._jumping.busy -= 1
 
         future.add_done_callback(done)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from penstock.topology.common.durations import Duration, to_millis
 from penstock.topology.context.timestamp_extractors import as_timestamp
@@ -14,10 +17,13 @@ from penstock.topology.errors import PenstockError
 from penstock.topology.records import Headers, HeadersLike, Record, SentRecord, as_headers
 from penstock.topology.serdes.serdes import Serde
 
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+
 #: pipe(topic, key, value, timestamp in ms, headers)
 Pipe = Callable[[str, bytes | None, bytes | None, int, Headers], None]
 
-_MISSING: Any = object()
+_MISSING: object = object()
 
 
 class NoSuchElementError(PenstockError, LookupError):
@@ -35,6 +41,7 @@ class TestInputTopic:
     def __init__(
         self,
         pipe: Pipe,
+        piping_list: Callable[[], AbstractContextManager[None]],
         topic: str,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
@@ -43,6 +50,7 @@ class TestInputTopic:
     ) -> None:
         self.topic = topic
         self._pipe = pipe
+        self._piping_list = piping_list
         self._key_serde = key_serde
         self._value_serde = value_serde
         self._time = start_timestamp
@@ -57,9 +65,9 @@ class TestInputTopic:
 
     def pipe_input(
         self,
-        *record: Any,
-        key: Any = _MISSING,
-        value: Any = _MISSING,
+        *record: object,
+        key: object = _MISSING,
+        value: object = _MISSING,
         timestamp: int | datetime | None = None,
         headers: HeadersLike = None,
     ) -> None:
@@ -79,14 +87,14 @@ class TestInputTopic:
         self._send(key, value, self._next_time() if timestamp is None else _millis(timestamp), as_headers(headers))
 
     def pipe_value_list(
-        self, values: Iterable[Any], start_timestamp: int | datetime | None = None, advance: Duration = 0
+        self, values: Iterable[object], start_timestamp: int | datetime | None = None, advance: Duration = 0
     ) -> None:
         """Pipe values without keys, the first at start_timestamp, each following one an advance later."""
         self.pipe_key_value_list(((None, value) for value in values), start_timestamp, advance)
 
     def pipe_key_value_list(
         self,
-        key_values: Iterable[tuple[Any, Any]] | Mapping[Any, Any],
+        key_values: Iterable[tuple[object, object]] | Mapping[Any, object],
         start_timestamp: int | datetime | None = None,
         advance: Duration = 0,
     ) -> None:
@@ -96,25 +104,27 @@ class TestInputTopic:
         """
         pairs = key_values.items() if isinstance(key_values, Mapping) else key_values
         time = None if start_timestamp is None else _millis(start_timestamp)
-        for pair in pairs:
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise TypeError(f"pipe_key_value_list takes (key, value) pairs, not {pair!r}")
-            key, value = pair
-            self._send(key, value, self._next_time() if time is None else time, None)
-            if time is not None:
-                time += to_millis(advance, "advance")
+        with self._piping_list():
+            for pair in pairs:
+                if not isinstance(pair, tuple | list) or len(pair) != 2:
+                    raise TypeError(f"pipe_key_value_list takes (key, value) pairs, not {pair!r}")
+                key, value = pair
+                self._send(key, value, self._next_time() if time is None else time, None)
+                if time is not None:
+                    time += to_millis(advance, "advance")
 
     def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
         """Pipe records with their own timestamps and headers."""
-        for record in records:
-            self.pipe_input(record)
+        with self._piping_list():
+            for record in records:
+                self.pipe_input(record)
 
     def _next_time(self) -> int:
         time = self._time
         self._time += self._auto_advance_ms
         return time
 
-    def _send(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def _send(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         key_bytes = self._key_serde.serialize(self.topic, key)
         self._pipe(self.topic, key_bytes, self._value_serde.serialize(self.topic, value), timestamp, headers)
 
@@ -122,7 +132,7 @@ class TestInputTopic:
         return f"TestInputTopic({self.topic!r})"
 
 
-def _arguments(record: tuple[Any, ...], key: Any, value: Any, timestamp: Any) -> tuple[Any, Any, Any]:
+def _arguments(record: tuple[object, ...], key: object, value: object, timestamp: object) -> tuple[Any, Any, Any]:
     """Return key, value and timestamp of pipe_input's positional and keyword arguments."""
     if len(record) == 1 and key is _MISSING and value is _MISSING:
         return None, record[0], timestamp
@@ -148,49 +158,49 @@ def _millis(timestamp: int | datetime) -> int:
 
 
 @dataclass(eq=False)
-class TestOutputTopic:
+class TestOutputTopic(Generic[K, V]):
     """Reads the records written to one topic, oldest first, each once (Kafka Streams: TestOutputTopic)."""
 
     __test__ = False  # not a test class for pytest
 
     outputs: Mapping[str, deque[SentRecord]]
     topic: str
-    key_serde: Serde[Any]
-    value_serde: Serde[Any]
+    key_serde: Serde[K]
+    value_serde: Serde[V]
 
-    def read_record(self) -> Record[Any, Any]:
+    def read_record(self) -> Record[K, V]:
         """Return the next record; raises NoSuchElementError if there is none."""
         if self.topic not in self.outputs:
             raise NoSuchElementError(f"Uninitialized topic: {self.topic} (nothing was written to it yet)")
         if self.is_empty():
             raise NoSuchElementError(f"Empty topic: {self.topic}")
         record = self.outputs[self.topic].popleft()
-        key = self.key_serde.deserialize(self.topic, record.key)
-        value = self.value_serde.deserialize(self.topic, record.value)
+        key: Any = self.key_serde.deserialize(self.topic, record.key)
+        value: Any = self.value_serde.deserialize(self.topic, record.value)
         return Record(key, value, -1 if record.timestamp is None else record.timestamp, record.headers)
 
-    def read_value(self) -> Any:
+    def read_value(self) -> V:
         """Return the value of the next record; raises NoSuchElementError if there is none."""
         return self.read_record().value
 
-    def read_key_value(self) -> tuple[Any, Any]:
+    def read_key_value(self) -> tuple[K, V]:
         """Return (key, value) of the next record; raises NoSuchElementError if there is none."""
         record = self.read_record()
         return record.key, record.value
 
-    def read_records_to_list(self) -> list[Record[Any, Any]]:
+    def read_records_to_list(self) -> list[Record[K, V]]:
         """Return all records."""
         return [self.read_record() for _ in range(self.queue_size())]
 
-    def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
+    def read_key_values_to_list(self) -> list[tuple[K, V]]:
         """Return (key, value) of all records."""
         return [(record.key, record.value) for record in self.read_records_to_list()]
 
-    def read_values_to_list(self) -> list[Any]:
+    def read_values_to_list(self) -> list[V]:
         """Return the values of all records."""
         return [record.value for record in self.read_records_to_list()]
 
-    def read_key_values_to_map(self) -> dict[Any, Any]:
+    def read_key_values_to_map(self) -> dict[K, V]:
         """Return the last value of each key; raises ValueError for a record without key."""
         pairs = self.read_key_values_to_list()
         if any(key is None for key, _ in pairs):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
-from penstock.topology.common.durations import Duration, to_millis
+from penstock.topology.common.durations import Duration, Moment, epoch_millis, to_millis
+from penstock.topology.config.streams_config import settings_with_prefix
+from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.errors import StreamsError
-from penstock.topology.processor_api import Punctuation
-from penstock.topology.records import Record, RecordMetadata, TaskId
+from penstock.topology.processor_api import Punctuation, S
+from penstock.topology.records import HeadersLike, Record, RecordMetadata, SentRecord, TaskId, as_headers
 from penstock.topology.serdes.serdes import Serde, resolve_serde
+from penstock.topology.stores.custom_store import CommitCallback, StateRestoreCallback, StateStore, StateStoreContext
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Sensor
 
@@ -31,11 +34,34 @@ class CapturedPunctuator:
     interval_ms: int
     type: Punctuation
     punctuator: Callable[[int], None]
+    start_ms: int | None = None
     cancelled: bool = field(default=False)
 
     def cancel(self) -> None:
         """Mark it as canceled, as the processor would."""
         self.cancelled = True
+
+
+class _MockStoreContext:
+    """The StateStoreContext of one store, with the other members of its MockProcessorContext."""
+
+    def __init__(self, processor_context: MockProcessorContext) -> None:
+        self._processor_context = processor_context
+        self._topic = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor_context, name)
+
+    def register(self, store: StateStore, restore: StateRestoreCallback, commit: CommitCallback | None = None) -> None:
+        self._topic = f"{self.application_id}-{store.name}-changelog"
+        self._processor_context.add_state_store(store.name, store)
+
+    def log_change(
+        self, key: bytes, value: bytes | None, timestamp: int | None = None, headers: HeadersLike = None
+    ) -> None:
+        at = self._processor_context.current_stream_time_ms() if timestamp is None else timestamp
+        change = SentRecord(self._topic, key, value, at, as_headers(headers), self.task_id.partition)
+        self._processor_context.record_collector().append(change)
 
 
 class MockProcessorContext:
@@ -45,19 +71,25 @@ class MockProcessorContext:
     add_state_store(name, store). ``metrics.metrics()`` returns the metrics that the processor has added.
     """
 
+    app_configs: Mapping[str, Any]
+    application_id: str
+    task_id: TaskId
+    metrics: CustomMetrics
+
     def __init__(
         self,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         task_id: TaskId | None = None,
         state_dir: Path | str | None = None,
     ) -> None:
-        self.app_configs: Mapping[str, Any] = dict(config or {})
-        self.application_id: str = self.app_configs.get("application.id", "mock-processor-context")
+        self.app_configs = dict(config or {})
+        self.application_id = self.app_configs.get("application.id", "mock-processor-context")
         self.task_id = task_id or TaskId(0, 0)
         self.metrics = CustomMetrics({"thread-id": "MockProcessorContext"}, Sensor, lambda: self._system_time_ms)
         self._state_dir = state_dir
         self._metadata: RecordMetadata | None = None
-        self._stores: dict[str, Any] = {}
+        self._stores: dict[str, object] = {}
+        self._logged: list[SentRecord] = []
         self._forwarded: list[CapturedForward] = []
         self._punctuators: list[CapturedPunctuator] = []
         self._committed = False
@@ -105,22 +137,43 @@ class MockProcessorContext:
         """Return stream time, -1 if it was not set."""
         return self._stream_time_ms
 
+    def app_configs_with_prefix(self, prefix: str) -> Mapping[str, Any]:
+        """Return the settings whose names begin with a prefix, by the rest of their names."""
+        return settings_with_prefix(self.app_configs, prefix)
+
     def add_state_store(self, name: str, store: Any) -> None:
         """Make a store available to the processor."""
         self._stores[name] = store
 
-    def get_state_store(self, name: str) -> Any:
-        """Return a store; raises KeyError if it was not added."""
-        return self._stores[name]
+    def get_state_store_context(self) -> StateStoreContext:
+        """Return the context for ``init`` of one custom store, which is then available to the processor."""
+        return cast("StateStoreContext", _MockStoreContext(self))
+
+    def record_collector(self) -> list[SentRecord]:
+        """Return the changes that custom stores have logged, in order."""
+        return self._logged
+
+    @overload
+    def get_state_store(self, name: str) -> Any: ...
+    @overload
+    def get_state_store(self, name: StoreBuilder[S]) -> S: ...
+    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+        """Return a store by its name or its StoreBuilder; raises KeyError if it was not added."""
+        return self._stores[name.name if isinstance(name, StoreBuilder) else name]
 
     def schedule(
-        self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]
+        self,
+        interval: Duration,
+        punctuation: Punctuation,
+        callback: Callable[[int], None],
+        start_time: Moment | None = None,
     ) -> CapturedPunctuator:
         """Capture a punctuation; callback(timestamp) runs only if the test calls it.
 
-        interval: ``timedelta`` or ms; TypeError for other types.
+        interval: ``timedelta`` or ms; start_time: a ``datetime`` or ms. TypeError for other types.
         """
-        captured = CapturedPunctuator(to_millis(interval, "interval"), punctuation, callback)
+        start_ms = None if start_time is None else epoch_millis(start_time, "start_time")
+        captured = CapturedPunctuator(to_millis(interval, "interval"), punctuation, callback, start_ms)
         self._punctuators.append(captured)
         return captured
 

@@ -1,76 +1,102 @@
-"""Facades of timestamped stores with plain values, for TopologyTestDriver (Kafka Streams: KeyValueStoreFacade …)."""
+"""Facades of stores whose rows a test sees in another form, for TopologyTestDriver (Kafka Streams: …StoreFacade)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.statestore.stores.store_iterator import has_rows
-from penstock.topology.records import ValueAndTimestamp
+from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders
 
 #: The timestamp of rows that a test writes (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
 
-def _plain(row: Any) -> Any:
-    return None if row is None else row[0]
+class View(NamedTuple):
+    """Two functions between a store's value and the one that the test sees; neither gets None."""
+
+    show: Callable[[Any], Any]
+    hide: Callable[[Any], Any]
 
 
-def _timestamped(value: Any) -> ValueAndTimestamp | None:
-    return None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP)
+PLAIN = View(lambda row: row[0], lambda value: ValueAndTimestamp(value, NO_TIMESTAMP))
+PLAIN_OF_HEADERS = View(lambda row: row[0], lambda value: ValueTimestampHeaders(value, NO_TIMESTAMP))
+TIMESTAMPED_OF_HEADERS = View(lambda row: ValueAndTimestamp(*row[:2]), lambda value: ValueTimestampHeaders(*value))
+AGGREGATION = View(lambda row: row[0], AggregationWithHeaders)
+#: Operators keep no headers, in any format: see StoreBuilder.keeps_headers.
+WITH_HEADERS = View(lambda row: ValueTimestampHeaders(*row), lambda value: ValueAndTimestamp(*value[:2]))
+AGGREGATION_WITH_HEADERS = View(AggregationWithHeaders, lambda value: value[0])
 
 
-class _Facade:
-    """Delegates all other methods to the store, with plain values in their rows."""
+class StoreFacade:
+    """Delegates all methods to the store, with another view of its values."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, view: View) -> None:
         self._store = store
+        self._view = view
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        return _with_plain_rows(found) if callable(found) else found
+        return self._shown(found) if callable(found) else found
+
+    def _show(self, value: Any) -> Any:
+        return None if value is None else self._view.show(value)
+
+    def _hide(self, value: Any) -> Any:
+        return None if value is None else self._view.hide(value)
+
+    def _shown(self, method: Callable[..., Any]) -> Callable[..., object]:
+        def call(*arguments: Any, **options: object) -> Any:
+            found = method(*arguments, **options)
+            return type(found)((key, self._show(row)) for key, row in found) if has_rows(found) else found
+
+        return call
 
 
-def _with_plain_rows(method: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        found = method(*arguments, **options)
-        return type(found)((key, _plain(row)) for key, row in found) if has_rows(found) else found
+class KeyValueStoreFacade(StoreFacade):
+    """A key-value store."""
 
-    return call
-
-
-class KeyValueStoreFacade(_Facade):
-    """A timestamped key-value store with plain values."""
-
-    def get(self, key: Any) -> Any:
+    def get(self, key: object) -> Any:
         """Return the value of a key, None if there is none."""
-        return _plain(self._store.get(key))
+        return self._show(self._store.get(key))
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of a key; None deletes it."""
-        self._store.put(key, _timestamped(value))
+        self._store.put(key, self._hide(value))
 
-    def put_if_absent(self, key: Any, value: Any) -> Any:
+    def put_if_absent(self, key: object, value: object) -> Any:
         """Set the value of a key that has none; return the existing value."""
-        return _plain(self._store.put_if_absent(key, _timestamped(value)))
+        return self._show(self._store.put_if_absent(key, self._hide(value)))
 
-    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
+    def put_all(self, entries: Iterable[tuple[object, object]]) -> None:
         """Put (key, value) pairs in order."""
         for key, value in entries:
             self.put(key, value)
 
-    def delete(self, key: Any) -> Any:
+    def delete(self, key: object) -> Any:
         """Delete a key; return the previous value."""
-        return _plain(self._store.delete(key))
+        return self._show(self._store.delete(key))
 
 
-class WindowStoreFacade(_Facade):
-    """A timestamped window store with plain values."""
+class WindowStoreFacade(StoreFacade):
+    """A window store."""
 
-    def put(self, key: Any, value: Any, window_start: int) -> None:
+    def put(self, key: object, value: object, window_start: int) -> None:
         """Set the value of a key's window; None deletes it."""
-        self._store.put(key, _timestamped(value), window_start)
+        self._store.put(key, self._hide(value), window_start)
 
-    def fetch(self, key: Any, time: int) -> Any:
+    def fetch(self, key: object, time: int) -> Any:
         """Return the value of the window that starts at ``time``, None if there is none."""
-        return _plain(self._store.fetch(key, time))
+        return self._show(self._store.fetch(key, time))
+
+
+class SessionStoreFacade(StoreFacade):
+    """A session store."""
+
+    def put(self, session: object, value: object) -> None:
+        """Set the aggregate of a session; None deletes it."""
+        self._store.put(session, self._hide(value))
+
+    def fetch_session(self, key: object, start: int, end: int) -> Any:
+        """Return the aggregate of exactly this session, None if there is none."""
+        return self._show(self._store.fetch_session(key, start, end))

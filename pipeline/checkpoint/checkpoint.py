@@ -121,7 +121,7 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool 
         )
 
 
-def with_known_ids(wanted: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def with_known_ids(wanted: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, object]:
     """Return an identity, with an earlier one's ids for topics that the brokers have not described."""
     return {**wanted, TOPIC_IDS: {**earlier.get(TOPIC_IDS, {}), **wanted[TOPIC_IDS]}}
 
@@ -133,7 +133,7 @@ def added_partitions(old: Mapping[str, int], new: Mapping[str, int]) -> list[str
     return [f"{name} had {count}, and has {new[name]}" for name, count in sorted(old.items()) if new[name] > count]
 
 
-def _differences(key: str, old: Any, new: Any) -> list[str]:
+def _differences(key: str, old: object, new: Any) -> list[str]:
     if old == new:
         return []
     if isinstance(old, dict) and isinstance(new, dict):

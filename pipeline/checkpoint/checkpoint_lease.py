@@ -118,7 +118,9 @@ class CheckpointLease:
         return found == b"" or (found is not None and _content(found).get("owner") == self._owner)
 
     def _read(self) -> bytes | None:
-        """Return the lease, None if there is none, b"" while it is written, or if its writer was killed then."""
+        """Return the lease, None if there is none, b"" while it is being written, or if its writer was killed
+        meanwhile.
+        """
         try:
             return self._files.read(self._path)
         except CheckpointError as error:
@@ -134,7 +136,7 @@ class CheckpointLease:
         self._files.write(self._path, orjson.dumps(content))
 
 
-def _content(data: bytes) -> dict[str, Any]:
+def _content(data: bytes) -> dict[str, object]:
     """Return the content of a lease; a file that cannot be read has no owner, but may still be renewed."""
     try:
         content: Any = orjson.loads(data)

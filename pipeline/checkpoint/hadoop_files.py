@@ -41,6 +41,11 @@ class HadoopFiles:
                 return []
             return [status.getPath().getName() for status in system.listStatus(hadoop)]
 
+    def is_file(self, path: str) -> bool:
+        """Return True if there is a file, not a folder."""
+        with self._at(path) as (system, hadoop):
+            return bool(system.exists(hadoop) and system.getFileStatus(hadoop).isFile())
+
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its contents; no effect if it does not exist."""
         with self._at(path) as (system, hadoop):

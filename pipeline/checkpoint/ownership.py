@@ -17,6 +17,8 @@ from .checkpoint import CheckpointError
 OWNERSHIP_FILE = "penstock-handover.json"
 #: BACKFILL: a `penstock backfill` is unfinished; only it may continue.
 LOCAL, SPARK, BACKFILL = "local", "spark", "backfill"
+#: What the names of history files begin with, see HistoryFiles.
+PARQUET_FILES, JSON_FILES = "parquet:", "json:"
 #: Offsets by topic and partition: the next record to read.
 Offsets = Mapping[str, Mapping[int, int]]
 
@@ -27,8 +29,8 @@ class Ownership:
 
     offsets: the start offsets of this generation's queries. seeded: the numbers of the sub-topologies that start with
     state. ends: the end offsets of a backfill; topics without one are read to their end. mark: the number of the
-    handover, committed by the group while Spark owns the state; 0: there was none. files: the path of Parquet files
-    that a backfill reads instead of the topics in in_files; "": none.
+    handover, committed by the group while Spark owns the state; 0: there was none. files: the files that a
+    backfill reads instead of the topics in in_files, see HistoryFiles; "": none.
     """
 
     engine: str = SPARK

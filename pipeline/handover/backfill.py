@@ -31,10 +31,10 @@ class Backfill(Handover):
     def run(self, since_ms: int | None = None, until_ms: int | None = None, files: str = "") -> Backfilled:
         """Process the records from since_ms (None: the first) until before until_ms (None: the current end).
 
-        Both in ms since 1970, by the records' timestamps. files: a path to Parquet files, as Spark accepts it. Topics
-        with records there are read from the files, and the local engine continues in the topics after these records. An
-        interrupted backfill continues where it stopped, with its original arguments. Raises StreamsError if the
-        application has offsets already, or if the files do not fit, CheckpointError.
+        Both in ms since 1970, by the records' timestamps. files: see HistoryFiles. Topics with records there are read
+        from the files, and the local engine continues in the topics after these records. An interrupted backfill
+        continues where it stopped, with its original arguments. Raises StreamsError if the application has offsets
+        already, or if the files do not fit, CheckpointError.
         """
         from ..queries.streaming_queries import StreamingQueries
 
@@ -69,16 +69,17 @@ class Backfill(Handover):
         return Backfilled(read, self.to_local())
 
     def _begin(self, since_ms: int | None, until_ms: int | None, files: str) -> Ownership:
-        from ..queries.history_files import check_follows, stretch
+        from ..queries.history_files import HistoryFiles, source_serdes
 
         topics = self._topics()
         starts: dict[str, dict[int, int]] = {}
         ends: dict[str, dict[int, int]] = {}
         if files:
-            starts, ends = stretch(self._spark, files, topics, since_ms, until_ms)
+            history = HistoryFiles(files, source_serdes(self._built))
+            starts, ends = history.stretch(self._spark, topics, since_ms, until_ms)
             if not ends:
-                raise StreamsError(f"No record in the Parquet files at {files} is of {', '.join(sorted(topics))}.")
-            check_follows(ends, self._at(ends, Target()), self._at(ends, Target(latest=True)), files)
+                raise StreamsError(f"No record in the files at {files} is of {', '.join(sorted(topics))}.")
+            history.check_follows(ends, self._at(ends, Target()), self._at(ends, Target(latest=True)))
         in_files = tuple(sorted(ends))
         others = topics - ends.keys()
         starts |= self._at(others, Target(since_ms=since_ms))

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.statestore.directory.checkpoint import write_atomically
+from penstock.statestore.directory.own_files import write_atomically
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.supervisor.offline.application_reset import ApplicationReset, Move
-from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, HANDED_OVER_FILE_NAME, plain_facts, read_facts
+from penstock.supervisor.source.state_places import HANDED_OVER_FILE_NAME
+from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, plain_facts, read_facts
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError, TopologyError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -23,7 +24,7 @@ from penstock.workers.tasks.topic_partition_metadata import UNKNOWN, TopicPartit
 from ..checkpoint.checkpoint import CheckpointError
 from ..checkpoint.ownership import LOCAL, SPARK, require_engine
 from ..queries.capabilities import report_capabilities
-from ..session.spark_session import require_pyspark, spark_session, stop_session
+from ..session.spark_session import require_pyspark, session_for, stop_session
 from ..session.spark_topics import make_topics_ready
 from ..spark_streams import checkpoint_directory, checkpoint_lease, load_topology
 from .engine_mark import Committed, is_spark, marked, marks_of, moves_to, new_mark, source_partitions
@@ -69,7 +70,7 @@ class Handover:
 
     def __init__(
         self,
-        topology: Any,
+        topology: object,
         config: StreamsConfig,
         spark: SparkSession | None = None,
         *,
@@ -100,10 +101,9 @@ class Handover:
         try:
             self._directory.lock_application()
             self._group.wait_until_empty(wait_seconds)
-            if spark is None:
-                spark = self._own_session = spark_session(self._application_id, master, packages)
-            self._spark = spark
-            self._lease = checkpoint_lease(spark, self._checkpoint)
+            self._spark = session_for(config, spark, master, packages)
+            self._own_session = self._spark if spark is None else None
+            self._lease = checkpoint_lease(self._spark, self._checkpoint)
             self._lease.acquire(str(self._directory.initialize_process_id()))
         except BaseException:
             self.close()

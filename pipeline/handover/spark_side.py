@@ -190,7 +190,7 @@ class SparkSide:
             return seeds.select("task", "store", "number", "data")
         return None
 
-    def own(self) -> dict[int, dict[int, dict[str, Any]]]:
+    def own(self) -> dict[int, dict[int, dict[str, object]]]:
         """Return the tasks' state outside their stores, by sub-topology and task."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for topology in self.stateful:
@@ -268,7 +268,7 @@ def _blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, int, b
 
 
 def _write(plan: WritePlan, changelog: StoreChangelog, task: int, pages: Iterable[bytes]) -> tuple[int, int]:
-    """Write one store of one task; return how many records with a value, and how many that delete."""
+    """Write one store of one task; return the numbers of records with a value and of tombstones."""
     stale = live_keys(plan.config, changelog.topic, task)
     sink = KafkaSink(producer_settings(plan.config))
     rows = (row for data in pages for row in unpack_rows(data))

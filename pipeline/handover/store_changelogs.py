@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.statestore.buffers.time_ordered_buffers import HEADERS, changelog_value
+from penstock.statestore.stores.headers_format import HeadersFormat
 from penstock.statestore.stores.segmented_stores import TIME_FIRST, WINDOW_KEY_SCHEMA
 from penstock.statestore.stores.segments import INDEX_PREFIX
 from penstock.statestore.stores.state_store import LONG
@@ -63,7 +64,7 @@ def _refused(topology: ProcessorTopology, config: StreamsConfig) -> Iterator[str
     for name, store in topology.stores.items():
         if name not in topology.changelog_topics:
             yield (
-                f"the store {name} has no changelog, which is what carries rows between the engines: switch its "
+                f"the store {name} has no changelog, which carries rows between the engines: switch its "
                 "logging on, and run the local engine on all of the input again"
             )
         elif store.kind is StoreKind.VERSIONED_KEY_VALUE:
@@ -78,13 +79,14 @@ def changelog_records(
 ) -> Iterator[SentRecord]:
     """Yield the changelog records of these rows, to be written to the task's partition.
 
-    Timestamps are those of the local engine: of the value where the row has it, of the window, else stream_time_ms
-    (of the record that wrote the row, which nothing remembers).
+    Timestamps are those of the local engine: of the value if the row has one, of the window, otherwise stream_time_ms.
+    (The timestamp of the record that wrote the row is not stored.)
     """
     builder, topic = changelog.builder, changelog.topic
     kind = builder.kind
     schema = _SEGMENTED.get(kind)
     timestamped = kind in TIMESTAMPED and not builder.plain_values
+    with_headers = HeadersFormat(timestamped) if builder.keeps_headers else None
     headers: Any = list(HEADERS) if kind is StoreKind.SUPPRESS_BUFFER else None
     at: int | None = None if stream_time_ms < 0 else stream_time_ms
     for row_key, data in rows:
@@ -94,7 +96,10 @@ def changelog_records(
         if schema is not None:
             key = row_key[8:]
             timestamp = schema.time_of(key)
-        if timestamped:
+        if with_headers is not None:
+            value, *times, headers = with_headers.split(data)
+            timestamp = times[0] if times else timestamp
+        elif timestamped:
             value, timestamp = data[8:], LONG.unpack_from(data)[0]
         elif kind is StoreKind.JOIN_BUFFER:
             value = changelog_value(data)

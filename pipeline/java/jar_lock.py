@@ -187,7 +187,7 @@ def _download(jar: LockedJar, cache: Path, base: str, progress: _Progress) -> No
         if _is_good(part, jar):
             part.replace(target)
             return
-        problem = f"what arrived has not the size {jar.size} and the sha256 {jar.sha256} of the lock file"
+        problem = f"the download does not have size {jar.size} and sha256 {jar.sha256} of the lock file"
         part.unlink()
     raise JarError(
         f"cannot fetch {jar.name} {jar.version} from {address}: {problem}. "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.context.timestamp_extractors import fail_on_invalid_timestamp
@@ -68,6 +69,12 @@ _USER_OBJECT = (
 _GLOBAL = (
     Capability.REFUSED,
     "tasks on Spark have no global stores: use a table that is co-partitioned with the stream, or a foreign-key join",
+)
+
+_CUSTOM_STORE = (
+    Capability.REFUSED,
+    "on Spark stores are opened for each micro-batch, from rows in Spark's state, and a store of your own keeps its "
+    "data itself: use a store of Stores",
 )
 
 _WAITS = (
@@ -162,6 +169,10 @@ _MERGED = (
 )
 _MERGING = (Capability.COARSER, _MERGED)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
+_IN_TRANSACTIONS = (
+    "what a task sends in a micro-batch is one transaction, visible at its end (locally: every commit.interval.ms); "
+    "a function must do the same for the same records, because Spark may run a micro-batch again"
+)
 _THROTTLED = (
     "results of closed windows are emitted when a record arrives, at most once a second by the wall clock, on both "
     "engines: the same results, at other positions among the rest"
@@ -185,7 +196,7 @@ class SubtopologyReport:
 
 @dataclass(frozen=True, slots=True)
 class CapabilityReport:
-    """The behavior of a topology on Spark; ``str()`` is the output of ``penstock describe --engine spark``."""
+    """The behavior of a topology on Spark; ``str()`` is the output of ``penstock plan --engine spark``."""
 
     subtopologies: tuple[SubtopologyReport, ...]
     general: tuple[Finding, ...]
@@ -275,12 +286,8 @@ def _general(topology: Topology, config: StreamsConfig) -> Iterator[Finding]:
     if topology.internal_builder.global_stores:
         names = ", ".join(topology.internal_builder.global_stores)
         yield Finding(f"global stores {names}", *_GLOBAL)
-    if config["processing.guarantee"] != "at_least_once":
-        yield Finding(
-            f"processing.guarantee={config['processing.guarantee']}",
-            Capability.REFUSED,
-            "Spark's writes to Kafka are at-least-once: set processing.guarantee=at_least_once",
-        )
+    if config["processing.guarantee"] == EXACTLY_ONCE_V2:
+        yield Finding(f"processing.guarantee={EXACTLY_ONCE_V2}", Capability.COARSER, _IN_TRANSACTIONS)
 
 
 def _findings(topology: ProcessorTopology, config: StreamsConfig, internal: frozenset[str]) -> Iterator[Finding]:
@@ -297,6 +304,8 @@ def _capability(
     if isinstance(node, SinkNode):
         sends_on = node.topic in internal and buckets_of(topology, config) > 1
         return (Capability.COARSER, _SENT_ON) if sends_on else _IDENTICAL
+    if any(name in topology.stores and topology.stores[name].kind is StoreKind.CUSTOM for name in node.stores):
+        return _CUSTOM_STORE
     capability, text = operator_capability(node.operator)
     cached = [
         name

@@ -63,7 +63,7 @@ def partitions_of(query: StreamingQuery) -> list[PartitionProgress]:
     return [] if last is None else [found for source in last["sources"] for found in _partitions(source)]
 
 
-def _behind(source: Any) -> int:
+def _behind(source: object) -> int:
     """Return how many records of a source the micro-batch has left: Kafka's end offsets minus its own."""
     return sum(found.behind for found in _partitions(source))
 

@@ -24,8 +24,9 @@ from penstock.supervisor.queries.queries import Answers
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Measure, QueryResult, TaskStatus
+from penstock.workers.metrics.client_health import FETCH_GROUP
 from penstock.workers.metrics.sensors import MetricGroup
-from penstock.workers.thread.thread_status import FETCH_GROUP, THREAD_GROUP
+from penstock.workers.thread.thread_status import THREAD_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -107,7 +108,7 @@ class SparkSupervisor:
             for progress, partitions in self._look()
         }
 
-    def ask(self, question: Any, answers: Answers, _timeout: float) -> list[QueryResult]:
+    def ask(self, question: object, answers: Answers, _timeout: float) -> list[QueryResult]:
         """Answer queries to all stream threads: metrics; raises TimeoutError for others."""
         if question is not Measure:
             raise TimeoutError
@@ -115,11 +116,11 @@ class SparkSupervisor:
         answers.results.append(QueryResult(0, (*threads, *self._lags())))
         return answers.results
 
-    def call(self, function: Callable[[], Any], _timeout: float) -> Any:
+    def call(self, function: Callable[[], object], _timeout: float) -> Any:
         """Call a function directly, because there is no loop."""
         return function()
 
-    def query(self, *_: Any, **__: Any) -> NoReturn:
+    def query(self, *_: object, **__: object) -> NoReturn:
         """Raise: state is in Spark's executors, and Spark manages the processes."""
         raise StreamsError(
             "The application runs on Spark: its stores cannot be queried from here, and Spark starts and stops its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,8 +17,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.errors import LockError, PenstockError, StreamsError
+from penstock.topology.errors import ConfigError, LockError, PenstockError, StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
 
@@ -36,15 +38,17 @@ from ..checkpoint.checkpoint_lease import CheckpointLease
 from ..checkpoint.hadoop_files import HadoopFiles
 from ..checkpoint.ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
 from ..session.connector import require_connector
-from ..session.kafka_settings import producer_settings, source_options
+from ..session.kafka_settings import connection_settings, producer_settings, source_options
 from ..tasks.changelog_reader import SEED_DDL
-from ..tasks.kafka_sink import WRITTEN_DDL, write_to_kafka
+from ..tasks.kafka_sink import WRITTEN_DDL, Sinks, write_to_kafka
+from ..tasks.python_worker import worker_function
 from ..tasks.record_batches import PACKED_DDL, RECORD_DDL, TO_PYTHON, pack_by_task, unpack_all
 from ..tasks.spark_task import TaskPlan
 from ..tasks.task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run_stateless_to_kafka
+from ..tasks.transactional_sink import TransactionalSinks
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
-from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
-from .history_files import stream_of
+from .failures import JAVA_ENDED, JAVA_ERRORS, Passing, passing, query_failure, unless_java_has_ended
+from .history_files import HistoryFiles, source_serdes
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +56,6 @@ ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateS
 #: Interval in which await_termination checks other queries for failure, in seconds.
 POLL_SECONDS = 1
 ADMIT_SECONDS = 600.0
-#: Maximum consecutive restarts of a query whose Python was late.
-LATE_STARTS_MAX = 10
 #: How often Spark checks its timers if the user's processors may punctuate by the wall clock: each check is a
 #: micro-batch, with or without records.
 ALARM_INTERVAL = "1 second"
@@ -90,6 +92,11 @@ class StreamingQueries:
         self.config.require("application.id", "bootstrap.servers")
         self.report = report_capabilities(self.topology, self.config)
         self.report.check()
+        if self._once and self.foreach_batch is not None:
+            raise ConfigError(
+                f"processing.guarantee={EXACTLY_ONCE_V2} is for records that Penstock writes to Kafka. With "
+                "foreach_batch set processing.guarantee=at_least_once, and write each batch id once"
+            )
         self._checkpoint = self.lease.directory
         self._application_id: str = self.config["application.id"]
         self._built = self.topology.internal_builder.build_subtopologies(self.config, frozenset())
@@ -97,7 +104,7 @@ class StreamingQueries:
         self._identity: Mapping[str, Any] = {}
         self._owner = Ownership()
         self._queries: list[StreamingQuery] = []
-        self._late_starts = 0
+        self._starts: Counter[Passing] = Counter()  # in a row, by their reason
         self._stopping = threading.Event()
 
     # -- life cycle
@@ -190,7 +197,7 @@ class StreamingQueries:
         return [each.subtopology for each in self._built if not is_stateless(each, self.config)]
 
     def _wait(self, query: StreamingQuery, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
-        """Wait a while for a query's end; return it, or the one started in its place because Python was late."""
+        """Wait a while for a query's end; return it, or the one started in its place after a failure that passes."""
         try:
             self.lease.check()
             query.awaitTermination(POLL_SECONDS)
@@ -204,15 +211,26 @@ class StreamingQueries:
         except StreamingQueryException as error:
             if self._stopping.is_set():
                 return query
-            self._late_starts += 1
-            if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
+            if not self._may_restart(passing(error)):
                 self.stop()
                 raise query_failure(query.name, error) from error
-            log.warning("The Spark query %s is restarted: %s", query.name, PYTHON_WAS_LATE)
-            return self._start(topology, available_now)
+            return query if self._stopping.is_set() else self._start(topology, available_now)
         if not self._stopping.is_set() and query.lastProgress is not None:
-            self._late_starts = 0
+            self._starts.clear()
         return query
+
+    def _may_restart(self, kind: Passing | None) -> bool:
+        """Return whether to restart a query now that has failed so, after a pause."""
+        if kind is None or (kind.starts_max is not None and self._starts[kind] >= kind.starts_max):
+            return False
+        self._starts[kind] += 1
+        log.warning("A Spark query is restarted in %.0f s: %s", kind.pause_seconds, kind.reason)
+        self._stopping.wait(kind.pause_seconds)
+        return True
+
+    @property
+    def _once(self) -> bool:
+        return bool(self.config["processing.guarantee"] == EXACTLY_ONCE_V2)
 
     # -- queries
 
@@ -220,6 +238,11 @@ class StreamingQueries:
         self._stopping.clear()
         self._queries.clear()
         require_connector(self.spark)
+        if self._once and self.spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+            raise ConfigError(
+                f"spark.speculation=true does not fit processing.guarantee={EXACTLY_ONCE_V2}: of two attempts of a "
+                "task the later one ends the transaction of the other one. Set spark.speculation=false"
+            )
         self._topics = self.make_ready(self._built)
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
             self.spark.conf.set(f"spark.sql.streaming.{key}", value)
@@ -279,39 +302,53 @@ class StreamingQueries:
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # If checking the timers alone made a micro-batch, the available records would never count as processed.
         self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
-        settings = producer_settings(config)
-        if stateless:
-            to_kafka, to_frame = run_stateless_to_kafka(plan, settings), run_stateless(plan)
+        by_clock = has_alarm or (self._once and not stateless)  # the time of a micro-batch is kept in its checkpoint
+        sinks = self._sinks(number, topics) if self.foreach_batch is None else None
+        if stateless and sinks is not None:
+            sent = records.mapInArrow(worker_function(run_stateless_to_kafka(plan, sinks)), WRITTEN_DDL)
+        elif stateless:
+            sent = records.mapInArrow(worker_function(run_stateless(plan)), RECORD_DDL)
         else:
-            to_kafka, to_frame = write_to_kafka(settings, packed=True), unpack_all
-            records = (
-                records.mapInArrow(lambda batches: pack_by_task(batches, buckets), PACKED_DDL)
+            sent = (
+                records.mapInArrow(worker_function(lambda batches: pack_by_task(batches, buckets)), PACKED_DDL)
                 .groupBy("task")
                 .transformWithState(
-                    TaskProcessor(plan, buckets, has_alarm, mixed=bool(from_files)),
+                    TaskProcessor(plan, sinks, buckets, has_alarm, mixed=bool(from_files), at_batch_time=self._once),
                     OUTPUT_DDL,
                     "Update",
-                    "ProcessingTime" if has_alarm else "None",
+                    "ProcessingTime" if by_clock else "None",
                     self._seed(number, directory),
                 )
             )
-        if self.foreach_batch is None:  # the query itself writes, and leaves nothing for Spark to write
-            writer = records.mapInArrow(to_kafka, WRITTEN_DDL).writeStream.format("noop")
+        if sinks is not None:  # the tasks write, and leave nothing for Spark to write
+            writer = sent.writeStream.format("noop")
         else:
-            writer = records.mapInArrow(to_frame, RECORD_DDL).writeStream.foreachBatch(self._divide(number))
+            unpacked = sent if stateless else sent.mapInArrow(worker_function(unpack_all), RECORD_DDL)
+            writer = unpacked.writeStream.foreachBatch(self._divide(number))
         writer = writer.queryName(f"{self._application_id}-{number}").option("checkpointLocation", directory)
         writer = writer.outputMode("append" if stateless else "update")
         if available_now:
             writer = writer.trigger(availableNow=True)
-        elif has_alarm:
+        elif by_clock:
             writer = writer.trigger(processingTime=ALARM_INTERVAL)
         return writer.start()
+
+    def _sinks(self, number: int, topics: Sequence[str]) -> Sinks:
+        """Return what opens the sinks of a query."""
+        settings = producer_settings(self.config)
+        if not self._once:
+            return Sinks(settings)
+        counts = self._topics.counts
+        widest = max(topics, key=lambda topic: (counts[topic], topic))
+        name, connection = f"{self._application_id}-spark-{number}", connection_settings(self.config, "producer.")
+        return TransactionalSinks(settings, connection, name, widest, counts[widest])
 
     def _records(self, topology: ProcessorTopology, topics: list[str], from_files: list[str]) -> DataFrame:
         """Return the records of topics as a stream, in the columns of TO_PYTHON."""
         frames = []
         if from_files:
-            frames.append(stream_of(self.spark, self._owner.files, from_files))
+            files = HistoryFiles(self._owner.files, source_serdes([topology]))
+            frames.append(files.stream(self.spark, from_files))
         from_kafka = [topic for topic in topics if topic not in from_files]
         if from_kafka:
             options = source_options(topology, self.config, self._topics.counts, from_kafka)
@@ -337,7 +374,7 @@ class StreamingQueries:
 
         It runs in the driver, and again if a micro-batch is repeated.
         """
-        to_kafka, foreach_batch = write_to_kafka(producer_settings(self.config)), self.foreach_batch
+        to_kafka, foreach_batch = write_to_kafka(Sinks(producer_settings(self.config))), self.foreach_batch
         internal = sorted(f"{self._application_id}-{name}" for each in self._built for name in each.repartition_topics)
         assert foreach_batch is not None
 
@@ -345,7 +382,7 @@ class StreamingQueries:
             records = frame.persist()
             try:
                 own = records.where(records.topic.isin(internal)).selectExpr(*TO_PYTHON)
-                own.mapInArrow(to_kafka, WRITTEN_DDL).collect()
+                own.mapInArrow(worker_function(to_kafka), WRITTEN_DDL).collect()
                 foreach_batch(records.where(~records.topic.isin(internal)), batch_id, number)
             finally:
                 records.unpersist()

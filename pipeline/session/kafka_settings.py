@@ -8,15 +8,15 @@ from typing import Any
 
 import orjson
 
-from penstock.topology.config.config_keys import KEYS
+from penstock.topology.config.config_keys import EXACTLY_ONCE_V2, KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.graph.processor_topology import AutoOffsetReset, ProcessorTopology, SourceNode
 
+#: By default, for transactions as long as micro-batches. Brokers allow 15 minutes (transaction.max.timeout.ms).
+TRANSACTION_TIMEOUT_MS = 300_000
 #: Spark's words for the first and the next record of a partition.
 EARLIEST, LATEST = -2, -1
-#: Maximum records of a sub-topology per micro-batch; a task holds its share in memory.
-MAX_OFFSETS_PER_TRIGGER = 1_000_000
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -53,6 +53,13 @@ RENAMED_FOR_LIBRDKAFKA = {
 }
 
 
+#: How Spark asks for end offsets until none is before those it has processed (SPARK-26267): Spark's three attempts, a
+#: second apart, end too soon for a new leader, which may report older ones.
+OFFSET_ATTEMPTS = {"fetchOffset.numRetries": "8", "fetchOffset.retryIntervalMs": "2000"}
+#: Each of these attempts waits so long for brokers that are away: a minute and more by Kafka's defaults.
+ATTEMPT_TIMEOUT_MS = "10000"
+
+
 def source_options(
     topology: ProcessorTopology, config: StreamsConfig, counts: Mapping[str, int], topics: Iterable[str]
 ) -> dict[str, str]:
@@ -71,7 +78,8 @@ def source_options(
         "startingOffsets": orjson.dumps(starts).decode(),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
-        "maxOffsetsPerTrigger": str(MAX_OFFSETS_PER_TRIGGER),
+        **OFFSET_ATTEMPTS,
+        "maxOffsetsPerTrigger": str(config["penstock.spark.max.records.per.batch"]),
         **{f"kafka.{name}": value for name, value in java_settings(config).items()},
     }
 
@@ -92,7 +100,7 @@ def _resets(topology: ProcessorTopology, config: StreamsConfig) -> dict[str, str
 def java_settings(config: StreamsConfig) -> dict[str, str]:
     """Return the connection settings of Java's consumer; raises ConfigError for a key without a translation."""
     given = {**config.common_client_settings(), **security_of(config.with_prefix("consumer."))}
-    settings = {"isolation.level": str(config["isolation.level"])}
+    settings = {"isolation.level": str(config["isolation.level"]), "request.timeout.ms": ATTEMPT_TIMEOUT_MS}
     for name, value in given.items():
         if value in (None, "") or name in _SASL or name in _NOT_FOR_SPARK:
             continue
@@ -107,15 +115,17 @@ def java_settings(config: StreamsConfig) -> dict[str, str]:
         settings["ssl.truststore.type"] = "PEM"
     if "ssl.keystore.certificate.chain" in settings:
         settings["ssl.keystore.type"] = "PEM"
+    # Java's admin client refuses a shorter one than request.timeout.ms.
+    settings["default.api.timeout.ms"] = settings["request.timeout.ms"]
     return settings | _java_sasl(given)
 
 
-def security_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def security_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of connections' security."""
     return {name: value for name, value in settings.items() if name.startswith(("ssl.", "sasl.", "security."))}
 
 
-def _java_sasl(given: Mapping[str, Any]) -> dict[str, str]:
+def _java_sasl(given: Mapping[str, object]) -> dict[str, str]:
     if not str(given.get("security.protocol") or "").upper().startswith("SASL"):
         return {}
     mechanism = str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "GSSAPI").upper()
@@ -140,10 +150,16 @@ def _read(path: str, key: str) -> str:
         raise ConfigError(f"{key}={path} cannot be read: {error}.") from error
 
 
-def for_librdkafka(settings: Mapping[str, Any]) -> dict[str, Any]:
+def for_librdkafka(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that are given, under librdkafka's names."""
     given = {name: value for name, value in settings.items() if value not in (None, "")}
     return {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in given.items()}
+
+
+def connection_settings(config: StreamsConfig, *prefixes: str) -> dict[str, Any]:
+    """Return librdkafka's settings for a client that only has to reach the brokers. prefixes: of its own security."""
+    own = {name: value for prefix in prefixes for name, value in security_of(config.with_prefix(prefix)).items()}
+    return {**for_librdkafka(config.common_client_settings()), **own}
 
 
 def producer_settings(config: StreamsConfig) -> dict[str, Any]:
@@ -154,5 +170,9 @@ def producer_settings(config: StreamsConfig) -> dict[str, Any]:
         if not (name in KEYS and KEYS[name].client)
     }
     own = {name: config[name] for name in ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")}
+    if config["processing.guarantee"] == EXACTLY_ONCE_V2:
+        del own["delivery.timeout.ms"]  # librdkafka requires it to be at most the transaction timeout
+        short = config.is_default("transaction.timeout.ms")
+        own["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS if short else config["transaction.timeout.ms"]
     settings = for_librdkafka({**config.common_client_settings(), **own, **given})
     return {**settings, "client.id": f"{config['application.id']}-spark", "partitioner": "murmur2_random"}

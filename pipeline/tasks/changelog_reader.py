@@ -19,7 +19,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
-from ..session.kafka_settings import for_librdkafka, security_of
+from ..session.kafka_settings import connection_settings
 from .paged_rows import DIRECTORY, unpack_rows
 from .record_batches import MapInArrow, to_batch
 from .spark_stores import SparkStores
@@ -41,7 +41,7 @@ class SeedPlan:
     """The input for one sub-topology's seeds; sent to the executors.
 
     ends: for a source topic that serves as changelog, the offset up to which it was processed, by partition. own: by
-    task its state beside its stores, as saved by spark_task.SparkTask.
+    task, the state beside its stores, as saved by spark_task.SparkTask.
     """
 
     subtopology: int
@@ -74,7 +74,7 @@ class RestoringTask(TaskContext):
     """The part of a TaskContext that stores need while they are restored."""
 
     @override
-    def log_change(self, *_: Any) -> None:
+    def log_change(self, *_: object) -> None:
         """Restored rows are already in the changelog."""
 
 
@@ -181,10 +181,8 @@ def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list
 
 def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
     """Return librdkafka's settings of a consumer that reads changelogs and is in no group."""
-    own = {**config.with_prefix("consumer."), **config.with_prefix("restore.consumer.")}
     return {
-        **for_librdkafka(config.common_client_settings()),
-        **security_of(own),
+        **connection_settings(config, "consumer.", "restore.consumer."),
         "client.id": f"{config['application.id']}-handover",
         "group.id": config["application.id"],
         "enable.auto.commit": False,

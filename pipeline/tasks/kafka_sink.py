@@ -2,20 +2,23 @@
 
 Spark's own Kafka sink has no column for timestamps: every record would get its write time, and event time would be lost
 at the first repartition topic. This sink is at-least-once, like Spark's: a failed micro-batch is written again.
+transactional_sink.py has the other one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
+from typing_extensions import override
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Headers
 
-from .record_batches import MapInArrow, columns, unpack_all
+from .record_batches import MapInArrow, columns
 
 #: librdkafka interprets timestamp 0 as "now"; 1 ms is the closest alternative.
 EARLIEST_TIMESTAMP = 1
@@ -30,19 +33,21 @@ WRITTEN_DDL = "written bigint"
 
 
 class KafkaSink:
-    """One producer of one Spark task. settings: see producer_settings.
+    """One producer, of one Spark task at a time. settings: see producer_settings.
 
     send(topic, key, value, timestamp, headers, partition=None): see TaskContext.send. It never raises; a refused record
     makes finish() fail.
     """
 
-    def __init__(self, settings: Mapping[str, Any], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
-        # Reports of success would cost more than the record itself; flush() covers all records at once.
-        reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
-        self._producer = make({**settings, **reports})
+    def __init__(self, settings: Mapping[str, object], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
+        self._producer = make({**settings, **self._reports()})
         self._failed = 0
         self._first_failure = ""
         self.send = self._make_send()
+
+    def _reports(self) -> dict[str, object]:
+        # Reports of success would cost more than the record itself; flush() covers all records at once.
+        return {"on_delivery": self._delivered, "delivery.report.only.error": True}
 
     def _make_send(self) -> Callable[..., None]:
         """Return send: a closure over the client's produce, because it runs for every record."""
@@ -92,31 +97,104 @@ class KafkaSink:
         Waits up to delivery.timeout.ms.
         """
         self._producer.flush()
+        self._check()
+
+    def _check(self) -> None:
         if self._failed:
             raise StreamsError(
                 f"{self._failed} records could not be written to Kafka, the first to {self._first_failure}"
             )
 
 
-def write_to_kafka(settings: Mapping[str, Any], packed: bool = False) -> MapInArrow:
-    """Return a function for mapInArrow that writes records and yields nothing. packed: see unpack_all."""
+class IdleSinks:
+    """The open sinks of this Python process, which Spark uses again: connecting takes longer than a small micro-batch.
+
+    Only those of the last settings are kept.
+    """
+
+    def __init__(self) -> None:
+        self._settings = ""
+        self._sinks: list[KafkaSink] = []
+
+    def take(self, settings: Mapping[str, object]) -> KafkaSink | None:
+        """Return a sink with these settings, None if there is none."""
+        if repr(settings) != self._settings:
+            self._sinks.clear()
+        return self._sinks.pop() if self._sinks else None
+
+    def keep(self, sink: KafkaSink, settings: Mapping[str, object]) -> None:
+        """Keep a sink that has finished."""
+        self._settings = repr(settings)
+        self._sinks.append(sink)
+
+
+_idle = IdleSinks()
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Opens the sinks of a query; it is sent to the executors. settings: see producer_settings."""
+
+    settings: Mapping[str, Any]
+
+    def of_tasks(self) -> KafkaSink:
+        """Return the sink of all tasks of Penstock in the calling task of Spark."""
+        return _idle.take(self.settings) or self._opened(lambda: KafkaSink(self.settings))
+
+    def finish(self, sink: KafkaSink) -> None:
+        """Finish a sink, and keep it for the next task. Raises as it does; it is not used again then."""
+        sink.finish()
+        _idle.keep(sink, self.settings)
+
+    def of_partition(self, topic: str, partition: int) -> KafkaSink:
+        """Return the sink of a stateless task: that of one partition of a topic."""
+        return self.of_tasks()
+
+    def _opened(self, make: Callable[[], KafkaSink]) -> KafkaSink:
+        """Return a new sink; raises StreamsError for settings that librdkafka refuses."""
+        try:
+            return make()
+        except KafkaException as error:
+            raise StreamsError(f"librdkafka refuses the producer's settings: {error.args[0].str()}") from error
+
+
+class BrokenSink(KafkaSink):
+    """The sink of a task whose sink could not be opened. Sends do not raise, because a handler might take the error for
+    that of a record; finish() does.
+    """
+
+    def __init__(self, error: StreamsError) -> None:
+        self._error = error
+        self.send = discard
+
+    @override
+    def finish(self) -> None:
+        raise self._error
+
+
+def discard(*_: object) -> None:
+    """Send nothing."""
+
+
+def opened(sinks: Sinks) -> KafkaSink:
+    """Return the sink of all tasks of Penstock in the calling task of Spark; a BrokenSink if it could not be opened."""
+    try:
+        return sinks.of_tasks()
+    except StreamsError as error:
+        return BrokenSink(error)
+
+
+def write_to_kafka(sinks: Sinks) -> MapInArrow:
+    """Return a function for mapInArrow that writes records and yields nothing."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sink: KafkaSink | None = None
-        for batch in unpack_all(batches) if packed else batches:
+        for batch in batches:
             if batch.num_rows:
-                sink = sink or open_sink(settings)
+                sink = sink or sinks.of_tasks()
                 sink.write(batch)
         if sink is not None:
-            sink.finish()
+            sinks.finish(sink)
         yield from ()
 
     return write
-
-
-def open_sink(settings: Mapping[str, Any]) -> KafkaSink:
-    """Return a new sink; raises StreamsError for settings that librdkafka refuses."""
-    try:
-        return KafkaSink(settings)
-    except KafkaException as error:
-        raise StreamsError(f"librdkafka refuses the producer's settings: {error.args[0].str()}") from error

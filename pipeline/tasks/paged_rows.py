@@ -15,11 +15,12 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 from typing_extensions import override
 
-from penstock.statestore.memory_store import InMemoryStore
+from penstock.kernel.pages import Page
 from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 
 #: A page larger than this many bytes is split at its commit. One page is one round trip and is rewritten as a whole, so
@@ -49,17 +50,11 @@ class Blobs(Protocol):
 
 @dataclass(slots=True)
 class _Page:
-    """A page and, once it was read, its rows in memory."""
+    """A page and, once it was read, its rows."""
 
     number: int
     first: bytes
-    rows: InMemoryStore | None = None
-
-
-def _in_memory(rows: Iterable[Row]) -> InMemoryStore:
-    store = InMemoryStore()
-    store.restore(rows, None)
-    return store
+    rows: Page | None = None
 
 
 class PagedRows(BytesStore):
@@ -78,17 +73,18 @@ class PagedRows(BytesStore):
         self._exists = {number for number, _ in pages} if directory else set()
         self._pages = [_Page(number, first) for number, first in pages]
         self._firsts = [page.first for page in self._pages]
+        self._numbers = count(max(number for number, _ in pages) + 1)
 
-    def _rows_beside(self, key: bytes) -> InMemoryStore:
-        page = self._pages[bisect_right(self._firsts, key) - 1]
-        return page.rows or self._read(page)
+    def _rows_beside(self, key: bytes) -> Page:
+        return self._read(self._pages[bisect_right(self._firsts, key) - 1])
 
-    def _read(self, page: _Page) -> InMemoryStore:
-        page.rows = _in_memory(unpack_rows(self._blobs.read(page.number) or b""))
+    def _read(self, page: _Page) -> Page:
+        if page.rows is None:
+            page.rows = Page(self._blobs.read(page.number) or b"")
         return page.rows
 
-    def _changed(self) -> list[tuple[_Page, InMemoryStore]]:
-        return [(page, page.rows) for page in self._pages if page.rows is not None and page.rows.has_uncommitted()]
+    def _changed(self) -> list[tuple[_Page, Page]]:
+        return [(page, page.rows) for page in self._pages if page.rows is not None and page.rows.is_changed]
 
     @override
     def get(self, key: bytes) -> bytes | None:
@@ -106,7 +102,7 @@ class PagedRows(BytesStore):
         for page in self._pages[first:]:
             if end is not None and page.first >= end:
                 break
-            found += (page.rows or self._read(page)).rows(start, end)
+            found += self._read(page).between(start, end)
         if reverse:
             found.reverse()
         return found
@@ -114,7 +110,7 @@ class PagedRows(BytesStore):
     @override
     def approximate_num_entries(self) -> int:
         """Pages that are not loaded count as the average of the loaded ones."""
-        read = [page.rows.approximate_num_entries() for page in self._pages if page.rows is not None]
+        read = [len(page.rows) for page in self._pages if page.rows is not None]
         return sum(read) * len(self._pages) // len(read) if read else 0
 
     @override
@@ -127,43 +123,29 @@ class PagedRows(BytesStore):
         before = list(self._firsts), dict(self._marks)
         self._marks.update(marks)
         for page, rows in self._changed():
-            rows.commit(None)
-            self._write(page, rows.rows(None, None))
+            self._write(page, rows)
         if (self._firsts, self._marks) != before or not self._exists:
             self._blobs.write(DIRECTORY, _pack_directory(self._pages, self._marks))
             self._exists.update(page.number for page in self._pages)
 
-    def _write(self, page: _Page, rows: list[Row]) -> None:
-        if not rows and len(self._pages) > 1:
+    def _write(self, page: _Page, rows: Page) -> None:
+        data = rows.fold()
+        if not data and len(self._pages) > 1:
             self._drop(page)
-            return
-        data = pack_rows(rows)
-        if len(data) <= self._page_bytes_max or len(rows) == 1:
+        elif len(data) > self._page_bytes_max and len(rows) > 1:
+            self._split(page, rows)
+        else:
             self._blobs.write(page.number, data)
-            return
-        place = self._pages.index(page)
-        parts = self._split(page, rows)
-        self._pages[place : place + 1] = parts
-        self._firsts = [part.first for part in self._pages]
 
-    def _split(self, page: _Page, rows: list[Row]) -> list[_Page]:
-        """Write a page that is too large as several; the first keeps its number. Returns them."""
-        limit = int(self._page_bytes_max * FILL)
-        runs: list[list[Row]] = [[]]
-        size = 0
-        for row in rows:
-            row_bytes = len(row[0]) + len(row[1]) + 2 * _length.size
-            if runs[-1] and size + row_bytes > limit:
-                runs.append([])
-                size = 0
-            runs[-1].append(row)
-            size += row_bytes
-        next_number = max(existing.number for existing in self._pages) + 1
-        parts = [_Page(page.number, page.first, _in_memory(runs[0]))]
-        parts += [_Page(next_number + place, run[0][0], _in_memory(run)) for place, run in enumerate(runs[1:])]
-        for part, run in zip(parts, runs, strict=True):
-            self._blobs.write(part.number, pack_rows(run))
-        return parts
+    def _split(self, page: _Page, rows: Page) -> None:
+        """Write a page that is too large as several; the first keeps its number."""
+        (_, page.rows), *others = rows.split(int(self._page_bytes_max * FILL))
+        added = [_Page(next(self._numbers), first, part) for first, part in others]
+        for part in (page, *added):
+            self._blobs.write(part.number, self._read(part).fold())
+        place = bisect_right(self._firsts, page.first)
+        self._pages[place:place] = added
+        self._firsts[place:place] = [part.first for part in added]
 
     def _drop(self, page: _Page) -> None:
         """Remove a page without rows. Another takes over its range, and the first page always begins with b""."""
@@ -177,7 +159,7 @@ class PagedRows(BytesStore):
     @override
     def rollback(self) -> None:
         for _, rows in self._changed():
-            rows.rollback()
+            rows.forget()
 
     @override
     def committed_mark(self, name: str) -> int | None:

@@ -84,7 +84,7 @@ def _first(batch: pa.RecordBatch, name: str) -> int:
     return number
 
 
-def to_batch(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.RecordBatch:
+def to_batch(rows: Sequence[tuple[object, ...]], ddl: str) -> pa.RecordBatch:
     """Return rows as a batch with the columns of a schema, in Spark's spelling."""
     schema = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in map(str.split, ddl.split(", "))])
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)

@@ -91,7 +91,7 @@ class SparkStores:
         if builder.kind is StoreKind.SUPPRESS_BUFFER:
             return self._suppress_buffer(builder, blobs)
 
-        def open_rows(builder: StoreBuilder, *_: Any) -> Any:
+        def open_rows(builder: StoreBuilder, *_: object) -> Any:
             if builder.backend is StoreBackend.LRU and builder.max_entries is not None:
                 return PersistentLRUCache(blobs, builder.max_entries)
             return PagedRows(blobs)

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule
+from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -177,7 +177,7 @@ class SparkTask(TaskContext):
         self._stores.commit()
         self._state.write(OWN_STORE, OWN_BLOB, orjson.dumps(self._own()))
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, object]:
         return {
             "stream_time": self.stream_time_ms,
             "processor_metadata": self.processor_metadata,
@@ -255,9 +255,12 @@ class SparkTask(TaskContext):
             ) from None
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """By stream time, first with the first record; by wall clock, after one interval."""
-        due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms() + interval_ms
+    def schedule(
+        self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None], start_ms: int | None = None
+    ) -> Cancellable:
+        """Schedule it; see punctuation_queue.first_due_ms."""
+        now_ms = self.stream_time_ms if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms()
+        due_ms = first_due_ms(punctuation, interval_ms, now_ms, start_ms)
         schedule = self._queues[punctuation].schedule(due_ms, interval_ms, callback)
         self._schedules[punctuation].append(schedule)
         return schedule

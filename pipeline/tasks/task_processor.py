@@ -14,9 +14,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from typing_extensions import override
 
 from penstock.topology.records import Message
-from penstock.workers.thread.garbage_collection import few_collections
 
-from .kafka_sink import open_sink
+from .kafka_sink import KafkaSink, Sinks, opened
+from .python_worker import in_python_worker
 from .record_batches import MapInArrow, by_partition, messages, pack, sent_batches, unpack
 from .spark_task import SparkTask, TaskPlan
 
@@ -55,15 +55,29 @@ class SparkState:
 class TaskProcessor(StatefulProcessor):
     """Runs the tasks of a sub-topology; the grouping key: see record_batches.pack_by_task.
 
-    buckets: how many tasks share a partition. has_alarm: wake tasks by a timer when a wall-clock punctuation is due,
-    even without records. mixed: the source may return a partition's records out of order.
+    sinks: where the tasks write what they send, None if they return it. All tasks in one task of Spark share a sink,
+    which is complete before Spark keeps their state. buckets: how many tasks share a partition. has_alarm: wake tasks
+    by a timer when a wall-clock punctuation is due, even without records. mixed: the source may return a partition's
+    records out of order. at_batch_time: the wall clock of the tasks shows when the micro-batch was planned, so that one
+    that is repeated does the same.
     """
 
-    def __init__(self, plan: TaskPlan, buckets: int = 1, has_alarm: bool = False, mixed: bool = False) -> None:
+    def __init__(
+        self,
+        plan: TaskPlan,
+        sinks: Sinks | None,
+        buckets: int = 1,
+        has_alarm: bool = False,
+        mixed: bool = False,
+        at_batch_time: bool = False,
+    ) -> None:
         self._plan = plan
         self._buckets = buckets
         self._has_alarm = has_alarm
         self._mixed = mixed
+        self._at_batch_time = at_batch_time
+        self._sinks = sinks
+        self._sink: KafkaSink | None = None
         self._handle: Any = None
         self._pages: Any = None
 
@@ -72,21 +86,23 @@ class TaskProcessor(StatefulProcessor):
         self._handle = handle
         self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
 
-    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803 - Spark's
+    def handleInitialState(self, key: object, initialState: Any, timerValues: object) -> None:  # noqa: N802, N803 - Spark's
         """Load one blob of a handover; initialState: a row of changelog_reader.SEED_DDL."""
         self._pages.updateValue((initialState.store, initialState.number), (bytes(initialState.data),))
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
+    def handleInputRows(self, key: Any, rows: Any, timerValues: object) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Process one micro-batch of one task; rows: see record_batches.PACKED_DDL."""
-        return self._run(key[0], _unpacked(rows, self._mixed))
+        return self._run(key[0], _unpacked(rows, self._mixed), timerValues)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleExpiredTimer(self, key: Any, timerValues: object, expiredTimerInfo: object) -> Iterator[Row]:  # noqa: N802, N803
         """Run a task's wall-clock punctuations, the only reason for a timer."""
-        return self._run(key[0], {})
+        return self._run(key[0], {}, timerValues)
 
-    @few_collections()
-    def _run(self, number: int, batches: Mapping[str, list[Message]]) -> Iterator[Row]:
-        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), wall_clock_ms)
+    @in_python_worker()
+    def _run(self, number: int, batches: Mapping[str, list[Message]], timer_values: Any) -> Iterator[Row]:
+        clock_ms = timer_values.getCurrentProcessingTimeInMs if self._at_batch_time else wall_clock_ms
+        send = None if self._sinks is None else self._send_to(self._sinks)
+        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), clock_ms, send)
         try:
             task.process(batches)
             task.commit()
@@ -96,6 +112,16 @@ class TaskProcessor(StatefulProcessor):
             return iter([Row(records=pack(batch)) for batch in sent_batches(task.take_sent())])
         finally:
             task.close()
+
+    def _send_to(self, sinks: Sinks) -> Callable[..., None]:
+        """Return the send of a task, which opens the sink when something is sent: a transaction takes a while."""
+
+        def send(*record: Any) -> None:
+            if self._sink is None:
+                self._sink = opened(sinks)
+            self._sink.send(*record)
+
+        return send
 
     def _set_alarm(self, due_ms: int | None) -> None:
         """Set one timer at due_ms, or none. Spark itself removes an expired timer."""
@@ -107,7 +133,10 @@ class TaskProcessor(StatefulProcessor):
 
     @override
     def close(self) -> None:
-        """Tasks close with their micro-batch."""
+        """Wait until the brokers have what the tasks have sent; Spark has called all of them. Raises StreamsError."""
+        if self._sinks is not None and self._sink is not None:
+            self._sinks.finish(self._sink)
+            self._sink = None
 
 
 def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
@@ -130,41 +159,53 @@ def run_stateless(plan: TaskPlan) -> MapInArrow:
     """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields the sent records."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for task in _processed(plan, batches):
+        for task in _processed(plan, batches, lambda topic, partition: None):
             yield from sent_batches(task.take_sent())
 
     return run
 
 
-def run_stateless_to_kafka(plan: TaskPlan, settings: Mapping[str, Any]) -> MapInArrow:
+def run_stateless_to_kafka(plan: TaskPlan, sinks: Sinks) -> MapInArrow:
     """Return a function for mapInArrow that runs a stateless sub-topology, writes the sent records, and yields nothing.
 
     It writes where it processes: the path through Spark to a sink costs more than everything else.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sink = open_sink(settings)
-        with few_collections():
-            for _ in _processed(plan, batches, sink.send):
-                pass
-        sink.finish()
+        opened: list[KafkaSink] = []
+
+        def open_for(topic: str, partition: int) -> Callable[..., None]:
+            opened.append(sinks.of_partition(topic, partition))
+            return opened[-1].send
+
+        for _ in _processed(plan, batches, open_for):
+            pass
+        for sink in opened:
+            sinks.finish(sink)
         yield from ()
 
     return run
 
 
 def _processed(
-    plan: TaskPlan, batches: Iterable[pa.RecordBatch], send: Callable[..., None] | None = None
+    plan: TaskPlan,
+    batches: Iterable[pa.RecordBatch],
+    open_for: Callable[[str, int], Callable[..., None] | None],
 ) -> Iterator[SparkTask]:
-    """Process records in tasks without state, one for each partition; yield a task whenever it may have sent some."""
-    tasks: dict[int, SparkTask] = {}
+    """Process records in tasks without state, one for each partition; yield a task whenever it may have sent some.
+
+    open_for: returns the task's send; see SparkTask.
+    """
+    tasks: dict[tuple[str, int], SparkTask] = {}
     try:
         for batch in batches:
             for topic, partition, part in by_partition(batch):
-                if partition not in tasks:
-                    tasks[partition] = SparkTask(plan, partition, None, wall_clock_ms, send)
-                tasks[partition].process({topic: messages(part)})
-                yield tasks[partition]
+                task = tasks.get((topic, partition))
+                if task is None:
+                    send = open_for(topic, partition)
+                    task = tasks[topic, partition] = SparkTask(plan, partition, None, wall_clock_ms, send)
+                task.process({topic: messages(part)})
+                yield task
     finally:
         for task in tasks.values():
             task.close()

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel.codecs import join_parts
 from penstock.topology.records import ProcessorRecordContext
 
 NULL = -1
@@ -79,24 +79,6 @@ def value_size(prior: bytes | None, old: bytes | None, new: bytes | None, contex
     if new is not None:
         size += len(new)
     return size
-
-
-def _join_parts(
-    timestamp: int,
-    offset: int,
-    topic: bytes,
-    partition: int,
-    headers: bytes,
-    prior: bytes | None,
-    old: bytes | None,
-    new: bytes | None,
-) -> bytes:
-    """Return the bytes of a value; headers: their number and bytes. The kernel has the same, compiled."""
-    context = _context.pack(timestamp, offset) + _sized(topic) + _int.pack(partition) + headers
-    return context + _sized(prior) + (_same_as_prior if old is not None and old == prior else _sized(old)) + _sized(new)
-
-
-join_parts = _join_parts if kernel_codecs is None else kernel_codecs.join_parts
 
 
 def serialize_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

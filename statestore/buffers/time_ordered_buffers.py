@@ -6,13 +6,14 @@ buffer time that is always 0; a row has the input record's key and value instead
 
 Of suppress (KIP-328; Kafka Streams: InMemoryTimeOrderedKeyValueChangeBuffer): in memory, and restored from the
 beginning of its changelog. A flush writes the changelog: for each key that changed since the last one, its buffered
-value, or a tombstone if it was evicted.
+value, or a tombstone if it was evicted. With dsl.store.format=HEADERS, values are kept with their timestamps and
+headers, as in stores/headers_format.py; the changelog's headers have those of the old and of the prior value.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -21,10 +22,11 @@ from typing_extensions import override
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError
-from penstock.topology.records import Change, Message, ProcessorRecordContext
+from penstock.topology.records import Change, Headers, Message, ProcessorRecordContext
 
 from ..memory_store import InMemoryStore
 from ..rows.bytes_store import BytesStore, Marks, RawRow
+from ..stores.headers_format import HeadersFormat
 from ..stores.removals import Removals
 from ..stores.segmented_stores import SEQUENCE, SEQUENCE_MAX
 from ..stores.segments import NOTHING_OBSERVED, OBSERVED_TIME
@@ -40,6 +42,8 @@ BUFFER_TIME = LONG.pack(0)
 VERSION_HEADER = "v"
 VERSION = b"\3"
 HEADERS = ((VERSION_HEADER, VERSION),)
+#: Headers with what precedes a value in its row with headers: of the prior value if it differs from the old one.
+PRIOR_HEADER, OLD_HEADER = "vh.prior", "vh.old"
 _new = tuple.__new__
 #: Takes key, change and context of what leaves the buffer.
 Emit = Callable[[Any, Change, ProcessorRecordContext], None]
@@ -64,7 +68,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._min_timestamp = 0  # nothing is older
         self._totals: tuple[int, int] | None = None  # records and bytes, computed on request
 
-    def put(self, buffer_time: int, key: Any, value: Any, context: ProcessorRecordContext) -> bool:
+    def put(self, buffer_time: int, key: object, value: object, context: ProcessorRecordContext) -> bool:
         """Buffer a record at its context's timestamp; False if it is beyond the grace period and was not buffered.
 
         Raises StreamsError for a record without a key, as Kafka Streams' buffer does.
@@ -181,6 +185,11 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext) -> None:
         super().__init__(builder, task, InMemoryStore())
         self._encode_value = self.serdes.encode_value
+        self._decode_value = self.serdes.decode_value
+        self._format: HeadersFormat | None = None
+        if task.config.get("dsl.store.format") == "HEADERS":
+            self._format = HeadersFormat(timestamped=True)
+            self._decode_value = self._format.plain_decoder(self.serdes.decode_value)
         self._buffered: dict[bytes, Buffered] = {}
         self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
         self._dirty: dict[bytes, Buffered | None] = {}  # changes that the next flush logs
@@ -188,17 +197,24 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self._undo: dict[bytes, Buffered | None] = {}
         self._size = 0
 
-    def put(self, buffer_time: int, key: Any, change: Change, context: ProcessorRecordContext) -> bool:
+    def put(self, buffer_time: int, key: object, change: Change, context: ProcessorRecordContext) -> bool:
         """Buffer a change; a key that is already buffered keeps its time and prior value. Returns True."""
         self.put_row(buffer_time, self.serdes.encode_key(key), change.new, change.old, context)
         return True
 
-    def put_row(self, buffer_time: int, row_key: bytes, new: Any, old: Any, context: ProcessorRecordContext) -> None:
+    def put_row(
+        self, buffer_time: int, row_key: bytes, new: object, old: object, context: ProcessorRecordContext
+    ) -> None:
         """Buffer a change under a serialized key."""
         encode = self._encode_value
         old_data = None if old is None else encode(old)
         new_data = None if new is None else encode(new)
         before = self._buffered.get(row_key)
+        if self._format is not None:
+            last = None if before is None else before.new
+            of_old = (-1, None) if last is None else self._format.split(last)[1:]
+            old_data = self._format.row_or_none(old_data, *of_old)
+            new_data = self._format.row_or_none(new_data, context.timestamp, context.headers)
         if before is None:
             buffered = self._set(row_key, None, buffer_time, old_data, old_data, new_data, context)
         else:
@@ -256,20 +272,20 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
             self._evict(*first, callback)
 
     def _evict(self, key: bytes, buffered: Buffered, callback: Emit) -> None:
-        decode = self.serdes.decode_value
+        decode = self._decode_value
         new = None if buffered.new is None else decode(buffered.new)
         old = None if buffered.old is None else decode(buffered.old)
         callback(self.serdes.decode_key(key), Change(new, old), buffered.context)
         self._replace(key, self._buffered.get(key), None)
         self._dirty[key] = None
 
-    def prior_value_for_buffered(self, key: Any) -> tuple[Any] | None:
+    def prior_value_for_buffered(self, key: object) -> tuple[Any] | None:
         """Return a 1-tuple with the value before the buffered updates; None if the key is not buffered."""
         buffered = self._buffered.get(self.serdes.encode_key(key))
         if buffered is None:
             return None
         prior = buffered.prior
-        return (None if prior is None else self.serdes.decode_value(prior),)
+        return (None if prior is None else self._decode_value(prior),)
 
     def num_records(self) -> int:
         """Return the number of buffered keys."""
@@ -294,9 +310,22 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
                 else:
                     self._removals.cancel(key)
                     time, prior, old, new, context, _ = buffered
+                    headers: Headers = HEADERS
+                    if self._format is not None:
+                        headers, (prior, old, new) = self._logged(self._format, (prior, old, new))
                     data = serialize_value(prior, old, new, context) + pack(time)
-                    log_change(name, key, data, None, HEADERS)
+                    log_change(name, key, data, None, headers)
         self._dirty.clear()
+
+    @staticmethod
+    def _logged(format_: HeadersFormat, parts: Sequence[bytes | None]) -> tuple[Headers, list[bytes | None]]:
+        """Return the changelog's headers, and the plain values, of rows with headers: of prior, old and new value."""
+        plain = [None if part is None else format_.split(part)[0] for part in parts]
+        headers: list[tuple[str, bytes | None]] = [*HEADERS]
+        for name, part, data in zip((PRIOR_HEADER, OLD_HEADER), parts, plain, strict=False):
+            if part is not None and data is not None and (name == OLD_HEADER or part != parts[1]):
+                headers.append((name, part[: len(part) - len(data)]))
+        return headers, plain
 
     @override
     def log_removals(self) -> bool:
@@ -331,14 +360,29 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         self._undo.clear()
 
     def _restored(self, message: Message, data: bytes) -> tuple[BufferValue, int]:
-        if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
+        headers = dict(message.headers() or ())
+        if headers.get(VERSION_HEADER) != VERSION:
             raise ProcessorStateError(
                 f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format older "
                 "than Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it "
                 "holds"
             )
         value, end = BufferValue.deserialize(data)
+        if self._format is not None:
+            value = self._with_headers(self._format, value, headers)
         return value, int(LONG.unpack_from(data, end)[0])
+
+    @staticmethod
+    def _with_headers(format_: HeadersFormat, value: BufferValue, given: Mapping[str, bytes | None]) -> BufferValue:
+        """Return rows with headers in place of plain values. Without a header, they have the context's timestamp."""
+        time, headers = value.context.timestamp, value.context.headers
+        old, prior = (
+            format_.row_or_none(data, time, None) if data is None or start is None else start + data
+            for start, data in ((given.get(OLD_HEADER), value.old), (given.get(PRIOR_HEADER), value.prior))
+        )
+        if value.prior == value.old and PRIOR_HEADER not in given:
+            prior = old
+        return BufferValue(prior, old, format_.row_or_none(value.new, time, headers), value.context)
 
     def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
         """Drop uncommitted changes, and move the buffer to another task."""

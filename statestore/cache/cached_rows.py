@@ -19,30 +19,6 @@ CacheKey = tuple[Any, ...]
 ReadRows = Callable[[CacheKey], Iterable[tuple[CacheKey, Any]]]
 
 
-class KeyIndex:
-    """The cache keys by record key, in order; None until a fetch needs them. added: how many since it was built."""
-
-    def __init__(self) -> None:
-        self.by_key: dict[Any, list[CacheKey]] | None = None
-        self.added = 0
-
-    def is_outdated(self, cached: int) -> bool:
-        """Return whether half of the keys may be evicted; cached: the number of cached keys."""
-        return self.added > 1000 + cached
-
-    def add(self, cache_key: CacheKey) -> None:
-        """Add a cache key; the index must be built. A key that was evicted may still be listed."""
-        assert self.by_key is not None
-        self.added += 1
-        keys = self.by_key.setdefault(cache_key[0], [])
-        if not keys or keys[-1] < cache_key:
-            keys.append(cache_key)
-            return
-        at = bisect_left(keys, cache_key)
-        if keys[at] != cache_key:
-            keys.insert(at, cache_key)
-
-
 class CachedRows:
     """Finds the cached rows of a record key, and loads those of the store below into the cache.
 
@@ -51,13 +27,13 @@ class CachedRows:
     below; rows put through the cache are not, as in Kafka Streams.
     """
 
-    def __init__(self, cache: NamedCache, deleting: Set[Any]) -> None:
+    def __init__(self, cache: NamedCache, deleting: Set[object]) -> None:
         self._cache = cache
         self._deleting = deleting
-        #: The kernel's puts add new keys to it.
-        self._index: KeyIndex = KeyIndex() if cache.table is None else cache.table.index
+        #: Puts add new keys to it.
+        self._index = cache.table.index
         #: The start of the range of which the cache has all rows, by record key.
-        self._complete: dict[Any, CacheKey] = {}
+        self._complete: dict[object, CacheKey] = {}
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
 
@@ -68,7 +44,7 @@ class CachedRows:
         cell = self._cache.entries.get(cache_key)
         return cell is None or not cell[STAMP]
 
-    def sent(self, changes: Iterable[Sequence[Any]]) -> None:
+    def sent(self, changes: Iterable[Sequence[object]]) -> None:
         """Note that changed rows are written below: from now on they count as put, and are visible."""
         if self.taken_in:
             self.taken_in.difference_update([change[0] for change in changes])
@@ -78,11 +54,6 @@ class CachedRows:
         if self.taken_in:
             self.taken_in.discard(cache_key)
         if self._index.by_key is not None and cache_key not in self._cache.entries:
-            self._index.add(cache_key)
-
-    def added(self, cache_key: CacheKey) -> None:
-        """Note a cache key that is new in the cache."""
-        if self._index.by_key is not None:
             self._index.add(cache_key)
 
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
@@ -98,13 +69,12 @@ class CachedRows:
         """Return the cache keys by record key; built on first use, and rebuilt when it is outdated."""
         index, entries = self._index, self._cache.entries
         if index.by_key is None or index.is_outdated(len(entries)):
-            by_key: dict[Any, list[CacheKey]] = {}
+            by_key: dict[object, list[CacheKey]] = {}
             for cache_key in entries:
                 by_key.setdefault(cache_key[0], []).append(cache_key)
             for keys in by_key.values():
                 keys.sort()
             index.by_key, index.added = by_key, 0
-            return by_key
         return index.by_key
 
     def take_in(self, low: CacheKey, read: ReadRows) -> bool:

@@ -2,8 +2,8 @@
 
 The cache keeps held values (values.py): a put serializes the value, or knows that it can be serialized. A flush writes
 each changed key to the store below and to the changelog, and only then sends it downstream, with the record context of
-its last put. get and put are closures over the cache's dicts, because they are called for every record. A fused source
-has their code inline (topology/run/fusion.py), through cells().
+its last put. get and put are closures over the cache's dicts, because they are called for every record. The
+kernel's nodes work on the cells themselves, through cells().
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any, cast
+from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import rows as kernel_rows
+from penstock.kernel.cells import Cell
+from penstock.kernel.nodes import FlushedChanges, Node
+from penstock.kernel.rows import StoredEntries
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,
-    MESSAGE,
     STAMP,
-    TIMESTAMP,
     USED,
     VALUE,
-    Cell,
+    CacheKeys,
     Cells,
     StoreBackend,
     StoreBuilder,
@@ -33,25 +33,23 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message, ValueAndTimestamp
-from penstock.topology.serdes.serdes import Inline, Serdes, inline, same
+from penstock.topology.serdes.serdes import Serdes, direct, same
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
-from ..stores.key_value_store import KeyValueStore
+from ..stores.key_value_store import TaskKeyValueStore
 from ..stores.segments import Segments
 from ..stores.state_store import LONG, StateStore, StoreSerdes
-from ..stores.values import Values
+from ..stores.values import TIMESTAMPED, Values
 from .thread_cache import Changed, ThreadCache
 
 #: Types that the kernel knows, by Serde.exact or private. The kernel itself checks whether an object can be written.
-NATIVE: Mapping[Any, type] = {
+NATIVE: Mapping[object, type] = {
     Serdes.int64().exact: int,
     Serdes.string().exact: str,
     Serdes.float64().exact: float,
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
 }
-#: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
-FlushListener = Callable[[Any, Any, Any, int, Headers], None]
 #: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
 #: downstream, the others are sent afterwards.
 Follower = Callable[[str, int, Callable[[int], None]], int]
@@ -72,28 +70,27 @@ class CachingStore(StateStore):
     def __init__(self, cache: ThreadCache) -> None:
         # StateStore.__init__ has run: the store below exists
         self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
-        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken, but may not have written yet
-        self._listener: FlushListener | None = None
-        self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
+        self._deleting: set[object] = set()  # keys whose tombstones a flush has taken, but may not have written yet
+        self._changes: FlushedChanges | None = None
         #: See Follower; called once per flush.
         self.follower: Follower | None = None
         self._send_old_values = False
-        #: penstock.kernel's StoredEntries, None where rows are not its own.
-        self._stored: Any = None
+        #: None for rows in memory, and for others that it cannot convert.
+        self._stored: StoredEntries | None = None
 
     def _compile(self, segments: Segments | None) -> None:
-        """Let the kernel's StoredEntries read and write the rows below, if they are the kernel's own.
+        """Let StoredEntries read and write the rows below, if they go through a RowBuffer.
 
         segments: of a window or session store.
         """
-        buffer, values = self.rows.compiled_rows, self.values
+        buffer, values = self.rows.buffer, self.values
         latest = None if segments is None else segments.latest
-        if buffer is None or self.builder.plain_values:
+        if buffer is None or self.builder.plain_values or self.builder.keeps_headers:
             return
         if segments is not None and (latest is None or segments.indexed):
             return
         native = NATIVE.get(self.serdes.exact_value)
-        self._stored = kernel_rows.StoredEntries(
+        self._stored = StoredEntries(
             buffer,
             latest,
             segments,
@@ -109,8 +106,7 @@ class CachingStore(StateStore):
         vars(self).update(_read_entry=self._stored)
         row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None
         read = None if values.exact else values.read
-        table: Any = self._cache.table
-        table.loads(self._stored, self._deleting, read, row_type)
+        self._cache.table.loads(self._stored, self._deleting, read, row_type)
 
     @property
     def cache_bytes(self) -> float:
@@ -126,24 +122,38 @@ class CachingStore(StateStore):
         """Return the changelog key of a cache key; raises what the key serde raises."""
 
     @abstractmethod
-    def _object_key(self, key: Any) -> Any:
-        """Return the key that a flush listener gets for a cache key."""
-
-    @abstractmethod
     def _read_entry(self, key: Any) -> Any:
         """Return the entry of the store below."""
 
-    def _entry_size(self, key: Any, held: Any) -> int:
+    def _entry_size(self, key: object, held: object) -> int:
         """Return the serialized size of an entry in bytes."""
         return len(self._log_key(key)) + len(self.values.to_row(held) or b"")
 
     @override
-    def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
-        self._listener = listener
+    def send_changes(self, name: str, child: Node, send_old_values: bool) -> bool:
+        cells, timestamped = self.cells(), self.builder.kind in TIMESTAMPED
+        self._changes = FlushedChanges(
+            self.task,
+            name,
+            child,
+            cells.key_serde,
+            cells.decode_key,
+            cells.form,
+            cells.size_ms,
+            direct(cells.read),
+            cells.bytes_serde,
+            timestamped,
+            # In the format with headers a session's result has those of the stored aggregate, which has none.
+            timestamped or not self.builder.headers_format,
+        )
         self._send_old_values = send_old_values
         return True
 
-    def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @abstractmethod
+    def cells(self) -> Cells:
+        """Return the cells of the cache."""
+
+    def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], object]:
         """Return the function from a cache key to a value; load(cache key): reads an entry that is not cached."""
         get_cell, deleting, read = self._cache.entries.get, self._deleting, self.values.read
 
@@ -156,11 +166,11 @@ class CachingStore(StateStore):
 
         return get
 
-    def _forwarded_getter(self) -> Callable[[Any], Any]:
+    def _forwarded_getter(self) -> Callable[[Any], object]:
         """Return the function from a cache key to the value last sent downstream."""
         get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
 
-        def get_forwarded(key: Any) -> Any:
+        def get_forwarded(key: object) -> object:
             cell = get_cell(key)
             if cell is not None and not cell[STAMP]:  # no pending change: it equals the store below
                 return read(cell[VALUE])
@@ -168,49 +178,24 @@ class CachingStore(StateStore):
 
         return get_forwarded
 
-    def _putter(self, added: Callable[[Any], None] | None = None) -> Callable[[Any, Any], None]:
-        """Return the function that puts an entry under a cache key; added(cache key): what to do about a new one."""
-        task, cache = self.task, self._cache
-        entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
-        make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
+    def _putter(self) -> Callable[[Any, Any], None]:
+        """Return the function that puts an entry under a cache key."""
+        return self._cache.table.putter(self.task, self._cache.grown)
 
-        def put(key: Any, held: Any) -> None:
-            cell = get_cell(key)
-            if cell is not None:
-                if not cell[STAMP]:
-                    make_dirty(cell)
-                cell[VALUE] = held
-                cell[STAMP] = next_stamp()
-                cell[TIMESTAMP] = task.timestamp
-                cell[HEADERS] = task.headers
-                cell[MESSAGE] = task.message
-                cell[USED] = True
-            else:
-                stamp = next_stamp()
-                cell = entries[key] = new_cell(held, stamp, task.timestamp, task.headers, task.message, False, key)
-                make_dirty(cell)
-                if added is not None:
-                    added(key)
-                cache.grown()
-
-        return put if cache.table is None else cast("Callable[[Any, Any], None]", cache.table.putter(task, cache.grown))
-
-    def _cells(
-        self, load: Callable[[Any], Cell], record_key: Callable[[Inline], Inline], timestamped: bool = True
-    ) -> Cells:
-        """Return the cells for a fused source; see Cells."""
+    def _cells(self, load: Callable[[Any], Cell], form: CacheKeys, size_ms: int = 0, timestamped: bool = True) -> Cells:
+        """Return the cells for the nodes of a topology; see Cells."""
         serdes, values = self.serdes, self.values
         return self._cache.cells(
             load,
             key_serde=serdes.key_serde,
-            encode_key=serdes.inline_key,
-            decode_key=inline(serdes.decode_key),
+            encode_key=serdes.direct_key,
+            decode_key=serdes.decode_key,
             hold=values.hold_plain,
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
             bytes_serde=serdes.value_serde if values.bytes_of is same and serdes.value_serde.serializer else None,
-            record_key=record_key,
-            timestamped=timestamped,
+            form=form,
+            size_ms=size_ms,
         )
 
     def flush(self) -> None:
@@ -228,20 +213,20 @@ class CachingStore(StateStore):
         self._deleting |= deleted
         context = task.timestamp, task.headers, task.message
         try:
-            if self._listener is None:
+            if self._changes is None:
                 self._write_entries(changes)
             else:
                 changes, olds = self._with_old(changes, bool(deleted))
                 self._write_entries(changes)
                 if self.follower is not None:
-                    changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
-                self._send_downstream(changes, olds, self._listener)
+                    changes, olds = self._send_followed(changes, iter(olds), self.follower, self._changes)
+                self._changes.send(changes, olds)
             # Not after an error: the task then has the failed record.
             task.timestamp, task.headers, task.message = context
         finally:
             self._deleting -= deleted
 
-    def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
+    def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[object]]:
         """Return the changes and the held values that they replace, which are None unless old values are sent.
 
         Keys that were both added and deleted since the last flush are left out.
@@ -250,8 +235,7 @@ class CachingStore(StateStore):
         if not send_old and not deletes:
             return changes, repeat(None)
         if self._stored is not None:
-            found: tuple[list[Changed], list[Any]] = self._stored.with_old(changes, send_old)
-            return found
+            return self._stored.with_old(changes, send_old)
         kept, olds = [], []
         for change in changes:
             key, held = change[:2]
@@ -260,10 +244,6 @@ class CachingStore(StateStore):
                 kept.append(change)
                 olds.append(old if send_old else None)
         return kept, olds
-
-    @override
-    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
-        self._downstream = send
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """Write changed entries to the store below and to the changelog."""
@@ -278,24 +258,15 @@ class CachingStore(StateStore):
             write(key, held)
 
     def _send_followed(
-        self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
-    ) -> tuple[Sequence[Changed], Iterator[Any]]:
+        self, changes: Sequence[Changed], olds: Iterator[object], follower: Follower, downstream: FlushedChanges
+    ) -> tuple[Sequence[Changed], Iterator[object]]:
         """Send as many changes as the follower traces; return the others and their old values."""
 
         def send(count: int) -> None:
-            self._send_downstream(changes[:count], olds, listener)
+            downstream.send(changes[:count], olds)
 
         sent = follower(self.name, len(changes), send)
         return changes[sent:] if sent else changes, olds  # nearly always none: avoid copying the flush
-
-    def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
-        task, object_key, read = self.task, self._object_key, self.values.read
-        if self._downstream is not None:
-            self._downstream(changes, olds)
-            return
-        for (key, held, timestamp, headers, message), old in zip(changes, olds, strict=False):
-            task.timestamp, task.headers, task.message = timestamp, headers, message
-            listener(object_key(key), read(held), read(old), timestamp, headers)
 
     @override
     def rollback(self) -> None:
@@ -325,11 +296,11 @@ class CachingStore(StateStore):
         super().close()
 
 
-class CachingKeyValueStore(CachingStore, KeyValueStore):
+class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     """A key-value store, plain or timestamped, behind a record cache. get, put and put_held are closures."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
-        KeyValueStore.__init__(self, builder, task, rows)
+        TaskKeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
         self._compile(None)
         self._evicts = builder.backend is StoreBackend.LRU
@@ -337,16 +308,16 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         get_sent = self._forwarded_getter()
         encode_key = self.serdes.encode_key
 
-        def get(key: Any) -> Any:
+        def get(key: object) -> Any:
             return get_cached(encode_key(key))
 
-        def get_forwarded(key: Any) -> Any:
+        def get_forwarded(key: object) -> object:
             return get_sent(encode_key(key))
 
-        def put(key: Any, value: Any) -> None:
+        def put(key: object, value: object) -> None:
             put_cached(encode_key(key), hold(value))
 
-        def put_held(key: Any, held: Any) -> None:
+        def put_held(key: object, held: object) -> None:
             put_cached(encode_key(key), held)
 
         vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
@@ -355,11 +326,11 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
             vars(self)["get_forwarded"] = self.contexts.noting(get_forwarded, super()._context)
 
     @override
-    def _context(self, key: Any) -> Headers:
+    def _context(self, key: object) -> Headers:
         cell = self._cache.entries.get(self.serdes.encode_key(key))
         return trace_context(cell[HEADERS]) if cell is not None and cell[STAMP] else super()._context(key)
 
-    def _load(self, key: Any) -> Any:
+    def _load(self, key: Any) -> object:
         """Read an entry from the rows and keep it in the cache."""
         held = self._read_entry(key)
         if held is not None:
@@ -373,21 +344,18 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     @override
     def cells(self) -> Cells:
-        return self._cells(self._load_cell, lambda read: read)
+        return self._cells(self._load_cell, CacheKeys.PLAIN)
 
     def _log_key(self, key: bytes) -> bytes:
         return key
 
-    def _read_entry(self, key: bytes) -> Any:
+    def _read_entry(self, key: bytes) -> object:
         return self.values.from_row(self.rows.get(key))
 
-    def _write_entry(self, key: bytes, held: Any) -> None:
+    def _write_entry(self, key: bytes, held: object) -> None:
         self.rows.put(key, self.values.log_held(key, held))
 
-    def _object_key(self, key: bytes) -> Any:
-        return self.serdes.decode_key(key)
-
-    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
         decoded = super()._decoded(rows)
         if not self.builder.plain_values:
             return decoded

@@ -13,24 +13,22 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from penstock.topology.context.store_interfaces import STAMP, VALUE, Cell, Cells, StoreBuilder
+from penstock.kernel.cells import Cell
+from penstock.topology.context.store_interfaces import STAMP, VALUE, CacheKeys, Cells, StoreBuilder
+from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import Message, Windowed
-from penstock.topology.serdes.serdes import Inline
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
-from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, SessionStore, WindowStore
+from ..stores.segmented_stores import PAIR, WINDOW_KEY_SCHEMA, TaskSessionStore, TaskWindowStore
 from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
 from ..stores.state_store import LONG, LONG_MAX
-from ..stores.store_iterator import Rows
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
 from .thread_cache import Changed, ThreadCache
 
 _new = tuple.__new__
 _pack_start = WINDOW_KEY_SCHEMA.suffix.pack
-#: Windows up to this size, a thousand years, cannot exceed the highest timestamp, so the check of _windowed is skipped.
-SIZE_MAX_MS = 1 << 45
 
 
 class CachingSegments(CachingStore):
@@ -46,12 +44,13 @@ class CachingSegments(CachingStore):
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
         """Iterate over stored rows, in scan order, merged with the cached ones for which wanted(cache key) holds."""
         order = self.segments.scan_order
-        cached = [(order(row[0]), row if row[1] is not None else None) for row in self._cached_rows(wanted)]
+        found = self._cached_rows(wanted)
+        cached = [(order(key), None if value is None else (key, value)) for key, value in found]
         if not cached:
             return stored
         cached.sort(key=lambda pair: pair[0], reverse=reverse)
-        ordered: Iterator[Any] = ((order(row[0]), row) for row in stored)
-        merged: Iterator[Any] = merge(ordered, cached, reverse)  # rows in place of bytes
+        ordered = ((order(row[0]), row) for row in stored)
+        merged = merge(ordered, cached, reverse)  # rows in place of bytes
         return (row for _, row in merged)
 
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
@@ -74,12 +73,12 @@ class CachingSegments(CachingStore):
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         """Return the cache keys and entries of rows of a record key."""
 
-    def _read_entry(self, key: CacheKey) -> Any:
+    def _read_entry(self, key: CacheKey) -> object:
         row = self.segments.get(self._log_key(key), key[1])
         return None if row is None else self.values.from_row(row)
 
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
-        """Return the function that loads an entry from the rows into the cache, for a fused source."""
+        """Return the function that loads an entry from the rows into the cache, for the kernel's nodes."""
         segments, deleting, read = self.segments, self._deleting, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
 
@@ -99,9 +98,8 @@ class CachingSegments(CachingStore):
 
         The values are the caller's own. low and high have no second number.
         """
-        table: Any = self._cache.table
         last = LONG_MAX if high is None else high[1] - 1
-        found: list[tuple[Any, ...]] | None = None if table is None else table.key_values(low[0], low[1], last)
+        found = self._cache.table.key_values(low[0], low[1], last)
         return self._read_key_values(low, high) if found is None else found
 
     def _read_key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[Any, ...]]:
@@ -145,25 +143,25 @@ class CachingSegments(CachingStore):
         super().close()
 
 
-class CachingWindowStore(CachingSegments, WindowStore):
+class CachingWindowStore(CachingSegments, TaskWindowStore):
     """A window store behind a record cache. fetch, put and put_held are closures over the cache's dicts."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
-        WindowStore.__init__(self, builder, task, rows)
+        TaskWindowStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
-        put_held, hold = self._window_putter(self._putter(self._cached.added)), self.values.hold
+        put_held, hold = self._window_putter(self._putter()), self.values.hold
 
-        def put(key: Any, value: Any, window_start: int) -> None:
+        def put(key: object, value: object, window_start: int) -> None:
             put_held(key, hold(value), window_start)
 
         fetch, forwarded = self._fetcher(self._getter(self._read_entry)), self._fetcher(self._forwarded_getter())
         vars(self).update(fetch=fetch, fetch_forwarded=forwarded, put=put, put_held=put_held)
 
-    def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+    def _fetcher(self, get: Callable[[Any], object]) -> Callable[[Any, int], object]:
         segments, hidden = self.segments, self._cached.hidden
         encode_key = self.serdes.encode_key
 
-        def fetch(key: Any, time: int) -> Any:
+        def fetch(key: object, time: int) -> Any:
             cache_key = (encode_key(key), time)
             if time < segments.visible_from and hidden(cache_key):
                 return None
@@ -174,7 +172,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
     def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
         cached, encode_key = self._cached, self.serdes.encode_key
 
-        def put_held(key: Any, held: Any, window_start: int) -> None:
+        def put_held(key: object, held: object, window_start: int) -> None:
             cache_key = (encode_key(key), window_start)
             if cached.taken_in:
                 cached.taken_in.discard(cache_key)
@@ -185,31 +183,20 @@ class CachingWindowStore(CachingSegments, WindowStore):
     def _log_key(self, key: CacheKey) -> bytes:
         return cast("bytes", key[0]) + _pack_start(key[1], 0)
 
-    def _object_key(self, key: CacheKey) -> Any:
-        return self._windowed(self.serdes.decode_key(key[0]), key[1])
-
-    def _write_entry(self, key: CacheKey, held: Any) -> None:
+    def _write_entry(self, key: CacheKey, held: object) -> None:
         self.put_row(key[0], held, key[1])
 
-    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+    def _entries(self, record_key: object, rows: list[TimedRow]) -> list[tuple[CacheKey, object]]:
         from_row = self.values.from_row
         return [((record_key, start), from_row(data)) for start, _, data in rows]
 
     @override
     def cells(self) -> Cells:
         """Only for windows that are still open: it does not check whether a row has expired."""
-        return self._cells(self._cell_loader(), self._inline_key)
-
-    def _inline_key(self, read: Inline) -> Inline:
-        inside = read.of("{0}[0]")
-        if self._size_ms > SIZE_MAX_MS:
-            return Inline(f"{{windowed}}({inside.template}, {{0}}[1])", {"windowed": self._windowed, **inside.names})
-        names = {"new_tuple": _new, "windowed": Windowed, **inside.names}
-        times = f"{{0}}[1], {{0}}[1] + {self._size_ms}"
-        return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {times}))", names)
+        return self._cells(self._cell_loader(), CacheKeys.WINDOW, self._size_ms)
 
     @override
-    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+    def fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         record_key = self.serdes.encode_key(key)
         return Rows(self._key_values((record_key, time_from), (record_key, time_to + 1)))
 
@@ -218,17 +205,17 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return self._overlay(stored, lambda key: time_from <= key[1] <= time_to, reverse)
 
 
-class CachingSessionStore(CachingSegments, SessionStore):
+class CachingSessionStore(CachingSegments, TaskSessionStore):
     """A session store behind a record cache."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
-        SessionStore.__init__(self, builder, task, rows)
+        TaskSessionStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
         self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
-        put_cached, cached = self._putter(self._cached.added), self._cached
+        put_cached, cached = self._putter(), self._cached
         encode_key = self.serdes.encode_key
 
-        def put_held(session: Windowed, held: Any) -> None:
+        def put_held(session: Windowed, held: object) -> None:
             key, start, end = session
             cache_key = (encode_key(key), end, start)
             if cached.taken_in:
@@ -238,14 +225,14 @@ class CachingSessionStore(CachingSegments, SessionStore):
         vars(self).update(put_held=put_held)
 
     @override
-    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+    def fetch_session(self, key: object, start: int, end: int) -> Any:
         return self._fetch(self._get, key, start, end)
 
     @override
-    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
+    def fetch_session_forwarded(self, key: object, start: int, end: int) -> object:
         return self._fetch(self._get_forwarded, key, start, end)
 
-    def _fetch(self, get: Callable[[Any], Any], key: Any, start: int, end: int) -> Any:
+    def _fetch(self, get: Callable[[Any], object], key: object, start: int, end: int) -> object:
         cache_key = (self.serdes.encode_key(key), end, start)
         if end < self.segments.visible_from and self._cached.hidden(cache_key):
             return None
@@ -254,33 +241,23 @@ class CachingSessionStore(CachingSegments, SessionStore):
     def _log_key(self, key: CacheKey) -> bytes:
         return cast("bytes", key[0]) + PAIR.pack(key[1], key[2])
 
-    def _object_key(self, key: CacheKey) -> Any:
-        return Windowed(self.serdes.decode_key(key[0]), key[2], key[1])
-
-    def _write_entry(self, key: CacheKey, held: Any) -> None:
+    def _write_entry(self, key: CacheKey, held: object) -> None:
         self.put_row(key[0], key[2], key[1], held)
 
-    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+    def _entries(self, record_key: object, rows: list[TimedRow]) -> list[tuple[CacheKey, object]]:
         from_row = self.values.from_row
         return [((record_key, end, start), from_row(data)) for end, start, data in rows]
 
     @override
     def cells(self) -> Cells:
-        return self._cells(self._cell_loader(), self._inline_key, timestamped=False)
-
-    def _inline_key(self, read: Inline) -> Inline:
-        inside = read.of("{0}[0]")
-        names = {"new_tuple": _new, "windowed": Windowed, **inside.names}
-        return Inline(f"{{new_tuple}}({{windowed}}, ({inside.template}, {{0}}[2], {{0}}[1]))", names)
+        return self._cells(self._cell_loader(), CacheKeys.SESSION)
 
     @override
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+    def find_sessions(self, key: object, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         record_key = self.serdes.encode_key(key)
-        table: Any = self._cache.table
-        if table is not None:
-            found = table.sessions(Windowed, key, record_key, earliest_end, latest_start)
-            if found is not None:
-                return Rows(found)
+        found = self._cache.table.sessions(Windowed, key, record_key, earliest_end, latest_start)
+        if found is not None:
+            return Rows(found)
         rows = self._read_key_values((record_key, earliest_end), None)
         return Rows([(_new(Windowed, (key, start, end)), value) for end, start, value in rows if start <= latest_start])
 

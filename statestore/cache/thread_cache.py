@@ -1,8 +1,8 @@
 """The record cache of one stream thread: ``statestore.cache.max.bytes`` over all its cached stores.
 
 Kafka Streams' ThreadCache and NamedCache. An entry has the bytes of a value, or an equivalent object (see values.py).
-It is a *cell*, a list that is changed in place, because this is the hottest path: an update of a cached key costs one
-look-up and a few assignments. Stores and fused sources read and write the cells directly.
+It is a *cell*, which is changed in place, because this is the hottest path: an update of a cached key costs one look-up
+and a few assignments. Stores and nodes read and write the cells directly (kernel/cells.pyx).
 
 The size of an entry is counted as in Kafka Streams: the serialized key and value plus a fixed overhead, so that a
 configured size holds as many entries as there. The Python objects take three to five times as much memory. Serialized
@@ -13,12 +13,11 @@ from the store: its record context is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any
 
-from penstock.kernel import cells as kernel_cells
-from penstock.topology.context.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
+from penstock.kernel.cells import Cell, CellTable
+from penstock.topology.context.store_interfaces import VALUE, Cells
 from penstock.topology.records import Headers, Message
 
 #: Kafka Streams' overhead per entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
@@ -34,20 +33,17 @@ FLUSH_SHARE = 8
 
 #: A changed entry in a flush: key, value, timestamp (ms), headers, message.
 Changed = tuple[Any, Any, int, Headers, Message | None]
-_stamp_of = itemgetter(STAMP)
-_change_of = itemgetter(KEY, VALUE, TIMESTAMP, HEADERS, MESSAGE)
 
 
 class NamedCache:
     """The part of a ThreadCache that one store uses.
 
-    entries: cells by cache key, oldest first; dirty: those that the store below does not have yet; next_stamp(): the
-    stamp of the next put. table: the kernel's CellTable, None without it. flush(changes): writes and forwards changed
-    entries. size_of(key, value): serialized size in bytes of an entry.
+    entries: cells by cache key, oldest first; dirty: those that the store below does not have yet. table: their
+    CellTable. flush(changes): writes and forwards changed entries. size_of(key, value): serialized size in bytes of an
+    entry.
     """
 
     __slots__ = (
-        "_check_at",
         "_flush",
         "_owner",
         "_size_of",
@@ -56,8 +52,6 @@ class NamedCache:
         "entry_bytes",
         "evictions",
         "name",
-        "new_cell",
-        "next_stamp",
         "table",
     )
 
@@ -71,10 +65,7 @@ class NamedCache:
         self.name = name
         self.entries: dict[Any, Cell] = {}
         self.dirty: list[Cell] = []
-        self.table = None if kernel_cells is None else kernel_cells.CellTable(self.entries, self.dirty)
-        self.new_cell: Callable[..., Cell] = _list_of if kernel_cells is None else kernel_cells.Cell
-        self.next_stamp: Callable[[], int] = count(1).__next__ if self.table is None else self.table.next_stamp
-        self._check_at = 1
+        self.table = CellTable(self.entries, self.dirty)
         self.evictions = 0  # number of evictions
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
@@ -87,23 +78,21 @@ class NamedCache:
         return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
 
     def cells(self, load: Callable[[Any], Cell], **of_the_store: Any) -> Cells:
-        """Return this cache's interface for a fused source; of_the_store: the fields of Cells given by the store."""
+        """Return this cache's interface for nodes; of_the_store: the fields of Cells given by the store."""
         return Cells(load, self.grown, self.table, **of_the_store)
 
-    def add_clean(self, key: Any, value: Any) -> Cell:
+    def add_clean(self, key: object, value: object) -> Cell:
         """Add an entry of the store below (None: no entry), and return its cell; call grown() when it is in use."""
-        cell = self.entries[key] = self.new_cell(value, 0, 0, None, None, False, key)
+        cell = self.entries[key] = Cell(value, 0, 0, None, None, False, key)
         return cell
 
     def check_at(self, count: int) -> None:
         """Set the number of entries from which on a new one may require an eviction."""
-        self._check_at = count
-        if self.table is not None:
-            self.table.check_at = count
+        self.table.check_at = count
 
     def grown(self) -> None:
         """Evict if the cache is full. Call it after each new entry."""
-        if len(self.entries) >= self._check_at:
+        if len(self.entries) >= self.table.check_at:
             self._measure()
             self._owner.make_room(self)
 
@@ -114,28 +103,13 @@ class NamedCache:
             self.entry_bytes = total / len(sample) + ENTRY_OVERHEAD_BYTES
 
     def take_dirty(self, most: int | None = None) -> list[Changed]:
-        """Return the changed entries, in the order of the last puts, and mark them as clean; most: only so many, the
+        """Return the changed entries, in the order of the last puts, and mark them as clean. most: only this many, the
         oldest.
 
-        The entries of deleted keys are removed. With most, which makes room, the others count as not recently used:
-        they changed before all that stay dirty.
+        The entries of deleted keys are removed. With most, which makes room, the returned entries become the least
+        recently used ones: they changed before all that stay dirty.
         """
-        if self.table is not None:
-            changes: list[Changed] = self.table.take_dirty(most)
-            return changes
-        dirty, entries = self.dirty, self.entries
-        dirty.sort(key=_stamp_of)
-        taken = dirty[:most]
-        del dirty[:most]
-        changes = list(map(_change_of, taken))
-        for cell in taken:
-            cell[STAMP] = 0
-            cell[MESSAGE] = None  # releases the record
-            if most is not None:
-                cell[USED] = False
-            if cell[VALUE] is None:
-                del entries[cell[KEY]]
-        return changes
+        return self.table.take_dirty(most)
 
     def evict(self, wanted: int) -> None:
         """Drop the least recently used entries. If clean ones do not suffice, dirty ones are flushed first.
@@ -154,32 +128,7 @@ class NamedCache:
 
         Returns how many are left to drop.
         """
-        if self.table is not None:
-            left: int = self.table.evict_clean(wanted)
-            return left
-        entries = self.entries
-        for _ in range(2):
-            victims: list[Any] = []
-            passed: list[tuple[Any, Cell]] = []
-            for key, cell in entries.items():
-                if len(victims) == wanted:
-                    break
-                if cell[STAMP]:
-                    continue
-                if cell[USED]:
-                    cell[USED] = False
-                    passed.append((key, cell))
-                else:
-                    victims.append(key)
-            for key in victims:
-                del entries[key]
-            for key, cell in passed:  # to the end of the queue
-                del entries[key]
-                entries[key] = cell
-            wanted -= len(victims)
-            if not wanted:
-                break
-        return wanted
+        return self.table.evict_clean(wanted)
 
     def clear(self) -> None:
         """Drop all entries, including dirty ones."""
@@ -191,10 +140,6 @@ class NamedCache:
         """Drop all entries and release their memory."""
         self.clear()
         self._owner.forget(self)
-
-
-def _list_of(*fields: Any) -> Cell:
-    return list(fields)
 
 
 class ThreadCache:

@@ -6,12 +6,13 @@ offset``. Penstock's own stores keep their offset with their rows; a user's cust
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import TopicPartition
+
+from .own_files import read_own, write_atomically
 
 CHECKPOINT_FILE_NAME = ".checkpoint"
 VERSION = 0
@@ -43,7 +44,7 @@ class OffsetCheckpoint:
     def read(self) -> dict[TopicPartition, int]:
         """Return the file's offsets, none if there is no file; raises ProcessorStateError if it is damaged."""
         try:
-            return _parse(self.path.read_text(encoding="utf-8").splitlines())
+            return _parse(read_own(self.path).splitlines())
         except FileNotFoundError:
             return {}
         except (ValueError, IndexError) as error:  # bytes that are not text raise ValueError, too
@@ -64,20 +65,3 @@ def _parse(lines: list[str]) -> dict[TopicPartition, int]:
     if len(offsets) != int(lines[1]):
         raise ValueError(f"expected {lines[1]} entries but found {len(offsets)}")
     return {partition: offset for partition, offset in offsets.items() if offset >= 0 or offset == OFFSET_UNKNOWN}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text atomically: a crash leaves the old or the new text.
-
-    Raises ProcessorStateError if the disk is full or the directory is not writable.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ProcessorStateError(f"Cannot write {path}: {error}; check the disk and its permissions") from error

@@ -11,6 +11,7 @@ Each store contains its changelog offset, so a task that opens it replays only l
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,12 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from penstock.topology.errors import ConfigError, ProcessorStateError
 from penstock.topology.records import TaskId
 
-from .checkpoint import CHECKPOINT_FILE_NAME, write_atomically
+from ..stores.state_store import StateStore
+from .checkpoint import CHECKPOINT_FILE_NAME
+from .own_files import read_own, write_atomically
 from .state_directory import STORES_DIRECTORY, StateDirectory
 
 MANIFEST_NAME = "snapshot.json"
@@ -33,6 +35,10 @@ TOPOLOGY_NAME = "topology.json"
 #: Suffix of the name of an incomplete snapshot.
 PARTIAL = ".partial"
 
+#: Mode of a new snapshot: readable by the group, like a state directory.
+FOLDER_MODE = 0o750
+#: For an application that systemd runs.
+READ_ONLY_HINT = " A service may write only to its state: add ReadWritePaths= to its unit (systemctl edit)."
 #: Limit of file systems.
 NAME_BYTES_MAX = 255
 
@@ -55,15 +61,15 @@ class Snapshot:
         return sum(len(stores) for stores in self.tasks.values())
 
 
-def checkpoint_stores(stores: Mapping[str, Any], directory: Path) -> dict[str, int | None]:
+def checkpoint_stores(stores: Mapping[str, StateStore], directory: Path) -> dict[str, int | None]:
     """Write checkpoints of a task's open stores into a snapshot; return their offsets.
 
-    All are as of the task's last commit. In-memory stores are left out. Raises ProcessorStateError if the disk is full,
-    or a checkpoint already exists.
+    All are as of the task's last commit. Stores in memory and custom ones are left out. Raises
+    ProcessorStateError if the disk is full, or a checkpoint already exists.
     """
     offsets = {}
     for name, store in stores.items():
-        if store.persistent:
+        if store.rows.persistent:
             store.rows.checkpoint(directory / STORES_DIRECTORY / name)
             offsets[name] = store.committed_offset()
     return offsets
@@ -81,9 +87,11 @@ def new_snapshot(directory: Path, name: str) -> Iterator[Path]:
         if final.exists():
             raise ConfigError(f"The snapshot {final} exists already: choose another name, or delete it.")
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-        partial.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        partial.mkdir(mode=FOLDER_MODE)
     except OSError as error:
-        raise ConfigError(f"The snapshot {final} cannot be made: {error.strerror}.") from error
+        hint = READ_ONLY_HINT if error.errno == errno.EROFS else ""
+        raise ConfigError(f"The snapshot {final} cannot be made: {error.strerror}.{hint}") from error
     try:
         yield partial
         os.replace(partial, final)
@@ -104,7 +112,7 @@ def _check_name(directory: Path, name: str) -> None:
 def complete(path: Path, snapshot: Snapshot, topology: Path) -> None:
     """Write the manifest. topology: the description in the state directory, copied if it exists."""
     if topology.exists():
-        shutil.copyfile(topology, path / TOPOLOGY_NAME)
+        write_atomically(path / TOPOLOGY_NAME, read_own(topology))
     write_atomically(
         path / MANIFEST_NAME, json.dumps({"version": MANIFEST_VERSION, **asdict(snapshot)}, indent=1) + "\n"
     )
@@ -123,7 +131,7 @@ def read_snapshot(path: Path) -> Snapshot:
         raise ConfigError(f"The snapshot {path} cannot be read: {error}.") from error
 
 
-def _checked(values: Any) -> Snapshot:
+def _checked(values: object) -> Snapshot:
     """Return the checked manifest; raises ValueError."""
     match values:
         case {
@@ -175,8 +183,9 @@ def checkpoint_closed(state: StateDirectory, path: Path) -> dict[str, dict[str, 
     offsets: dict[str, dict[str, int | None]] = {}
     for task in state.tasks_on_disk():
         source, target = state.directory_for_task(task), path / str(task)
+        target.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         offsets[str(task)] = {}
-        for directory in sorted((source / STORES_DIRECTORY).iterdir()):
+        for directory in sorted((source / STORES_DIRECTORY).glob("*")):
             store = RocksDBStore(directory)
             try:
                 store.checkpoint(target / STORES_DIRECTORY / directory.name)
@@ -184,7 +193,7 @@ def checkpoint_closed(state: StateDirectory, path: Path) -> dict[str, dict[str, 
             finally:
                 store.close()
         if (source / CHECKPOINT_FILE_NAME).exists():
-            shutil.copyfile(source / CHECKPOINT_FILE_NAME, target / CHECKPOINT_FILE_NAME)
+            write_atomically(target / CHECKPOINT_FILE_NAME, read_own(source / CHECKPOINT_FILE_NAME))
     return offsets
 
 
@@ -210,8 +219,8 @@ def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str],
             state.wipe(TaskId.parse(task))
             shutil.copytree(path / task, target, copy_function=_link_or_copy)
         if (path / TOPOLOGY_NAME).exists():
-            shutil.copyfile(path / TOPOLOGY_NAME, state.path / TOPOLOGY_NAME)
-    except OSError as error:
+            write_atomically(state.path / TOPOLOGY_NAME, (path / TOPOLOGY_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ProcessorStateError(f"The snapshot {path} cannot be copied into {state.path}: {error}") from error
     return sorted(snapshot.tasks)
 

@@ -5,6 +5,7 @@
         .lock                             held by the application's supervisor
         .locks/<task id>                  held by the process that owns the task
         <task id>/stores/<store>          a RocksDB
+        <task id>/custom/<store>          files of a user's own store
         global/stores/<store>             stores of global tables
 
 All stream threads of an application share these directories, and each is a separate process, so a task's lock is a file
@@ -29,7 +30,7 @@ from uuid import UUID, uuid4
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.records import TaskId
 
-from .checkpoint import write_atomically
+from .own_files import check_folder, open_own, read_own, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,17 @@ GLOBAL_DIRECTORY = "global"
 #: The folder of the stores in a task directory. Not Kafka Streams' ``rocksdb``, whose databases have another layout.
 #: Defined here because the supervisor needs it, too, and must not load RocksDB (34 MB) for that.
 STORES_DIRECTORY = "stores"
+#: The folder of the files of users' own stores.
+CUSTOM_DIRECTORY = "custom"
 
 
 class StateDirectory:
     """The state directory of one application, for one process.
 
     state_dir: the configuration's ``state.dir``. wall_clock_ms: the clock for the ages of directories.
-    allow_group_write: ``allow.os.group.write.access``. Missing directories are created, readable by the group. Raises
-    ProcessorStateError if they cannot be created or written.
+    allow_group_write: ``allow.os.group.write.access``. Missing directories are created, readable by the group; a new
+    state.dir below the directory for temporary files is for this user only. Raises ProcessorStateError if they cannot
+    be created or written, or if other users can change their files.
     """
 
     def __init__(
@@ -59,20 +63,24 @@ class StateDirectory:
     ) -> None:
         self.path = Path(state_dir) / application_id
         self._wall_clock_ms = wall_clock_ms
+        self._is_temporary = self.path.is_relative_to(tempfile.gettempdir())
         self._mode = 0o770 if allow_group_write else 0o750
         self._application_lock: FileLock | None = None
         self._locks: dict[TaskId, FileLock] = {}
-        for path in (Path(state_dir), self.path, self.path / LOCKS_DIRECTORY):
-            self._make(path)
+        top_mode = 0o700 if self._is_temporary and not allow_group_write else self._mode
+        self._make(Path(state_dir), top_mode, shared=True)
+        for path in (self.path, self.path / LOCKS_DIRECTORY):
+            self._make(path, self._mode)
 
-    def _make(self, path: Path) -> Path:
+    def _make(self, path: Path, mode: int, shared: bool = False) -> Path:
         try:
             if not path.is_dir():
-                path.mkdir(parents=True, exist_ok=True, mode=self._mode)
+                path.mkdir(parents=True, exist_ok=True, mode=mode)
         except OSError as error:
             raise ProcessorStateError(
                 f"The state directory {path} doesn't exist and couldn't be created: {error}; check state.dir"
             ) from error
+        check_folder(path, shared=shared)
         if not os.access(path, os.W_OK | os.X_OK):
             raise ProcessorStateError(f"The state directory {path} is not writable by this user; check state.dir")
         return path
@@ -83,7 +91,7 @@ class StateDirectory:
         Raises LockError if another process has locked it: two instances on one machine need different ``state.dir``.
         """
         if self._application_lock is None:
-            if self.path.is_relative_to(tempfile.gettempdir()):
+            if self._is_temporary:
                 log.warning(
                     "state.dir is %s, below the directory for temporary files: the operating system may clear it, and "
                     "all state must then be restored. Set state.dir to a place that lasts",
@@ -136,11 +144,11 @@ class StateDirectory:
 
     def get_or_create_directory_for_task(self, task_id: TaskId) -> Path:
         """Return a task's directory; raises ProcessorStateError if it cannot be created."""
-        return self._make(self.directory_for_task(task_id))
+        return self._make(self.directory_for_task(task_id), self._mode)
 
     def global_state_dir(self) -> Path:
         """Return the directory of the global tables' stores; raises ProcessorStateError if it cannot be created."""
-        return self._make(self.path / GLOBAL_DIRECTORY)
+        return self._make(self.path / GLOBAL_DIRECTORY, self._mode)
 
     def tasks_on_disk(self) -> list[TaskId]:
         """Return the tasks that have state in this directory, lowest first."""
@@ -215,20 +223,21 @@ class FileLock:
 
     def __init__(self, path: Path, refused: str, wait: bool = False) -> None:
         try:
-            self._file: IO[str] = path.open("a+", encoding="ascii")
+            descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
+            self._file: IO[str] = os.fdopen(descriptor, "r+", encoding="ascii", errors="replace")
             try:
-                self._take(wait)
-            except OSError:
+                self._take(wait, refused)
+            except BaseException:
                 self._file.close()
                 raise
-        except BlockingIOError:
-            holder = path.read_text(encoding="ascii", errors="replace") or "unknown"
-            raise LockError(f"{refused} (held by process {holder})") from None
         except OSError as error:
             raise ProcessorStateError(f"Cannot lock {path}: {error}; check the disk and its permissions") from error
 
-    def _take(self, wait: bool) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _take(self, wait: bool, refused: str) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockError(f"{refused} (held by process {self._file.read() or 'unknown'})") from None
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
@@ -248,7 +257,7 @@ class FileLock:
 
 def _read_process_id(file: Path) -> UUID | None:
     try:
-        return UUID(json.loads(file.read_text())["processId"])
+        return UUID(json.loads(read_own(file))["processId"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -258,8 +267,7 @@ def _read_process_id(file: Path) -> UUID | None:
 
 def has_stores(path: Path) -> bool:
     """Return whether a task directory has Penstock's stores; a Java application's files are not used."""
-    stores = path / STORES_DIRECTORY
-    return stores.is_dir() and any(stores.iterdir())
+    return any(any((path / folder).glob("*")) for folder in (STORES_DIRECTORY, CUSTOM_DIRECTORY))
 
 
 def _delete(path: Path) -> None:

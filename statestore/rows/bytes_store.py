@@ -10,11 +10,12 @@ store with many uncommitted bytes therefore requests an early commit from its ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from penstock.kernel import rows as kernel_rows
+from penstock.kernel.rows import LatestRows, MergedRows, RowBuffer
 
 #: Rows read from a store; and rows written to it, where None deletes.
 Row = tuple[bytes, bytes]
@@ -29,8 +30,8 @@ class BytesStore(ABC):
 
     #: Whether the rows are on disk.
     persistent: ClassVar[bool] = False
-    #: penstock.kernel's RowBuffer, if all reads and updates go through one; otherwise None.
-    compiled_rows: Any = None
+    #: What all reads and updates go through; None for rows in memory.
+    buffer: RowBuffer | None = None
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -60,8 +61,8 @@ class BytesStore(ABC):
         for key, _ in self.rows(start, end):
             self.put(key, None)
 
-    def latest_rows(self, second_size: int, interval_ms: int) -> Any:
-        """Return an empty LatestRows of penstock.kernel for rows of window or session keys; None if not supported.
+    def latest_rows(self, second_size: int, interval_ms: int) -> LatestRows | None:
+        """Return an empty LatestRows of kernel/rows.pyx for rows of window or session keys; None if not supported.
 
         second_size: size of the second number after the record key, in bytes; interval_ms: of a segment. All puts go
         through it, and reads try it first.
@@ -108,9 +109,14 @@ class BytesStore(ABC):
         Updates committed during the call may survive or not.
         """
 
+    def checkpoint(self, path: Path) -> None:
+        """Copy the committed state of rows on disk to a database at path."""
+        raise NotImplementedError
+
     @abstractmethod
     def close(self) -> None:
-        """Release all handles and end open scans after what they have read ahead; uncommitted updates are lost.
+        """Release all handles, and end open scans after the rows that they have read ahead; uncommitted updates are
+        lost.
 
         Closing twice does nothing.
         """
@@ -122,21 +128,5 @@ def after(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
-def plain_merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
-    """Merge changed rows (None: deleted) into stored rows; both must be in the same order."""
-    row = next(stored, None)
-    for key, value in changed:
-        while row is not None and (row[0] > key if reverse else row[0] < key):
-            yield row
-            row = next(stored, None)
-        if row is not None and row[0] == key:
-            row = next(stored, None)
-        if value is not None:
-            yield key, value
-    while row is not None:
-        yield row
-        row = next(stored, None)
-
-
-#: penstock.kernel has a compiled version.
-merge: Callable[..., Iterator[Row]] = plain_merge if kernel_rows is None else kernel_rows.MergedRows
+#: Merges changed rows (None: deleted) into stored rows, both in the same order: (stored, changed, reverse=False).
+merge = MergedRows

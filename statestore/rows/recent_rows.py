@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from .row_buffer import RowBuffer
+from penstock.kernel.rows import RowBuffer
 
 #: Memory of a row in addition to its bytes: two bytes objects and a slot of a dict.
 BUFFERED_ROW_OVERHEAD_BYTES = 180
-#: Rows are kept if reads have found one in USEFUL; otherwise none are kept while so many rows are read. Keeping a row
-#: takes a twentieth of the time of a read from disk.
+#: Rows are kept if reads find at least one of USEFUL added rows. Otherwise no rows are kept during the next
+#: READS_WITHOUT reads. Keeping a row takes a twentieth of the time of a read from disk.
 USEFUL, READS_WITHOUT = 16, 40_000
-#: Whether rows are worth it is decided when there is no more room, and each time that so many were added, but not the
-#: first time: the first reads of many keys find little.
+#: The decision is made after this many added rows, and whenever the room is full. It is not made after the first rows,
+#: because the first reads of many keys find little.
 DECIDED_AFTER = 10_000
 #: How many rows that are read are kept while the size of a row is not known.
 FIRST_READS = 1_000

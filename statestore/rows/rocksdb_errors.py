@@ -24,7 +24,7 @@ def is_corruption(error: BaseException | None) -> bool:
 
 
 def reports_corruption(error: Exception) -> bool:
-    """Return whether an open database itself has said, as the error of a call, that one of its files is damaged."""
+    """Return True if an open database itself has reported, as the error of a call, that one of its files is damaged."""
     return str(error).startswith("Corruption:")
 
 

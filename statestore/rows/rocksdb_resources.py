@@ -47,9 +47,9 @@ class RocksDBResources:
         self.recent_bytes = 0
 
     def recent_room(self, kept: int) -> int:
-        """Return how many bytes of committed rows a store may keep in memory that keeps this many now.
+        """Return how many bytes of committed rows a store may keep in memory. kept: the bytes that it keeps now.
 
-        Each store has an equal share, and what the others do not use.
+        Each store has an equal share, plus the unused shares of the others.
         """
         total = self.config.recent_bytes
         return max(total // max(1, self.open_stores), total - self.recent_bytes + kept)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from weakref import WeakSet
 
 from rocksdict import (
@@ -29,14 +29,13 @@ from rocksdict import (
 )
 from typing_extensions import override
 
-from penstock.kernel import rows as kernel_rows
+from penstock.kernel.rows import LatestRows, RowBuffer, read_rows
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
 from .rocksdb_errors import failed_call, open_error, reports_corruption, unwritten_memtables
 from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
-from .row_buffer import RowBuffer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ ROOM_POLL_SECONDS = 0.001
 #: Batches of at least this many rows are sorted first: RocksDB then finds the position of each row in its memtable from
 #: the previous one. Rows of smaller batches are too far apart for sorting to pay off.
 SORTED_BATCH_ROWS = 8_000
-#: RocksDB starts so many threads to open a database's files, even if it has none; that takes longer than the rest.
+#: RocksDB starts this many threads to open a database's files, even if it has none; that takes longer than the rest.
 FILE_OPENING_THREADS = 16
 #: A scan reads up to this many rows, or bytes, at once. Most scans end there and leave the cursor to the next one.
 SCAN_ROWS, SCAN_BYTES = 64, 64 << 10
@@ -81,6 +80,7 @@ class RocksDBStore(BytesStore):
     """
 
     persistent = True
+    buffer: RowBuffer
 
     def __init__(
         self,
@@ -99,18 +99,15 @@ class RocksDBStore(BytesStore):
         self._contexts: Rdict | None = self._db.get_column_family(CONTEXTS) if self._has_contexts else None
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
-        new_buffer = RowBuffer if kernel_rows is None else kernel_rows.RowBuffer
-        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check, self._refill)
-        self._recent: RecentRows | None = RecentRows(self._buffer)
-        self._read_rows = read_rows if kernel_rows is None else kernel_rows.read_rows
-        self._latest: Any = None
+        self.buffer = RowBuffer(self._reader(), self._check_size, self._first_check, self._refill)
+        self._recent: RecentRows | None = RecentRows(self.buffer)
+        self._latest: LatestRows | None = None
         self._kept_bytes = 0
-        self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
+        self._uncommitted: dict[bytes, bytes | None] = self.buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
         # The buffer's methods replace the ones below, which saves one call per record.
-        self.get = self._buffer.get  # type: ignore[method-assign]
-        self.put = self._buffer.put  # type: ignore[method-assign]
-        self.compiled_rows = None if kernel_rows is None else self._buffer
+        self.get = self.buffer.get  # type: ignore[method-assign]
+        self.put = self.buffer.put  # type: ignore[method-assign]
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._cursor: RdictIter | None = None  # sees the last commit
         self._scans: WeakSet[Generator[list[Row], None, None]] = WeakSet()
@@ -144,11 +141,12 @@ class RocksDBStore(BytesStore):
     @override
     def get(self, key: bytes) -> bytes | None:
         """Raises TaskCorruptedError for damaged files, as all reads do."""
-        return self._buffer.get(key)
+        row: bytes | None = self.buffer.get(key)
+        return row
 
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        self._buffer.put(key, value)
+        self.buffer.put(key, value)
 
     def _check_size(self) -> None:
         """Request a commit if the write buffer is too large, estimated from its newest rows; otherwise set when to
@@ -157,16 +155,16 @@ class RocksDBStore(BytesStore):
         count, row_bytes = len(self._uncommitted), bytes_of_a_row(self._uncommitted)
         limit = self._resources.config.uncommitted_max_bytes
         if count * row_bytes < limit:
-            self._buffer.check_at = count + max(1, int((limit / row_bytes - count) / 2))
+            self.buffer.check_at = count + max(1, int((limit / row_bytes - count) / 2))
         else:
-            self._buffer.check_at = count + self._first_check
+            self.buffer.check_at = count + self._first_check
             if self._request_commit is not None:
                 self._request_commit()
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
         found, _ = self._read(self._seek(start, end, reverse), end, start, reverse, NO_LIMIT, NO_LIMIT)
-        buffered = self._buffer.between(start, end, reverse)
+        buffered = self.buffer.between(start, end, reverse)
         return list(merge(iter(found), buffered, reverse)) if buffered else found
 
     @override
@@ -179,7 +177,7 @@ class RocksDBStore(BytesStore):
             following = self._following(cursor, end, start, reverse)
             self._scans.add(following)
             rows = chain(first, chain.from_iterable(following))
-        buffered = self._buffer.between(start, end, reverse)
+        buffered = self.buffer.between(start, end, reverse)
         return merge(rows, buffered, reverse) if buffered else rows
 
     def _following(
@@ -215,27 +213,26 @@ class RocksDBStore(BytesStore):
     def _read(
         self, cursor: RdictIter, end: bytes | None, start: bytes | None, reverse: bool, rows: int, size: int
     ) -> tuple[list[Row], bool]:
-        """Return rows from the cursor's on, and whether there may be more; see read_rows."""
+        """Return rows from the cursor's position on, and whether there may be more; see read_rows."""
         try:
-            return self._read_rows(cursor, start if reverse else end, reverse, rows, size)
+            return read_rows(cursor, start if reverse else end, reverse, rows, size)
         except Exception as error:  # rocksdict raises nothing more specific
             raise failed_call(self.path, "read", error) from error
 
     @override
     def delete_range(self, start: bytes, end: bytes) -> None:
-        buffered = self._buffer.between(start, end)
+        buffered = self.buffer.between(start, end)
         for key, _ in buffered:
             del self._uncommitted[key]
         if buffered:
-            self._buffer.index = None
+            self.buffer.index = None
         self._deleted_ranges.append((start, end))
 
     @override
-    def latest_rows(self, second_size: int, interval_ms: int) -> Any:
+    def latest_rows(self, second_size: int, interval_ms: int) -> LatestRows:
         """Return them; they replace the recently committed rows."""
-        if kernel_rows is not None:
-            self._recent, self._buffer.read_room = None, 0
-            self._latest = kernel_rows.LatestRows(self._buffer, second_size, interval_ms, self._room)
+        self._recent, self.buffer.read_room = None, 0
+        self._latest = LatestRows(self.buffer, second_size, interval_ms, self._room)
         return self._latest
 
     @override
@@ -259,9 +256,9 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
-        if self._recent is None:
+        if self._latest is not None:
             self._keep(self._latest.fit())
-        else:
+        elif self._recent is not None:
             if self._deleted_ranges:
                 self._recent.drop(self._deleted_ranges)
             self._keep(self._recent.take(self._room()))
@@ -360,10 +357,10 @@ class RocksDBStore(BytesStore):
         return reader(self._contexts, self.path)(key)
 
     def _forget_uncommitted(self) -> None:
-        self._buffer.clear()
+        self.buffer.clear()
         self._uncommitted_contexts.clear()
         self._deleted_ranges.clear()
-        self._buffer.check_at = self._first_check
+        self.buffer.check_at = self._first_check
 
     def belongs_to(self, request_commit: Callable[[], None]) -> None:
         """Request commits from another task from now on, which takes over the open store."""
@@ -423,6 +420,7 @@ class RocksDBStore(BytesStore):
         self._offsets.compact_range(None, None, options)
         return [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
 
+    @override
     def checkpoint(self, path: Path) -> None:
         """Copy the committed state to a database at path, with hard links if possible.
 
@@ -442,7 +440,7 @@ class RocksDBStore(BytesStore):
         self._closed = True
         self._resources.open_stores -= 1
         self._forget_uncommitted()
-        self._buffer.recent = {}
+        self.buffer.recent = {}
         self._keep(0)
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
@@ -457,28 +455,6 @@ class RocksDBStore(BytesStore):
             raise failed_call(self.path, "close", error, DISK_FULL) from error
         finally:  # an open handle keeps the files locked
             del self._offsets_handle, self._offsets, self._contexts
-
-
-def read_rows(cursor: RdictIter, bound: bytes | None, reverse: bool, rows: int, size: int) -> tuple[list[Row], bool]:
-    """Return rows from the cursor's on, and whether there may be more, which begin at the cursor. penstock.kernel.rows
-    has a compiled version.
-
-    bound: the first key that is not read; with reverse, the last one that is. rows, size: limits of rows and bytes.
-    Raises the cursor's error.
-    """
-    advance = cursor.prev if reverse else cursor.next
-    found: list[Row] = []
-    while (key := cursor.key()) is not None:
-        if bound is not None and (key < bound if reverse else key >= bound):
-            return found, False
-        value = cursor.value()
-        found.append((key, value))
-        advance()
-        size -= len(key) + len(value)
-        if len(found) == rows or size <= 0:
-            return found, True
-    cursor.status()  # a damaged block may have ended the rows
-    return found, False
 
 
 def reader(family: Rdict, path: Path) -> Callable[[bytes], bytes | None]:

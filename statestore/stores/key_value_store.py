@@ -9,13 +9,13 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from penstock.kernel import rows as kernel_rows
+from penstock.kernel.rows import DecodedRows, getter, putter
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
-from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_context import LogChange, TaskContext
 from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import ITSELF, inline
+from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
@@ -23,12 +23,10 @@ from .state_store import (
     StateStore,
     newest_by_key,
     plain_rows,
-    plain_value,
     timestamped_rows,
-    timestamped_value,
 )
 from .store_iterator import StoreIterator
-from .values import LogChange, LogValue, Values, headers_logged
+from .values import LogValue, Values, headers_logged
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ _SEPARATOR = b"\0"
 def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
     """Return whether a store keeps trace contexts."""
     table = builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
-    return table and builder.headers_format and task.config.get(KEY) is not None
+    return table and builder.headers_format and not builder.keeps_headers and task.config.get(KEY) is not None
 
 
 class RowContexts:
@@ -60,7 +58,7 @@ class RowContexts:
         """Wrap log to also store the context of the record being processed."""
         task, keep = self._task, self._rows.keep_context
 
-        def log_and_keep(key: bytes, value: Any) -> bytes | None:
+        def log_and_keep(key: bytes, value: object) -> bytes | None:
             row = log(key, value)
             if row is None:
                 keep(key, None)
@@ -70,11 +68,11 @@ class RowContexts:
 
         return log_and_keep
 
-    def noting(self, get: Callable[[Any], Any], context_of: Callable[[Any], Headers]) -> Callable[[Any], Any]:
+    def noting(self, get: Callable[[Any], object], context_of: Callable[[Any], Headers]) -> Callable[[Any], object]:
         """Wrap get to also pass the context of the found row to the task, if requested."""
         task = self._task
 
-        def get_and_note(key: Any) -> Any:
+        def get_and_note(key: object) -> object:
             found = get(key)
             if found is not None and task.row_contexts is not None:
                 context = context_of(key)
@@ -111,7 +109,7 @@ def _checksum(row: bytes) -> bytes:
     return crc32(row).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-class KeyValueStore(StateStore):
+class TaskKeyValueStore(StateStore):
     """A key-value store, plain or timestamped, that writes every update through."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
@@ -129,23 +127,23 @@ class KeyValueStore(StateStore):
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
-        if rows.compiled_rows is not None:
-            get = kernel_rows.getter(rows.compiled_rows, self._encode_key, self._decode)
-            put = kernel_rows.putter(rows.compiled_rows, self._encode_key, self._log_value)
+        if rows.buffer is not None:
+            get = getter(rows.buffer, self._encode_key, self._decode)
+            put = putter(rows.buffer, self._encode_key, self._log_value)
             vars(self).update(get=get, put=put)
         if self.contexts is not None:
             vars(self)["get"] = self.contexts.noting(self.get, self._context)
         vars(self)["get_forwarded"] = self.get
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: object) -> Any:
         """Return the value of a key, None if there is none. The object is the caller's own."""
         return self._decode(self.rows.get(self._encode_key(key)))
 
-    def get_forwarded(self, key: Any) -> Any:
+    def get_forwarded(self, key: object) -> object:
         """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.get(key)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of a key; None deletes it. The object stays the caller's own.
 
         Raises what the serdes raise for a key or value that they cannot write; the store is then unchanged.
@@ -153,41 +151,41 @@ class KeyValueStore(StateStore):
         row_key = self._encode_key(key)
         self.rows.put(row_key, self._log_value(row_key, value))
 
-    def put_held(self, key: Any, held: Any) -> None:
+    def put_held(self, key: object, held: object) -> None:
         """Put a held value, made by values.hold()."""
         row_key = self._encode_key(key)
         self.rows.put(row_key, self.values.log_held(row_key, held))
 
-    def _context(self, key: Any) -> Headers:
+    def _context(self, key: object) -> Headers:
         """Return the trace context of a key's row."""
         return None if self.contexts is None else self.contexts.of_row(self._encode_key(key))
 
-    def put_if_absent(self, key: Any, value: Any) -> Any:
+    def put_if_absent(self, key: object, value: object) -> Any:
         """Set the value of a key that has none; return the previous value."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
-    def delete(self, key: Any) -> Any:
+    def delete(self, key: object) -> Any:
         """Delete a key; return the previous value."""
         old = self.get(key)
         self.put(key, None)
         return old
 
-    def put_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
+    def put_all(self, entries: Iterable[tuple[object, object]]) -> None:
         """Put (key, value) pairs one after the other."""
         for key, value in entries:
             self.put(key, value)
 
-    def range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
+    def range(self, key_from: object = None, key_to: object = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the (key, value) rows with key_from <= key <= key_to in the order of the keys' bytes.
 
         None leaves a side open. The iterator shows the rows as of now. Close it or exhaust it.
         """
         return StoreIterator(self._range(key_from, key_to, False))
 
-    def reverse_range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
+    def reverse_range(self, key_from: object = None, key_to: object = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like range, from the highest key down."""
         return StoreIterator(self._range(key_from, key_to, True))
 
@@ -214,7 +212,7 @@ class KeyValueStore(StateStore):
         """Return the approximate number of rows, without those that are only in the cache."""
         return self.rows.approximate_num_entries()
 
-    def _range(self, key_from: Any, key_to: Any, reverse: bool) -> Iterator[tuple[Any, Any]]:
+    def _range(self, key_from: object, key_to: object, reverse: bool) -> Iterator[tuple[object, object]]:
         start = None if key_from is None else self._encode_key(key_from)
         end = None if key_to is None else self._encode_key(key_to) + b"\0"
         if start is not None and end is not None and start >= end:
@@ -231,44 +229,41 @@ class KeyValueStore(StateStore):
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return self.rows.scan(start, end, reverse)
 
-    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
-        decode_key, decode = self.serdes.decode_key, self._decode
-        if kernel_rows is not None:
-            decoded: Iterator[tuple[Any, Any]] = kernel_rows.DecodedRows(rows, decode_key, decode)
-            return decoded
-        return ((decode_key(key), decode(data)) for key, data in rows)
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[object, object]]:
+        return DecodedRows(rows, self.serdes.decode_key, self._decode)
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        if type(self) is not KeyValueStore or self.rows.compiled_rows is None or not self.values.logs_timestamped:
+        if type(self) is not TaskKeyValueStore or self.rows.buffer is None or not self.values.logs_timestamped:
             return None
         serdes = self.serdes
-        encode, decode = inline(serdes.encode_value), inline(serdes.decode_value)
-        if encode.takes_none or (decode.takes_none and decode != ITSELF):  # their handling of None is unknown
+        if takes_none(serdes.encode_value) or takes_none(serdes.decode_value):  # their handling of None is unknown
             return None
         return TimestampedRows(
             key_serde=serdes.key_serde,
             value_serde=serdes.value_serde,
-            encode_key=serdes.inline_key,
-            encode_value=encode,
-            decode_value=decode,
+            encode_key=serdes.direct_key,
+            encode_value=direct(serdes.encode_value),
+            decode_value=direct(serdes.decode_value),
             exact_value=serdes.exact_value,
             exact_value_type=serdes.exact_value_type,
             log_headers=headers_logged(self.builder),
-            buffer=self.rows.compiled_rows,
+            buffer=self.rows.buffer,
         )
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
         if self.contexts is not None:
-            row_of = timestamped_value if self.values.with_timestamp else plain_value
-            self.contexts.restore(newest_by_key(messages), row_of)
+            self.contexts.restore(newest_by_key(messages), self.values.row_of)
         super().restore(messages, next_offset)
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         if self.rows.persistent:  # in memory the order of the records may matter: see MemoryLRUCache
             messages = newest_by_key(messages)
+        if self.builder.keeps_headers:
+            row_of = self.values.row_of
+            return [(key, row_of(message)) for message in messages if (key := message.key()) is not None]
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)
 
 

@@ -31,13 +31,13 @@ class ListValueStore(StateStore):
         super().__init__(builder, task, rows)
         self._removals = Removals(self)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Add a value to the list of a key; None deletes the list."""
         row_key = self.serdes.encode_key(key)
         data = None if value is None else self.serdes.encode_value(value)
         self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
 
-    def put_if_absent(self, key: Any, value: Any) -> None:
+    def put_if_absent(self, key: object, value: object) -> None:
         """Put, but only if the key IS present: Kafka Streams' ListValueStore does this for its caller."""
         if self.rows.get(self.serdes.encode_key(key)) is not None:
             self.put(key, value)
@@ -61,7 +61,7 @@ class ListValueStore(StateStore):
         super().rollback()
         self._removals.clear()
 
-    def get(self, key: Any) -> list[Any]:
+    def get(self, key: object) -> list[Any]:
         """Return the list of a key, empty if there is none."""
         data = self.rows.get(self.serdes.encode_key(key))
         return [] if data is None else [self.serdes.decode_value(entry) for entry in entries(data)]

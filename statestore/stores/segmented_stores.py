@@ -15,14 +15,15 @@ from typing import Any, ClassVar, cast
 from typing_extensions import override
 
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
+from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, Windowed
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
-from .state_store import LONG_MAX, StateStore, plain_value, timestamped_value
-from .store_iterator import Rows, StoreIterator
+from .state_store import LONG_MAX, StateStore
+from .store_iterator import StoreIterator
 from .values import Values
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class SegmentedStore(StateStore):
             visible_ms=builder.retention_ms + (self._shown_longer_ms if builder.time_ordered and not in_memory else 0),
         )
 
-    def _of_keys(self, rows: Iterator[Row], key_from: Any, key_to: Any) -> Iterator[Row]:
+    def _of_keys(self, rows: Iterator[Row], key_from: object, key_to: object) -> Iterator[Row]:
         """Choose the rows of a range of keys, None for an open side."""
         low = None if key_from is None else self._encode_key(key_from)
         high = None if key_to is None else self._encode_key(key_to)
@@ -94,8 +95,16 @@ class SegmentedStore(StateStore):
         self.segments = cast("Segments", self.rows)
 
     @override
+    def alive_from(self, messages: Sequence[Message]) -> int:
+        if not self.builder.logged_in_window:
+            return 0
+        time_of = self.segments.schema.time_of
+        newest = max((time_of(key) for message in messages if (key := message.key()) is not None), default=0)
+        return self.segments.alive_from(newest)
+
+    @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
-        return self.segments.restored(messages, timestamped_value if self.values.with_timestamp else plain_value)
+        return self.segments.restored(messages, self.values.row_of)
 
 
 def in_range(key: bytes, low: bytes | None, high: bytes | None) -> bool:
@@ -103,7 +112,7 @@ def in_range(key: bytes, low: bytes | None, high: bytes | None) -> bool:
     return (low is None or low <= key) and (high is None or key <= high)
 
 
-class WindowStore(SegmentedStore):
+class TaskWindowStore(SegmentedStore):
     """A window store, plain or timestamped. Times are in ms.
 
     Rows whose window start is at or below the highest start put minus the retention are hidden.
@@ -120,15 +129,15 @@ class WindowStore(SegmentedStore):
         self._in_memory = builder.backend is StoreBackend.IN_MEMORY
         self._sequence = rows.committed_mark(SEQUENCE) or 0
 
-    def put(self, key: Any, value: Any, window_start: int) -> None:
+    def put(self, key: object, value: object, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
         self.put_row(self._encode_key(key), self.values.hold(value), window_start)
 
-    def put_held(self, key: Any, held: Any, window_start: int) -> None:
+    def put_held(self, key: object, held: object, window_start: int) -> None:
         """Put a held value, made by values.hold()."""
         self.put_row(self._encode_key(key), held, window_start)
 
-    def put_row(self, key: bytes, held: Any, window_start: int) -> None:
+    def put_row(self, key: bytes, held: object, window_start: int) -> None:
         """Put a held value under a serialized key."""
         if self._duplicates:
             self._sequence = (self._sequence + 1) & SEQUENCE_MAX
@@ -139,19 +148,19 @@ class WindowStore(SegmentedStore):
         elif self._in_memory and window_start > self.segments.observed_ms:
             self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
 
-    def fetch(self, key: Any, time: int) -> Any:
+    def fetch(self, key: object, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
         return self.fetch_row(self._encode_key(key), time)
 
-    def fetch_forwarded(self, key: Any, time: int) -> Any:
+    def fetch_forwarded(self, key: object, time: int) -> object:
         """Return the value as of the last changes sent downstream; a cache may have newer ones."""
         return self.fetch(key, time)
 
-    def fetch_row(self, key: bytes, time: int) -> Any:
+    def fetch_row(self, key: bytes, time: int) -> object:
         """Return the value of a serialized key's window."""
         return self.values.decode(self.segments.get(key + _pack_start(time, self._sequence), time))
 
-    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+    def fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
         decode, segments, row_key = self.values.decode, self.segments, self._encode_key(key)
         if segments.latest is not None and segments.visible_from <= time_from <= time_to:
@@ -160,18 +169,18 @@ class WindowStore(SegmentedStore):
                 return Rows(known)
         return Rows([(start, decode(data)) for start, _, data in segments.fetch(row_key, time_from, time_to)])
 
-    def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+    def backward_fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return what fetch_range returns, latest first."""
         return Rows(reversed(self.fetch_range(key, time_from, time_to)))
 
     def fetch_keys(
-        self, key_from: Any, key_to: Any, time_from: int, time_to: int
+        self, key_from: object, key_to: object, time_from: int, time_to: int
     ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (windowed key, value) of a range of keys, None for an open side, and of window starts."""
         return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, False))
 
     def backward_fetch_keys(
-        self, key_from: Any, key_to: Any, time_from: int, time_to: int
+        self, key_from: object, key_to: object, time_from: int, time_to: int
     ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, True))
@@ -193,8 +202,8 @@ class WindowStore(SegmentedStore):
         return StoreIterator(self._decoded(self._scan(0, LONG_MAX, True)))
 
     def _fetch_keys(
-        self, key_from: Any, key_to: Any, time_from: int, time_to: int, reverse: bool
-    ) -> Iterator[tuple[Windowed, Any]]:
+        self, key_from: object, key_to: object, time_from: int, time_to: int, reverse: bool
+    ) -> Iterator[tuple[Windowed, object]]:
         return self._decoded(self._of_keys(self._scan(time_from, time_to, reverse), key_from, key_to))
 
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
@@ -202,13 +211,13 @@ class WindowStore(SegmentedStore):
         first = max(time_from, self.segments.visible_from)
         return self.segments.scan(first, time_to, reverse)
 
-    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, Any]]:
+    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, object]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode
         for row_key, data in rows:
             start, _ = _unpack_start(row_key, len(row_key) - 12)
             yield self._windowed(decode_key(row_key[8:-12]), start), decode(data)
 
-    def _windowed(self, key: Any, start: int) -> Windowed:
+    def _windowed(self, key: object, start: int) -> Windowed:
         return Windowed(key, start, min(start + self._size_ms, LONG_MAX))
 
     @override
@@ -249,7 +258,7 @@ END_FIRST = KeySchema(
 )
 
 
-class SessionStore(SegmentedStore):
+class TaskSessionStore(SegmentedStore):
     """A session store. Times are in ms; sessions are [start, end].
 
     Sessions whose end is at or below the highest end put minus the retention are hidden.
@@ -258,16 +267,16 @@ class SessionStore(SegmentedStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows, END_FIRST if builder.backend is StoreBackend.IN_MEMORY else TIME_FIRST)
 
-    def put(self, session: Windowed, value: Any) -> None:
+    def put(self, session: Windowed, value: object) -> None:
         """Set the aggregate of a session, None deletes it."""
         self.put_held(session, self.values.hold(value))
 
-    def put_held(self, session: Windowed, held: Any) -> None:
+    def put_held(self, session: Windowed, held: object) -> None:
         """Put a held aggregate, made by values.hold()."""
         key, start, end = session
         self.put_row(self._encode_key(key), start, end, held)
 
-    def put_row(self, key: bytes, start: int, end: int, held: Any) -> None:
+    def put_row(self, key: bytes, start: int, end: int, held: object) -> None:
         """Put the held aggregate of a serialized key's session."""
         log_key = key + _pack_end(end, start)
         self.segments.put(log_key, end, self.values.log_held(log_key, held))
@@ -276,19 +285,19 @@ class SessionStore(SegmentedStore):
         """Delete a session."""
         self.put(session, None)
 
-    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+    def fetch_session(self, key: object, start: int, end: int) -> Any:
         """Return the aggregate of exactly this session, None if there is none."""
         return self.fetch_row(self._encode_key(key), start, end)
 
-    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
-        """Return the aggregate as of the last changes sent downstream, see WindowStore."""
+    def fetch_session_forwarded(self, key: object, start: int, end: int) -> object:
+        """Return the aggregate as of the last changes sent downstream, see TaskWindowStore."""
         return self.fetch_session(key, start, end)
 
-    def fetch_row(self, key: bytes, start: int, end: int) -> Any:
+    def fetch_row(self, key: bytes, start: int, end: int) -> object:
         """Return the aggregate of a serialized key's session."""
         return self.values.decode(self.segments.get(key + _pack_end(end, start), end))
 
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+    def find_sessions(self, key: object, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of a key's sessions with end >= earliest_end and start <= latest_start.
 
         They are sorted by end, then by start.
@@ -299,7 +308,7 @@ class SessionStore(SegmentedStore):
             [(_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found if start <= latest_start]
         )
 
-    def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+    def backward_find_sessions(self, key: object, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return what find_sessions returns, latest first."""
         return Rows(reversed(self.find_sessions(key, earliest_end, latest_start)))
 
@@ -312,22 +321,22 @@ class SessionStore(SegmentedStore):
         hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
 
-    def fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
+    def fetch(self, key: object) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of all sessions of a key."""
         return self.find_sessions(key, 0, LONG_MAX)
 
-    def backward_fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
+    def backward_fetch(self, key: object) -> Rows[tuple[Windowed, Any]]:
         """Return what fetch returns, latest first."""
         return self.backward_find_sessions(key, 0, LONG_MAX)
 
     def fetch_keys(
-        self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
+        self, key_from: object = None, key_to: object = None, earliest_end: int = 0, latest_start: int = LONG_MAX
     ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of a range of keys, None for an open side, in the order of the store."""
         return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, False))
 
     def backward_fetch_keys(
-        self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
+        self, key_from: object = None, key_to: object = None, earliest_end: int = 0, latest_start: int = LONG_MAX
     ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate like fetch_keys, in the opposite order."""
         return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, True))
@@ -337,8 +346,8 @@ class SessionStore(SegmentedStore):
         return self.fetch_keys()
 
     def _fetch_keys(
-        self, key_from: Any, key_to: Any, earliest_end: int, latest_start: int, reverse: bool
-    ) -> Iterator[tuple[Windowed, Any]]:
+        self, key_from: object, key_to: object, earliest_end: int, latest_start: int, reverse: bool
+    ) -> Iterator[tuple[Windowed, object]]:
         rows = self._of_keys(self._scan(earliest_end, LONG_MAX, reverse), key_from, key_to)
         return self._decoded(row for row in rows if _unpack_end(row[0], len(row[0]) - 16)[1] <= latest_start)
 
@@ -347,7 +356,7 @@ class SessionStore(SegmentedStore):
         first = earliest_end if hidden_too else max(earliest_end, self.segments.visible_from)
         return self.segments.scan(first, latest_end, reverse)
 
-    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, Any]]:
+    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, object]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode
         for row_key, data in rows:
             end, start = _unpack_end(row_key, len(row_key) - 16)

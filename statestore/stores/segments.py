@@ -73,7 +73,7 @@ class Segments:
     def __post_init__(self, visible_ms: int | None) -> None:
         self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
         self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
-        #: penstock.kernel's LatestRows, None where there is none.
+        #: LatestRows of kernel/rows.pyx, None for rows in memory.
         self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size, self.interval_ms)
         self.reload()
 
@@ -103,6 +103,11 @@ class Segments:
         self.drops_at = time_ms if self.exact else min(drops_at, LONG_MAX)
         #: Rows before this are dropped.
         self.taken_from = max(0, kept + 1) if self.exact else self._live_from
+
+    def alive_from(self, time_ms: int) -> int:
+        """Return the time of the oldest rows that are not deleted when stream time has reached time_ms."""
+        kept = time_ms - self.retention_ms
+        return max(kept - kept % self.interval_ms, 0)
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
@@ -145,7 +150,7 @@ class Segments:
 
     def keep_latest(self) -> None:
         """Keep rows later than those seen, because reads repeat. The kernel calls it, too."""
-        if self.latest.resting:
+        if self.latest is not None and self.latest.resting:
             self.latest.start(self.observed_ms + 1)
 
     def fetch(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow]:

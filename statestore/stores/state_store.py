@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
-from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel.codecs import required
+from penstock.kernel.nodes import Node
 from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
-from penstock.topology.serdes.serdes import Inline, as_serde, deserializer_for, inline, serializer_for
+from penstock.topology.serdes.serdes import as_serde, deserializer_for, direct, serializer_for, takes_none
 
 from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
 from .store_iterator import ClosedStore
@@ -20,6 +21,8 @@ from .store_iterator import ClosedStore
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
 LONG = struct.Struct(">q")
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+#: The mark of a store that was committed, and not just restored: its group has offsets of the input, too.
+COMMITTED = "committed"
 #: What some stores have as closures in place of their methods, over rows or a cache.
 CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 
@@ -30,7 +33,7 @@ class StateStore:
     builder: the declaration of the store; task: its task; rows: its bytes.
     """
 
-    #: Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream.
+    #: Whether puts wait in the record cache, so that a flush sends the changes downstream.
     caching: ClassVar[bool] = False
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
@@ -48,28 +51,31 @@ class StateStore:
         """Whether the store is on disk."""
         return self._persistent
 
-    def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
-        """Make the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
+    @property
+    def exposed(self) -> Any:
+        """What processors and tests get: this object, or the user's own store that it runs."""
+        return self
 
-        listener(key, new value, old value, timestamp in ms, headers); the old value is None unless send_old_values.
-        Returns whether there is a cache; if not, the caller forwards each change itself.
+    @property
+    def own_reads(self) -> tuple[str, ...]:
+        """The methods of the user's own store that queries may call."""
+        return ()
+
+    def send_changes(self, name: str, child: Node, send_old_values: bool) -> bool:
+        """Pass the cache's changes from the node of this name to a child when it is flushed.
+
+        The old value of a change is None unless send_old_values. Returns whether there is a cache; if not, the caller
+        passes each change on itself (Kafka Streams: CachedStateStore.setFlushListener).
         """
         return False
 
     def cells(self) -> Cells | None:
-        """Return the cells of the store's cache for a fused source; None if not supported."""
+        """Return the cells of the store's cache for the kernel's nodes; None if not supported."""
         return None
 
     def timestamped_rows(self) -> TimestampedRows | None:
-        """Return the store's rows for a fused source; None if an update needs more than a log and a put."""
+        """Return the store's rows for the kernel's nodes; None if an update needs more than a log and a put."""
         return None
-
-    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
-        """Make the cache send its changes through a fused loop, which replaces the flush listener.
-
-        send(changes, old values), both as held in the cache; a change: (cache key, value, timestamp, headers, message).
-        """
-        raise StreamsError(f"The store {self.name} has no cache that sends changes")
 
     def flush(self) -> None:
         """Send the cache's changes downstream, to the changelog and into the write buffer."""
@@ -80,7 +86,7 @@ class StateStore:
 
     def commit(self, changelog_offset: int | None) -> None:
         """Write the buffered updates and this offset (the next to read) atomically; see BytesStore."""
-        self.rows.commit(changelog_offset, self.marks())
+        self.rows.commit(changelog_offset, {**self.marks(), COMMITTED: 1})
 
     def can_wait(self) -> bool:
         """Return whether buffered updates may stay in memory beyond a commit without an offset; see BytesStore."""
@@ -90,6 +96,16 @@ class StateStore:
         """Drop all updates since the last commit, including cached ones: a transaction was aborted."""
         self.rows.rollback()
 
+    def has_rows(self) -> bool:
+        """Return whether the store has any row, expired ones included."""
+        return next(self.rows.scan(None, None), None) is not None
+
+    def was_committed(self) -> bool:
+        """Return True if this store, in its state on disk, was ever committed by a running task, and not just
+        restored.
+        """
+        return self.rows.committed_mark(COMMITTED) is not None
+
     def committed_offset(self) -> int | None:
         """Return the changelog offset of the last commit, None if never committed or not on disk."""
         return self.rows.committed_offset()
@@ -98,6 +114,13 @@ class StateStore:
         """Apply changelog records, atomically with the offset after them."""
         rows = self.restored_rows(messages)
         self.rows.restore(rows, next_offset, self.marks())
+
+    def alive_from(self, messages: Sequence[Message]) -> int:
+        """Return the time (ms) from which a restore needs the changelog, 0 for all of it.
+
+        messages: some of the changelog's newest records. Rows of older records have expired by then.
+        """
+        return 0
 
     def marks(self) -> Marks:
         """Return the numbers to commit with the rows."""
@@ -160,25 +183,9 @@ class StoreSerdes:
         self.private_value = value_serde.private
 
     @property
-    def inline_key(self) -> Inline:
-        """encode_key, for keys that are not None."""
-        code = inline(self.key_to_bytes)
-        return Inline("{encode}({})", {"encode": self.encode_key}) if code.takes_none else code
-
-
-def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:
-    """Return to_bytes, but raise refusal() if it returns None."""
-    if kernel_codecs is not None:
-        made: Callable[[Any], bytes] = kernel_codecs.required(to_bytes, refusal)
-        return made
-
-    def encode(value: Any) -> bytes:
-        data = to_bytes(value)
-        if data is None:
-            raise refusal()
-        return data
-
-    return encode
+    def direct_key(self) -> Callable[[Any], Any] | None:
+        """encode_key for keys that are not None; None if they are their bytes."""
+        return self.encode_key if takes_none(self.key_to_bytes) else direct(self.key_to_bytes)
 
 
 def null_key(name: str) -> StreamsError:

@@ -7,33 +7,15 @@ of one key, return a list in memory that has the same two methods.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, Self, TypeVar
+from typing import NoReturn, TypeVar
 
+from penstock.topology.context.store_types import Closeable, Rows
 from penstock.topology.errors import InvalidStateStoreError
 
 T = TypeVar("T")
 
 
-class _Closeable:
-    __slots__ = ()
-
-    def close(self) -> None:
-        """Release resources; closing twice does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Rows(list[T], _Closeable):
-    """The rows of a short read. They remain after close(), which has nothing to release."""
-
-    __slots__ = ()
-
-
-class StoreIterator(_Closeable, Iterator[T]):
+class StoreIterator(Closeable, Iterator[T]):
     """The rows of a scan, as of its creation, read one by one. Exhaust or close it, because it holds a RocksDB
     iterator.
 
@@ -76,6 +58,6 @@ class ClosedStore:
         )
 
 
-def has_rows(found: Any) -> bool:
+def has_rows(found: object) -> bool:
     """Return whether a method's result is rows (Rows or a StoreIterator), and not a single value."""
     return isinstance(found, Rows | StoreIterator)

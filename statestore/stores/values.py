@@ -6,23 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from penstock.kernel import codecs as kernel_codecs
-from penstock.kernel import sinks as kernel_sinks
+from penstock.kernel.codecs import nullable
+from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
+from penstock.kernel.sinks import plain_logger, timestamped_logger
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_context import LogChange, TaskContext
 from penstock.topology.context.trace_context import trace_context
-from penstock.topology.records import ValueAndTimestamp
-from penstock.topology.serdes.serdes import inline, same
+from penstock.topology.records import Message, ValueAndTimestamp
+from penstock.topology.serdes.serdes import direct, same
 
-from .state_store import LONG, LONG_MAX, LONG_MIN, StoreSerdes
+from .headers_format import HeadersFormat
+from .state_store import LONG, LONG_MAX, LONG_MIN, StoreSerdes, plain_value, timestamped_value
 
 #: encode(value) -> row bytes; decode(row bytes) -> value. None stays None.
 Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
 #: log_value(changelog key, value) -> row bytes: encodes a value and logs it.
 LogValue = Callable[[bytes, Any], bytes | None]
-#: See TaskContext.log_change.
-LogChange = Callable[..., None]
 
 #: Stores whose values are ValueAndTimestamp.
 TIMESTAMPED = frozenset(
@@ -42,12 +42,14 @@ class Values:
     a put or get.
 
     Plain values are the serialized value; timestamped ones (value, timestamp) are 8 bytes of timestamp and the value,
-    or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). None stays None:
+    or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). For values with headers
+    see headers_format.py. None stays None:
 
     hold(value) -> held: raises what the serde raises for a value that it cannot write; read(held) -> value, the
     caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
-    also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
-    bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
+    also logs it; row_of(changelog record) -> row bytes. encode, decode and log_value do the same without a held value
+    in between. hold_plain, read_plain, bytes_of: hold, read and to_row for the value alone, without its timestamp.
+    exact: whether held values are objects.
     log_change: the function that logs plain values, by default the task's. keeps_contexts: see RowContexts.
     """
 
@@ -66,6 +68,7 @@ class Values:
         "logs_value_and_timestamp",
         "read",
         "read_plain",
+        "row_of",
         "to_row",
         "with_timestamp",
     )
@@ -79,24 +82,33 @@ class Values:
         keeps_contexts: bool = False,
     ) -> None:
         timestamped = builder.kind in TIMESTAMPED
+        headers = HeadersFormat(timestamped) if builder.keeps_headers else None
         #: Whether row bytes start with a timestamp, which is the record's timestamp in the changelog.
-        self.with_timestamp = timestamped and not builder.plain_values
+        self.with_timestamp = timestamped and not builder.plain_values and headers is None
+        self.row_of: Callable[[Message], bytes | None] = timestamped_value if self.with_timestamp else plain_value
         self.exact = serdes.exact_value is not None
         encode, decode = serdes.encode_value, serdes.decode_value
-        self.hold_plain: Callable[[Any], Any] = encode if serdes.exact_value is None else none_or(serdes.exact_value)
-        self.read_plain: Callable[[Any], Any] = same if self.exact else decode
+        self.hold_plain: Callable[[Any], object] = (
+            encode if serdes.exact_value is None else nullable(serdes.exact_value)
+        )
+        self.read_plain: Callable[[Any], object] = same if self.exact else decode
         self.bytes_of: Callable[[Any], bytes | None] = encode if self.exact else same
         if serdes.private_value is not None:
             self.hold_plain, self.read_plain, self.bytes_of = serdes.private_value(
-                inline(encode).compiled or encode, inline(decode).compiled or decode
+                direct(encode) or encode, direct(decode) or decode
             )
         held_plain = decode if self.exact else same
         self.encode: Encode = encode
         self.decode: Decode = decode
         self.hold, self.read = self.hold_plain, self.read_plain
-        self.from_row: Callable[[bytes | None], Any] = held_plain
+        self.from_row: Callable[[bytes | None], object] = held_plain
         self.to_row: Callable[[Any], bytes | None] = self.bytes_of
-        if timestamped:
+        if headers is not None:
+            self.encode, self.decode = headers.encoder(encode), headers.decoder(decode)
+            self.hold, self.read = headers.holder(self.hold_plain), headers.reader(self.read_plain)
+            self.from_row, self.to_row = headers.decoder(held_plain, held=True), headers.encoder(self.bytes_of)
+            self.row_of = headers.row_of
+        elif timestamped:
             plain = builder.plain_values
             self.encode = _timestamped_encoder(encode, plain)
             self.decode = timestamped_decoder(decode, plain)
@@ -112,19 +124,13 @@ class Values:
             self.log_value: LogValue = _silent(self.encode)
             self.log_held: LogValue = _silent(self.to_row)
         else:
-            if timestamped:
+            if headers is not None:
+                log: Callable[[Encode], LogValue] = partial(headers.logger, builder.name, task)
+            elif timestamped:
                 log = partial(_log_timestamped, builder, task, keeps_contexts)
             else:
                 log = partial(_log_plain, builder, task, log_change or task.log_change)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
-
-
-def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that returns None for None, and otherwise the result of this one."""
-    if kernel_codecs is not None:
-        made: Callable[[Any], Any] = kernel_codecs.nullable(function)
-        return made
-    return lambda value: None if value is None else function(value)
 
 
 def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
@@ -140,24 +146,17 @@ def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
 
 def timestamped_decoder(decode_value: Decode, plain_values: bool = False) -> Decode:
     """Return the decoder of rows (8 bytes of timestamp, value) to ValueAndTimestamp; plain_values: of values only."""
-    if kernel_codecs is not None and not plain_values:
-        made: Decode = kernel_codecs.timestamped_decoder(decode_value, ValueAndTimestamp)
-        return made
-    unpack = LONG.unpack_from
 
-    def decode(data: bytes | None) -> Any:
-        return None if data is None else _new(ValueAndTimestamp, (decode_value(data[8:]), unpack(data)[0]))
-
-    def decode_plain(data: bytes | None) -> Any:
+    def decode_plain(data: bytes | None) -> object:
         return None if data is None else _new(ValueAndTimestamp, (decode_value(data), NO_TIMESTAMP))
 
-    return decode_plain if plain_values else decode
+    return decode_plain if plain_values else compiled_decoder(decode_value, ValueAndTimestamp)
 
 
-def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], object]:
     pack, unpack = LONG.pack, LONG.unpack
 
-    def hold(value: Any) -> Any:
+    def hold(value: Any) -> object:
         if value is None:
             return None
         plain, timestamp = value
@@ -169,20 +168,20 @@ def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], Any
     return hold
 
 
-def _timestamped_reader(read_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _timestamped_reader(read_plain: Callable[[Any], Any]) -> Callable[[Any], object]:
     def read(held: Any) -> Any:
         return None if held is None else _new(ValueAndTimestamp, (read_plain(held[0]), held[1]))
 
     return read
 
 
-def _timestamped_held(held_plain: Callable[[Any], Any], plain_values: bool) -> Callable[[bytes | None], Any]:
+def _timestamped_held(held_plain: Callable[[Any], object], plain_values: bool) -> Callable[[bytes | None], object]:
     unpack = LONG.unpack_from
 
     def held(row: bytes | None) -> Any:
         return None if row is None else (held_plain(row[8:]), unpack(row)[0])
 
-    def held_plain_value(row: bytes | None) -> Any:
+    def held_plain_value(row: bytes | None) -> object:
         return None if row is None else (held_plain(row), NO_TIMESTAMP)
 
     return held_plain_value if plain_values else held
@@ -191,8 +190,8 @@ def _timestamped_held(held_plain: Callable[[Any], Any], plain_values: bool) -> C
 def headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
     """Return whether the changelog gets the headers of the record being processed, with values and with tombstones.
 
-    With headers_format (KIP-1271) only tombstones have them, because Kafka Streams 4.3's operators put values with
-    empty headers. The stores of stream-stream and foreign-key joins have the record's headers in any format.
+    With headers_format (KIP-1271) only tombstones have them: values have their own, which operators leave empty. The
+    stores of stream-stream and foreign-key joins have the record's headers in any format.
     """
     always = builder.log_headers or builder.kind is StoreKind.FOREIGN_KEY_SUBSCRIPTION
     return always, always or builder.headers_format
@@ -208,22 +207,15 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, 
     name = builder.name
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
-    def log_value(key: bytes, value: Any) -> bytes | None:
-        data = None if value is None else encode(value)
-        log_change(name, key, data, task.timestamp)
-        return data
-
-    def log_value_with_headers(key: bytes, value: Any) -> bytes | None:
+    def log_value_with_headers(key: bytes, value: object) -> bytes | None:
         data = None if value is None else encode(value)
         log_change(name, key, data, task.timestamp, task.headers if data is None or values_with_headers else None)
         return data
 
-    if tombstones_with_headers:
-        return log_value_with_headers
-    if kernel_sinks is not None:
-        made: LogValue = kernel_sinks.plain_logger(log_change, name, task, encode)
-        return made
-    return log_value
+    made: LogValue = log_value_with_headers
+    if not tombstones_with_headers:
+        made = plain_logger(log_change, name, task, encode)
+    return made
 
 
 def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: bool, encode: Encode) -> LogValue:
@@ -247,7 +239,7 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
         log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
         return None
 
-    if kernel_sinks is not None and not (plain_values or keeps_contexts or tombstones_with_headers):
-        made: LogValue = kernel_sinks.timestamped_logger(log_change, name, task, encode, log_value)
-        return made
-    return log_value
+    made: LogValue = log_value
+    if not (plain_values or keeps_contexts or tombstones_with_headers):
+        made = timestamped_logger(log_change, name, task, encode, log_value)
+    return made

@@ -14,11 +14,12 @@ The changelog has plain values with the version's timestamp, including versions 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
 from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecord
@@ -26,7 +27,6 @@ from penstock.topology.records import Message, ValueAndTimestamp, VersionedRecor
 from ..rows.bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, StateStore
-from .store_iterator import Rows
 from .values import Values, timestamped_decoder
 
 #: Results of ``put``: valid without an end, and not kept because it was too late.
@@ -69,7 +69,7 @@ class VersionedStore(StateStore):
         self._deleted_ms = self._observed_ms if deleted is None else deleted
         self._live_from = self._oldest_segment(self._observed_ms)
 
-    def put(self, key: Any, value: Any, timestamp: int) -> int:
+    def put(self, key: object, value: object, timestamp: int) -> int:
         """Add a version; None means that the key was deleted at that time.
 
         Returns the end of its validity: a timestamp, VALID_TO_UNDEFINED for the newest version; NOT_PUT if it was
@@ -77,7 +77,7 @@ class VersionedStore(StateStore):
         """
         return self.put_held(key, self.values.hold(value), timestamp)
 
-    def put_held(self, key: Any, held: Any, timestamp: int) -> int:
+    def put_held(self, key: object, held: object, timestamp: int) -> int:
         """Put a held value, made by values.hold()."""
         row_key = self.serdes.encode_key(key)
         data = self.values.to_row(held)
@@ -90,14 +90,14 @@ class VersionedStore(StateStore):
             self.task.log_change(self.name, row_key, data, timestamp)
         return valid_to
 
-    def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
+    def delete(self, key: object, timestamp: int) -> VersionedRecord | None:
         """Add a deletion; return the version that was valid at that time before."""
         expired = timestamp < self._observed_ms - self._retention_ms
         old = None if expired else self.get(key, timestamp)
         self.put(key, None, timestamp)
         return old
 
-    def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
+    def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
         """Return the newest version of a key, or the one that was valid at as_of; None if there was none.
 
         A time before the history retention finds only a version that is still the newest. valid_to is not set, as in
@@ -106,7 +106,7 @@ class VersionedStore(StateStore):
         found = self.get_row(key, as_of)
         return None if found is None else VersionedRecord(*found)
 
-    def get_row(self, key: Any, as_of: int | None = None) -> ValueAndTimestamp | None:
+    def get_row(self, key: object, as_of: int | None = None) -> ValueAndTimestamp | None:
         """Return the same as the row of a table."""
         row_key = self.serdes.encode_key(key)
         latest = self.rows.get(LATEST + row_key)
@@ -121,7 +121,7 @@ class VersionedStore(StateStore):
                 return ValueAndTimestamp(self.serdes.decode_value(data), start)
         return None
 
-    def get_versions(self, key: Any, time_from: int, time_to: int) -> Rows[VersionedRecord]:
+    def get_versions(self, key: object, time_from: int, time_to: int) -> Rows[VersionedRecord]:
         """Return the versions that were valid at any time from time_from to time_to, newest first (KIP-968)."""
         row_key = self.serdes.encode_key(key)
         decode = self.serdes.decode_value

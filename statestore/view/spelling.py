@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import SerializationError, StreamsError
 from penstock.topology.serdes.serdes import PlainSerde, Serdes, as_serde
 
 HEXADECIMAL = "0x"
@@ -57,10 +57,10 @@ def read_bytes(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix(HEXADECIMAL)) if text.startswith(HEXADECIMAL) else text.encode()
 
 
-def _json_or_text(text: str) -> Any:
+def _json_or_text(text: str) -> object:
     try:
         return Serdes.json().deserialize("", text.encode())
-    except ValueError:
+    except SerializationError:
         return text
 
 
@@ -71,9 +71,9 @@ def _boolean(text: str) -> bool:
 
 
 #: The function that reads a key, and a description of its input, by the name of the key serde.
-_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+_READERS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "string": (str, "text"),
-    "bytes": (read_bytes, "text, or hexadecimal digits behind 0x"),
+    "bytes": (read_bytes, "text, or hexadecimal digits after 0x"),
     "json": (_json_or_text, "JSON, or text"),
     "uuid": (UUID, "a UUID"),
     "boolean": (_boolean, "true or false"),
@@ -82,7 +82,7 @@ _READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def read_key(text: str, key_serde: Any, store: str) -> Any:
+def read_key(text: str, key_serde: Any, store: str) -> object:
     """Return the key of a store for a text; raises BadKeyError.
 
     By the store's key serde: text, a number, bytes as in read_bytes, a UUID, true or false; with any other serde JSON,

@@ -7,6 +7,7 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
 from ..buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from ..cache.caching_store import CachingStore
 from ..rows.rocksdb_store import RocksDBStore
+from ..stores.custom_store import CustomStore
 from ..stores.state_store import StateStore
 
 #: RocksDB's properties of one store, without "rocksdb.", which are Kafka Streams' names (KIP-607, RocksDBMetrics).
@@ -51,6 +52,8 @@ def scope(store: StateStore) -> str:
         return "in-memory-suppression"
     if store.builder.backend is StoreBackend.LRU:
         return "in-memory-lru"
+    if kind is StoreKind.CUSTOM:
+        return "custom"
     where = "rocksdb" if store.persistent else "in-memory"
     return f"{where}-{_KINDS.get(kind, '')}".rstrip("-")
 
@@ -70,7 +73,8 @@ def store_metrics(store: StateStore) -> dict[str, float]:
             "suppression-buffer-size-current": float(store.buffer_size()),
             "suppression-buffer-count-current": float(store.num_records()),
         }
-    return {"approximate-num-entries": float(store.rows.approximate_num_entries())}
+    entries = store.approximate_num_entries if isinstance(store, CustomStore) else store.rows.approximate_num_entries
+    return {"approximate-num-entries": float(entries())}
 
 
 def cache_bytes(store: StateStore) -> float:

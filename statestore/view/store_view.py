@@ -10,10 +10,10 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from penstock.topology.context.store_interfaces import StoreKind
-from penstock.topology.records import VersionedRecord, Windowed
+from penstock.topology.records import AggregationWithHeaders, ValueTimestampHeaders, VersionedRecord, Windowed
 
-from ..stores.key_value_store import KeyValueStore
-from ..stores.segmented_stores import SessionStore, WindowStore
+from ..stores.key_value_store import TaskKeyValueStore
+from ..stores.segmented_stores import TaskSessionStore, TaskWindowStore
 from ..stores.state_store import LONG_MAX, StateStore
 from ..stores.values import TIMESTAMPED
 from ..stores.versioned_store import VersionedStore
@@ -21,7 +21,7 @@ from .spelling import spell_bytes
 
 Row = dict[str, Any]
 #: Kinds that can be read from outside; buffers and the stores of joins are internal.
-ReadableStore = KeyValueStore | VersionedStore | WindowStore | SessionStore
+ReadableStore = TaskKeyValueStore | VersionedStore | TaskWindowStore | TaskSessionStore
 
 
 def summary(store: StateStore) -> Row:
@@ -37,15 +37,15 @@ def summary(store: StateStore) -> Row:
 
 
 def rows_of_key(
-    store: ReadableStore, key: Any, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
-) -> Iterator[tuple[Any, Any]]:
+    store: ReadableStore, key: object, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
+) -> Iterator[tuple[object, object]]:
     """Yield (key, value) of the rows of a key: one row, or one per window or session, with a Windowed.
 
     time_from, time_to: in ms, for window starts and overlapping sessions. reverse: the latest first.
     """
-    if isinstance(store, SessionStore):
+    if isinstance(store, TaskSessionStore):
         yield from (store.backward_find_sessions if reverse else store.find_sessions)(key, time_from, time_to)
-    elif isinstance(store, WindowStore):
+    elif isinstance(store, TaskWindowStore):
         for start, value in (store.backward_fetch_range if reverse else store.fetch_range)(key, time_from, time_to):
             yield Windowed(key, start, window_end(store, start)), value
     elif (value := store.get(key)) is not None:
@@ -53,7 +53,9 @@ def rows_of_key(
 
 
 def parts_of(kind: StoreKind, value: Any) -> Row:
-    """Return the ``value`` of a row, and its ``timestamp`` and ``valid_to`` if the kind of store has them."""
+    """Return the ``value`` of a row, and ``timestamp``, ``headers`` and ``valid_to`` if the kind of store has them."""
+    if isinstance(value, ValueTimestampHeaders | AggregationWithHeaders):
+        return {"value": value[0], **({"timestamp": value[1]} if len(value) > 2 else {}), "headers": value.headers}
     if kind in TIMESTAMPED:  # a cache may hold a plain tuple
         return {"value": value[0], "timestamp": value[1]}
     if isinstance(value, VersionedRecord):
@@ -61,7 +63,7 @@ def parts_of(kind: StoreKind, value: Any) -> Row:
     return {"value": value}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value for JSON; bytes are written as in spelling.py."""
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -81,7 +83,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def fields_of(value: Any) -> Mapping[str, Any] | None:
+def fields_of(value: object) -> Mapping[str, object] | None:
     """Return the fields of a NamedTuple or a msgspec.Struct by name, None for anything else."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # type: ignore[no-any-return]
@@ -89,6 +91,6 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
     return None if names is None else {name: getattr(value, name) for name in names}
 
 
-def window_end(store: WindowStore, start: int) -> int:
+def window_end(store: TaskWindowStore, start: int) -> int:
     """Return the end of the window with this start."""
     return min(start + (store.builder.window_size_ms or 0), LONG_MAX)

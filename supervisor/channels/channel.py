@@ -24,7 +24,7 @@ class Channel:
     blocking: ``receive`` waits for at least one message (the process's end), otherwise it returns the arrived ones.
     """
 
-    def __init__(self, connection: Connection[Any, Any], *, blocking: bool) -> None:
+    def __init__(self, connection: Connection[object, object], *, blocking: bool) -> None:
         self._connection = connection
         self._buffer = bytearray()
         os.set_blocking(connection.fileno(), blocking)
@@ -37,18 +37,18 @@ class Channel:
         """Close this end; the other one gets EOFError."""
         self._connection.close()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
         self._write(message, timeout_ms=None)
 
-    def offer(self, message: Any) -> bool:
+    def offer(self, message: object) -> bool:
         """Send a small message without waiting; False if the other end does not read or is closed."""
         try:
             return self._write(message, timeout_ms=0)
         except OSError:
             return False
 
-    def _write(self, message: Any, timeout_ms: int | None) -> bool:
+    def _write(self, message: object, timeout_ms: int | None) -> bool:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         writable = select.poll()
@@ -74,7 +74,7 @@ class Channel:
             self._buffer += data
         return messages
 
-    def _complete(self) -> list[Any]:
+    def _complete(self) -> list[object]:
         messages = []
         start, have = 0, len(self._buffer)
         while have - start >= _LENGTH.size:

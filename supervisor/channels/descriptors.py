@@ -8,7 +8,7 @@ import resource
 #: The number of reserved descriptors: for the pipes of a new process, for reading its /proc entry, for the control
 #: socket's connections, and for connections to other hosts.
 RESERVED = 64
-#: The kernel's errors if there are no more descriptors, or no memory for one; they may pass.
+#: The kernel's errors if there are no more descriptors, or no memory for one; they may be temporary.
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Seconds to wait then.
 RETRY_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""Work for the supervisor's loop, put there by other threads and by signal handlers."""
+"""Work for the supervisor's loop, added by other threads and by signal handlers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def set_answer(answer: Future[Any], function: Callable[[], Any]) -> None:
+def set_answer(answer: Future[Any], function: Callable[[], object]) -> None:
     """Call a function and pass its result or exception to a waiting caller."""
     try:
         answer.set_result(function())

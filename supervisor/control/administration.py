@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ from ..processes.worker import ThreadStatus
 from ..queries.snapshots import create
 from ..queries.store_routing import Found, QueryError, StoreQueries
 from ..supervisor import Supervisor
+from .status_json import ApplicationJson, LagJson, ProcessJson, TaskJson, ThreadJson, TotalsJson
 
 #: Default time limit for removing or restarting a stream thread: it commits and closes first.
 THREAD_TIMEOUT_SECONDS = 60.0
+
+#: Default time limit for the start of a new one: it imports the topology. Commands wait 30 s for an answer.
+START_TIMEOUT_SECONDS = 25.0
 
 #: Rows per page of a store: the stream thread processes nothing meanwhile.
 PAGE_ROWS = 1_000
@@ -50,11 +54,10 @@ class Administration:
 
     # -- queries
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ApplicationJson:
         """Return the application, its stream threads, their tasks, and its latest logged errors.
 
-        Times in seconds unless the name ends in _ms (those since 1970), memory in bytes, lag and restores in records,
-        CPU in percent of one core. Unknown values are None.
+        See status_json.py for the units. Unknown values are None.
         """
         supervisor = self._supervisor
         threads = supervisor.thread_status()
@@ -81,7 +84,7 @@ class Administration:
             ],
         }
 
-    def lag(self) -> list[dict[str, Any]]:
+    def lag(self) -> list[LagJson]:
         """Return topic, partition, task, thread and lag of each input partition, by topic and partition.
 
         lag: records that are not processed yet, on the broker and in the task, None if unknown; buffered: the number of
@@ -90,7 +93,7 @@ class Administration:
         rows = [row for thread in self._supervisor.thread_status() for row in _lags(thread)]
         return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
 
-    def metrics(self) -> dict[str, dict[str, Any]]:
+    def metrics(self) -> dict[str, dict[str, object]]:
         """Return the metrics of each stream thread by its name, under Kafka Streams' names."""
         return self._supervisor.metrics()
 
@@ -103,7 +106,7 @@ class Administration:
         found = [row for result in self._ask("", LIST_STORES) for rows in result.values() for row in rows]
         return sorted(found, key=lambda row: (row["store"], row["task_kind"], row["task_id"]))
 
-    def store_get(self, store: str, key: str) -> list[dict[str, Any]]:
+    def store_get(self, store: str, key: str) -> list[dict[str, object]]:
         """Return the rows of a key on this host, each with its task_id; more than one for windows and sessions.
 
         key: as text; JSON for other types than strings. Rows: see workers/queries/store_reads.py.
@@ -119,7 +122,7 @@ class Administration:
         key_to: str | None = None,
         after: str | None = None,
         limit: int = PAGE_ROWS,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return some ``rows`` of one task's part of a store, and ``after`` for the next call, None at the end.
 
         Bounds are inclusive. A stream thread processes nothing while it reads a page, so pages are short.
@@ -145,14 +148,23 @@ class Administration:
 
     # -- changes
 
-    def add_thread(self) -> dict[str, Any]:
-        """Start one more stream thread (KIP-663); returns its name as ``thread``."""
-        name = self._supervisor.add_thread()
+    def add_thread(self, timeout: float = START_TIMEOUT_SECONDS) -> dict[str, object]:
+        """Start one more stream thread (KIP-663), and return its name as ``thread`` once it starts.
+
+        Raises StreamsError with the reason if it cannot start; the others continue.
+        """
+        try:
+            name = self._supervisor.add_thread(timeout)
+        except TimeoutError:
+            raise StreamsError(
+                f"The new stream thread has not started within {timeout:.0f} s; it is still importing the topology. "
+                "`penstock status` and the log show when it starts, or why it cannot."
+            ) from None
         if name is None:
             raise self._refused("add a stream thread")
         return {"thread": name}
 
-    def remove_thread(self, name: str | None = None, timeout: float = THREAD_TIMEOUT_SECONDS) -> dict[str, Any]:
+    def remove_thread(self, name: str | None = None, timeout: float = THREAD_TIMEOUT_SECONDS) -> dict[str, object]:
         """Stop a stream thread, the last one if none is named, and wait for its end (KIP-663).
 
         name: as in ``status``, or only its number. Returns its name as ``thread``. The last thread may be removed too:
@@ -161,7 +173,7 @@ class Administration:
         full = self._name(name, "remove")
         return {"thread": self._done(self._supervisor.remove_thread, "remove", full, timeout)}
 
-    def restart_thread(self, name: str, timeout: float = THREAD_TIMEOUT_SECONDS) -> dict[str, Any]:
+    def restart_thread(self, name: str, timeout: float = THREAD_TIMEOUT_SECONDS) -> dict[str, object]:
         """Make a stream thread commit and close, and replace its process, which resumes the tasks.
 
         name: as in ``status``, or only its number. Returns ``thread``, and the process ids ``old_pid`` and ``pid``
@@ -173,21 +185,21 @@ class Administration:
         thread = self._done(self._supervisor.restart_thread, "restart", full, timeout)
         return {"thread": thread, "old_pid": old_pid, "pid": self._pid(full)}
 
-    def pause(self) -> dict[str, Any]:
+    def pause(self) -> dict[str, object]:
         """Make all stream threads stop processing without leaving the group (KIP-834); wait until they have."""
         self._check_running("pause")
         self._supervisor.pause()
         self._wait_until_heard()
         return {"paused": True}
 
-    def resume(self) -> dict[str, Any]:
+    def resume(self) -> dict[str, object]:
         """Resume processing."""
         self._check_running("resume")
         self._supervisor.resume()
         self._wait_until_heard()
         return {"paused": False}
 
-    def snapshot(self, directory: str, name: str | None = None) -> dict[str, Any]:
+    def snapshot(self, directory: str, name: str | None = None) -> dict[str, object]:
         """Copy all stores on this host into ``<directory>/<name>``, by default named by the time; see snapshots.py.
 
         Returns its ``path``, and ``tasks``: the changelog offsets by store by task.
@@ -197,7 +209,7 @@ class Administration:
 
     # -- helpers
 
-    def _ask(self, store: str, method: str, *arguments: Any) -> list[dict[str, Any]]:
+    def _ask(self, store: str, method: str, *arguments: object) -> list[dict[str, Any]]:
         """Return the response of each stream thread; raises InvalidStateStoreError."""
         try:
             results = self._supervisor.query(store, method, arguments, HEARD_SECONDS)
@@ -211,16 +223,15 @@ class Administration:
         return [result.value for result in results]
 
     def _wait_until_heard(self) -> None:
-        """Wait until all stream threads have executed earlier commands: they respond in order."""
         try:
-            self._supervisor.query("", "", (), HEARD_SECONDS)
+            self._supervisor.wait_until_heard(HEARD_SECONDS)
         except TimeoutError:
             raise StreamsError(
                 f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will receive it between "
                 "two batches."
             ) from None
 
-    def _own_process(self) -> dict[str, Any]:
+    def _own_process(self) -> ProcessJson:
         with self._process.oneshot():
             rss, times = self._process.memory_info().rss, self._process.cpu_times()
         return {"pid": os.getpid(), "rss_bytes": rss, "cpu_seconds": times.user + times.system}
@@ -238,10 +249,10 @@ class Administration:
             raise StreamsError(f"Cannot {what} stream thread {name}: it does not exist. Existing ones: {there}.")
         return None if name is None else names[name]
 
-    def _done(self, act: Any, what: str, name: str | None, timeout: float) -> str:
+    def _done(self, act: Callable[..., str | None], what: str, name: str | None, timeout: float) -> str:
         shown = name or "the last stream thread"
         try:
-            done: str | None = act(name=name, timeout=timeout)
+            done = act(name=name, timeout=timeout)
         except TimeoutError:
             raise StreamsError(
                 f"{shown} has not closed within {timeout:.0f} s; it is still closing, see its state in the status. If "
@@ -263,7 +274,7 @@ class Administration:
         return StreamsError(f"Cannot {what}: the application is {state}; it must be RUNNING or REBALANCING.")
 
 
-def _thread(thread: ThreadStatus) -> dict[str, Any]:
+def _thread(thread: ThreadStatus) -> ThreadJson:
     return {
         "name": thread.name,
         "number": thread.slot,
@@ -281,11 +292,12 @@ def _thread(thread: ThreadStatus) -> dict[str, Any]:
         "cpu_percent": thread.cpu_percent,
         "uptime_seconds": thread.uptime_seconds,
         "restarts": thread.restarts,
+        "waits": list(thread.waits),
         "tasks": [_task(task) for task in thread.tasks],
     }
 
 
-def _task(task: TaskStatus) -> dict[str, Any]:
+def _task(task: TaskStatus) -> TaskJson:
     known = [lag for lag in task.lags.values() if lag is not None]
     return {
         "task_id": task.task_id,
@@ -305,7 +317,7 @@ def _task(task: TaskStatus) -> dict[str, Any]:
     }
 
 
-def _totals(threads: list[ThreadStatus]) -> dict[str, Any]:
+def _totals(threads: list[ThreadStatus]) -> TotalsJson:
     return {
         "threads": len(threads),
         "tasks": sum(task.kind == "active" for thread in threads for task in thread.tasks),
@@ -319,7 +331,7 @@ def _totals(threads: list[ThreadStatus]) -> dict[str, Any]:
     }
 
 
-def _lags(thread: ThreadStatus) -> Iterator[dict[str, Any]]:
+def _lags(thread: ThreadStatus) -> Iterator[LagJson]:
     for task in thread.tasks:
         for partition, lag in task.lags.items():
             yield {
@@ -333,5 +345,5 @@ def _lags(thread: ThreadStatus) -> Iterator[dict[str, Any]]:
             }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, object]:
     return {**orjson.loads(row.json), "task_id": row.task}

@@ -116,7 +116,7 @@ class ControlSocket:
             while not self._ended.is_set():
                 try:
                     self._serve(listener.accept()[0])
-                except (OSError, RuntimeError) as error:  # stop(), or no more file descriptors, or threads
+                except (OSError, RuntimeError) as error:  # stop(), or a lack of file descriptors or threads
                     if not self._ended.is_set():
                         logger.warning(
                             "The control socket cannot take a command: %s. It tries again in %g s", error, RETRY_SECONDS
@@ -139,7 +139,7 @@ class ControlSocket:
     def _converse(self, connection: socket.socket) -> None:
         try:
             with connection, suppress(OSError):  # the other side is gone or silent
-                if not _may_ask(connection):
+                if not _peer_is_trusted(connection):
                     _send(connection, _error(StreamsError("Only the user of the application may send it commands")))
                     return
                 for question in _lines(connection):
@@ -147,7 +147,7 @@ class ControlSocket:
         finally:
             self._free.release()
 
-    def _answer(self, question: bytes | None) -> dict[str, Any]:
+    def _answer(self, question: bytes | None) -> dict[str, object]:
         try:
             action, arguments = self._parse(question)
             return {"result": action(**arguments)}
@@ -157,7 +157,7 @@ class ControlSocket:
             logger.exception("A command of the control socket failed")
             return _error(error)
 
-    def _parse(self, question: bytes | None) -> tuple[Action, dict[str, Any]]:
+    def _parse(self, question: bytes | None) -> tuple[Action, dict[str, object]]:
         if question is None:
             raise StreamsError(f"A request to the control socket has at most {QUESTION_BYTES_MAX} bytes")
         try:
@@ -173,7 +173,13 @@ class ControlSocket:
         return action, arguments
 
 
-def _may_ask(connection: socket.socket) -> bool:
+def is_trusted(connection: socket.socket) -> bool:
+    """Return whether the process that listens at the other end belongs to this user or root, or this user is root."""
+    return os.geteuid() == 0 or _peer_is_trusted(connection)
+
+
+def _peer_is_trusted(connection: socket.socket) -> bool:
+    """Return whether the other end of a connection belongs to this user or root."""
     if sys.platform == "linux":
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     elif sys.platform == "darwin":
@@ -197,5 +203,5 @@ def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
     connection.sendall(json.dumps(answer, default=str).encode() + b"\n")
 
 
-def _error(error: Exception) -> dict[str, Any]:
+def _error(error: Exception) -> dict[str, object]:
     return {"error": {"kind": type(error).__name__, "message": str(error) or type(error).__name__}}

@@ -15,7 +15,8 @@ def summary(state: ApplicationState, workers: Iterable[Worker]) -> str:
     statuses = [worker.status for worker in workers]
     tasks = sum(len(status.tasks) for status in statuses)
     lag = sum(status.lag for status in statuses)
-    return f"{state.name}: {len(statuses)} stream threads, {tasks} tasks, {lag} records behind"
+    wait = "".join(f"{text}; " for text in dict.fromkeys(text for status in statuses for text in status.waits))
+    return f"{state.name}: {wait}{len(statuses)} stream threads, {tasks} tasks, {lag} records behind"
 
 
 def description(threads: Iterable[ThreadStatus]) -> Iterator[str]:
@@ -30,6 +31,7 @@ def description(threads: Iterable[ThreadStatus]) -> Iterator[str]:
             f"{thread.records_per_second:.0f}/s, {thread.lag} behind, {thread.restore_remaining} to restore, "
             f"{thread.rss_bytes >> 20} MiB, {thread.restarts} restarts"
         )
+        yield from (f"{thread.name}: {text}" for text in thread.waits)
 
 
 def restore(task: TaskStatus) -> str:

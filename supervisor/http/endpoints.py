@@ -1,6 +1,6 @@
 """The endpoints: each is a function from a request to a response, run in a thread so that it may block.
 
-What a query asks for is validated first, and has limits.
+The parameters of a query are validated first, and have limits.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def http_app(view: HttpView, address: HttpAddress, stopping: asyncio.Event) -> S
     return app
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON."""
     return Response(orjson.dumps(value), status, headers, "application/json")
 

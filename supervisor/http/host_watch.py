@@ -1,8 +1,9 @@
 """Watches the application's other hosts, so that a lost one's tasks do not wait for its session to time out.
 
-A connection to a host's application.server that breaks shows that something has happened, not what. The next attempt
-does: if the host's kernel refuses it, the supervisor there is gone, and its stream threads with it. A host that is
-frozen, or that the network hides, does not answer, and may still process: its session decides, as ever.
+A broken connection to a host's application.server does not show what has happened. The next attempt does: if the host's
+kernel refuses it, twice, the supervisor there is gone, and its stream threads with it. So the address must be the
+process's own port, and not that of a proxy. A host that is frozen, or cut off from the network, does not answer, but
+may still process: its session timeout decides, as without a watch.
 
 A host that stops says goodbye. If the goodbye is missed, between two requests, its tasks move, as with a lost host.
 """
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from http.client import OK, SERVICE_UNAVAILABLE, HTTPConnection, HTTPException
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -33,6 +35,8 @@ WATCH_SECONDS = 60
 ANSWER_SECONDS = 10
 #: Seconds before the first attempt to reach a host whose connection broke, and the longest between two later ones.
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 1.0
+#: How many refusals in a row mean that a host is lost, and that one which has never answered is reported.
+LOST_REFUSALS, UNKNOWN_REFUSALS = 2, 10
 #: The path of the endpoint, and its answers.
 PATH = "/watch"
 STAYS, STOPS = b'{"stopping":false}', b'{"stopping":true}'
@@ -74,6 +78,27 @@ class HostWatch:
 def _check(config: StreamsConfig) -> None:
     if missing := [name for name in ("application.server", "penstock.http.port") if config[name] in (None, "")]:
         raise ConfigError(f"penstock.host.watch=true also needs {' and '.join(missing)}.")
+    own, port, address = HostInfo.parse(config["application.server"]), config["penstock.http.port"], _listens_at(config)
+    if own.port != port:
+        raise ConfigError(
+            f"penstock.host.watch=true needs the same port in application.server={own.host}:{own.port} and "
+            f"penstock.http.port={port}: other hosts must watch this process's own port, and not a proxy, "
+            "which may restart while the application runs."
+        )
+    if address.is_loopback and own.host not in ("localhost", str(address)):
+        raise ConfigError(
+            f"penstock.host.watch=true needs a penstock.http.host that others reach: nothing listens at "
+            f"application.server={own.host}:{own.port} while it is {config['penstock.http.host']}. Set it to 0.0.0.0."
+        )
+
+
+def _listens_at(config: StreamsConfig) -> IPv4Address | IPv6Address:
+    """Return the address at which HTTP is served; a name that only a resolver knows counts as reachable."""
+    host = config["penstock.http.host"].strip("[]")
+    try:
+        return ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return ip_address("0.0.0.0")
 
 
 def _next(own: HostInfo, hosts: Collection[HostInfo]) -> set[HostInfo]:
@@ -90,9 +115,10 @@ class WatchedHost:
         self._name = f"{host.host}:{host.port}"
         self._headers = headers
         self._lost = lost
-        #: Whether it has answered, and has neither said goodbye nor been lost since.
+        #: True if it has answered, and has neither said goodbye nor been lost since.
         self._is_here = False
         self._refusals: set[int] = set()
+        self._refused_connections = 0  # in a row
         self._ended = threading.Event()
         self._connection: HTTPConnection | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-watch-{self._name}", daemon=True)
@@ -121,6 +147,7 @@ class WatchedHost:
             else:
                 logger.debug("The host %s cannot be reached: %r", self._name, error)
             return False
+        self._refused_connections = 0
         with closing(connection):
             return self._ask(connection)
 
@@ -142,6 +169,7 @@ class WatchedHost:
                 connection.request("GET", PATH, headers=self._headers)
                 response = connection.getresponse()
                 answered = self._is_here = response.status == OK
+                self._refusals |= {0} if answered else set()  # what refuses it later has listened once
                 said = response.read()
                 if said != STAYS:
                     self._is_here = False
@@ -164,7 +192,19 @@ class WatchedHost:
             )
 
     def _on_refused(self) -> None:
-        if self._is_here and not self._ended.is_set():
+        self._refused_connections += 1
+        if self._ended.is_set():
+            return
+        if not self._is_here:
+            if self._refused_connections == UNKNOWN_REFUSALS and not self._refusals:
+                self._refusals.add(0)
+                logger.warning(
+                    "The host %s cannot be watched, its tasks would wait for its session to time out: it is in the "
+                    "group, but no program listens there. Check its application.server, penstock.http.port and "
+                    "penstock.http.host",
+                    self._name,
+                )
+        elif self._refused_connections == LOST_REFUSALS:
             self._is_here = False
             logger.warning("The host %s is lost: its connection broke, and no program listens there now", self._name)
             self._lost(self._name)

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -84,9 +83,9 @@ class _Messages:
         scope = export.ScopeMetrics(self._scope, metrics, "")
         self._exporter.export(export.MetricsData([export.ResourceMetrics(self._resource, [scope], "")]))
 
-    def _data(self, found: Series, now_ns: int) -> Any:
+    def _data(self, found: Series, now_ns: int) -> object:
         export = self._export
-        # Start 0: unknown. A total starts with its process, or when its task arrives there.
+        # Start 0: unknown. A total starts with its process, or when its task arrives in it.
         points = [export.NumberDataPoint(labels, 0, now_ns, value) for labels, value in found.points]
         if found.is_counter:
             return export.Sum(points, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)

@@ -45,6 +45,7 @@ class HttpServer:
         self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
         self._server: Any = None
         self._thread: threading.Thread | None = None
+        self._listener: socket.socket | None = None
         #: The served port, or None.
         self.port: int | None = None
 
@@ -52,7 +53,7 @@ class HttpServer:
         """Listen, then serve in a thread. Raises ConfigError if the address is not available."""
         if self._address is None:
             return
-        listener = _listen(self._address)
+        listener = self._listener = _listen(self._address)
         self.port = listener.getsockname()[1]
         # Imported only if used: an application without HTTP does not pay for it.
         uvicorn = import_module("uvicorn")
@@ -79,17 +80,16 @@ class HttpServer:
         )
         for name in ("asyncio", "uvicorn.error"):
             logging.getLogger(name).addFilter(_FLOODS)
-        self._thread = threading.Thread(target=self._serve, args=(listener,), name=THREAD, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=THREAD, daemon=True)
         self._thread.start()
         logger.info("Serving HTTP at http://%s:%d/", self._address.host, self.port)
 
-    def _serve(self, listener: socket.socket) -> None:
+    def _serve(self) -> None:
+        """Serve until the end. If that fails, the port stays open: hosts that watch this one would take it for lost."""
         try:
             self._server.run(sockets=[])  # it accepts for itself
         except Exception:
             logger.exception("The HTTP server has failed; the application continues without it")
-        finally:
-            listener.close()
 
     def stop(self) -> None:
         """End the server, with a moment for pending requests."""
@@ -97,7 +97,9 @@ class HttpServer:
             return
         self._server.should_exit = True
         self._thread.join(STOP_SECONDS + 1)
-        self._thread = self.port = None
+        if self._listener is not None:
+            self._listener.close()
+        self._thread = self._listener = self.port = None
 
 
 def _listen(address: HttpAddress) -> socket.socket:

@@ -16,6 +16,7 @@ from penstock.workers.tasks.task_state import TaskState
 
 from ..application_state import ApplicationState
 from ..control.administration import Administration
+from ..control.status_json import TaskOfThreadJson
 from ..queries.metric import metrics
 from ..queries.queries import Answers
 from ..queries.store_routing import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
@@ -41,7 +42,7 @@ class HttpView:
         self.queries = StoreQueries(supervisor, config["application.server"], remote)
         self._supervisor = supervisor
         self._config = config
-        self._topology: dict[str, Any] | None = None
+        self._topology: dict[str, object] | None = None
         self._lock = threading.Lock()
 
     def live(self) -> tuple[bool, str]:
@@ -81,10 +82,12 @@ class HttpView:
         """Return all metrics in Prometheus' format, without the generated part of the client's id."""
         return exposition(self.metrics(), self._supervisor.client_id)
 
-    def tasks(self) -> list[dict[str, Any]]:
+    def tasks(self) -> list[TaskOfThreadJson]:
         """Return all tasks on this host, each with its stream thread."""
         threads = self.administration.status()["threads"]
-        found = [{**task, "thread": thread["name"]} for thread in threads for task in thread["tasks"]]
+        found: list[TaskOfThreadJson] = [
+            {**task, "thread": thread["name"]} for thread in threads for task in thread["tasks"]
+        ]
         return sorted(found, key=lambda task: (task["kind"], *map(int, task["task_id"].split("_"))))
 
     def topology(self) -> dict[str, Any]:
@@ -97,7 +100,7 @@ class HttpView:
                 self._topology = self._ask_for_topology()
             return self._topology
 
-    def _ask_for_topology(self) -> dict[str, Any]:
+    def _ask_for_topology(self) -> dict[str, object]:
         answers = Answers(enough=lambda result: result.value is not None)
         try:
             results = self._supervisor.ask(DescribeTopology, answers, DESCRIBE_SECONDS)
@@ -115,14 +118,20 @@ class HttpView:
     def stores(self) -> list[dict[str, Any]]:
         """Return the queryable stores, each with its tasks on this host."""
         topology, tasks = self.topology(), self.tasks()
-        here: dict[int, list[dict[str, Any]]] = {}
+        here: dict[int, list[dict[str, object]]] = {}
         for task in tasks:
-            shown = {name: task[name] for name in ("task_id", "kind", "state", "restore_remaining", "thread")}
+            shown: dict[str, object] = {
+                "task_id": task["task_id"],
+                "kind": task["kind"],
+                "state": task["state"],
+                "restore_remaining": task["restore_remaining"],
+                "thread": task["thread"],
+            }
             here.setdefault(int(task["task_id"].split("_")[0]), []).append(shown)
         named = [{**store, "tasks": here.get(store["subtopology"], [])} for store in topology["stores"]]
         return [*named, *({"name": name, "kind": "global", "tasks": []} for name in topology["global_stores"])]
 
-    def dashboard(self) -> dict[str, Any]:
+    def dashboard(self) -> dict[str, object]:
         """Return the data of the page: status, topology if known, and figures of operators."""
         try:
             topology = self.topology()
@@ -131,7 +140,7 @@ class HttpView:
         return {"status": self.administration.status(), "topology": topology, **figures(self.metrics())}
 
 
-def figures(found: Iterable[Metric]) -> dict[str, Any]:
+def figures(found: Iterable[Metric]) -> dict[str, object]:
     """Return ``sources``, ``nodes``, ``edges``, ``functions`` and ``dead_letters``.
 
     sources: by node, measured: rate (records/s), total, latency_avg and latency_max (ms, the age of records when they
@@ -184,7 +193,7 @@ def _nodes(found: Iterable[Metric]) -> dict[str, dict[str, float]]:
     }
 
 
-def _edges(found: Iterable[Metric]) -> list[dict[str, Any]]:
+def _edges(found: Iterable[Metric]) -> list[dict[str, object]]:
     return [
         {"from": start, "to": end, "rate": sum(values["records-rate"])}
         for (start, end), values in _by_tags(found, "from", "to").items()

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from penstock.statestore.view.spelling import printable_lines
 from penstock.topology.config.streams_config import StreamsConfig
@@ -30,7 +30,7 @@ MESSAGE, EXCEPTION = "penstock_message", "penstock_exception"
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message", MESSAGE, EXCEPTION}
 
 
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """Return the fields that ``extra=`` has added to a record."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD and name[:1] != "_"}
 
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
     fixed: further fields, the same in all lines. ascii_only: for a stream without Unicode.
     """
 
-    def __init__(self, fixed: Mapping[str, Any] | None = None, *, ascii_only: bool = False) -> None:
+    def __init__(self, fixed: Mapping[str, object] | None = None, *, ascii_only: bool = False) -> None:
         super().__init__()
         self._fixed = dict(fixed or {})
         self._ascii_only = ascii_only
@@ -98,7 +98,9 @@ def syslog_priority(level: int) -> int:
     return next((priority for lowest, priority in levels if level >= lowest), 7)
 
 
-def formatter(name: str, fixed: Mapping[str, Any], stderr: TextIO, environment: Mapping[str, str]) -> logging.Formatter:
+def formatter(
+    name: str, fixed: Mapping[str, object], stderr: TextIO, environment: Mapping[str, str]
+) -> logging.Formatter:
     """Return the formatter for a value of ``penstock.log.format``. fixed: fields of each JSON line."""
     if name == "auto":
         name = "journal" if is_the_journal(stderr, environment) else "plain"
@@ -121,6 +123,7 @@ class LogHandler(logging.Handler):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
+        self.target = stream
         self.stream = OutputStream(
             lambda: stream,
             on_dropped=lambda count: logging.getLogger(__name__).warning(
@@ -154,6 +157,10 @@ def set_up_logging(
     logging.captureWarnings(True)
 
 
+#: Of an error's line, for the journal.
+ERROR_PRIORITY = f"<{syslog_priority(logging.ERROR)}>"
+
+
 def leave_client_logs_out() -> None:
     """Send librdkafka's lines to the log only, if there is one: a command reports its failure itself."""
     client = logging.getLogger(LIBRDKAFKA)
@@ -162,14 +169,25 @@ def leave_client_logs_out() -> None:
 
 
 def say_at_the_end(text: str) -> None:
-    """Write the reason for the program's end, in the format of the log: plain for people, otherwise as a record."""
-    ours = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
+    """Write the reason for the program's end; see write_error."""
+    write_error(f"Error: {text}")
+
+
+def write_error(text: str) -> None:
+    """Write an error in the format of the log: plain for people, otherwise as a record.
+
+    Before the log is set up, or if there is none, it goes to stderr; if stderr is systemd's journal, with its priority.
+    """
+    handlers = (handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler))
+    ours = [handler for handler in handlers if handler.target is sys.stderr]
+    text = printable_lines(text)
     if not ours:
-        print(f"Error: {printable_lines(text)}", file=sys.stderr, flush=True)
+        priority = ERROR_PRIORITY if is_the_journal(sys.stderr, os.environ) else ""
+        print("\n".join(priority + line for line in text.split("\n")), file=sys.stderr, flush=True)
     elif isinstance(ours[0].formatter, JsonFormatter | JournalFormatter):
-        logging.getLogger("penstock").error("Error: %s", text)
+        logging.getLogger("penstock").error("%s", text)
     else:
-        ours[0].stream.write(f"Error: {printable_lines(text)}\n")
+        ours[0].stream.write(f"{text}\n")
 
 
 def flush_log() -> None:

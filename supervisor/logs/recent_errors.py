@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
@@ -58,7 +57,7 @@ class NotingLogger(PrefixedLogger):
         self._errors = errors
         self._clock = clock
 
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+    def log(self, level: int, msg: object, *args: object, **kwargs: object) -> None:
         """Log a line with the prefix, and keep it if it is an error."""
         super().log(level, msg, *args, **kwargs)
         if level >= logging.ERROR:

@@ -20,7 +20,7 @@ class TextBlocks:
         self._open = False
 
     def add(self, line: str) -> str | None:
-        """Add a line; returns the block that is complete because this line begins another, if there is one."""
+        """Add a line. If it begins a new block, return the completed previous one, if any."""
         done = None
         if not self._continues(line) or len(self._lines) >= BLOCK_LINES_MAX:
             done = self.take()

@@ -50,7 +50,7 @@ class PipeLogHandler(logging.handlers.QueueHandler):
         channel.send(record)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value as JSON would hold it: other values become text."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
         return repr(value)
 
 
-def _of_event(record: logging.LogRecord, event: Mapping[str, Any]) -> tuple[logging.LogRecord, dict[str, Any]]:
+def _of_event(record: logging.LogRecord, event: Mapping[str, Any]) -> tuple[logging.LogRecord, dict[str, object]]:
     """Return a record for an event of structlog, a dict: its text for people, and its fields."""
     fields = {str(key): value for key, value in event.items() if key not in _NOT_FIELDS and not key.startswith("_")}
     text = " ".join([str(event["event"]), *(f"{key}={plain(value)}" for key, value in fields.items())])

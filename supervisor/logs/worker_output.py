@@ -8,7 +8,6 @@ import select
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 from ..channels.channel import READ_BYTES, Channel
 from .log_floods import LIBRDKAFKA, FloodGate
@@ -25,7 +24,9 @@ STDOUT = OutputStream(
     lambda: sys.stdout,
     on_full=lambda: _log.warning("stdout is not read: lines that stream threads print are dropped now"),
     on_dropped=lambda count: _log.warning("%d lines that stream threads printed were dropped", count),
-    on_error=lambda error: _log.warning("Cannot write to stdout (%s): what stream threads print is dropped now", error),
+    on_error=lambda error: _log.warning(
+        "Cannot write to stdout (%s): output of stream threads is dropped from now on", error
+    ),
 )
 
 #: Called with each log record of a process before it is logged here.
@@ -39,7 +40,7 @@ def ignore(record: logging.LogRecord) -> None:
 class LineReader:
     """Reads lines from a text pipe; never waits."""
 
-    def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
+    def __init__(self, connection: Connection[object, object], write: Callable[[str], None]) -> None:
         self._connection = connection
         self._write = write
         self._rest = b""
@@ -73,7 +74,7 @@ class LineReader:
 class BlockReader(LineReader):
     """Reads text from a pipe like LineReader, but writes related lines as one text."""
 
-    def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
+    def __init__(self, connection: Connection[object, object], write: Callable[[str], None]) -> None:
         super().__init__(connection, self._add)
         self._blocks = TextBlocks()
         self._write_block = write
@@ -102,7 +103,7 @@ class BlockReader(LineReader):
 class RecordReader:
     """Reads log records from a pipe and passes them to this process's logging; never waits."""
 
-    def __init__(self, connection: Connection[Any, Any], note: Note = ignore) -> None:
+    def __init__(self, connection: Connection[object, object], note: Note = ignore) -> None:
         self._note = note
         self._channel = Channel(connection, blocking=False)
 
@@ -139,16 +140,16 @@ Reader = LineReader | RecordReader
 class WorkerOutput:
     """The three pipes of one process: log records, stdout and stderr.
 
-    stdout goes to this process's stdout as it is, because it may be a result; stderr, where librdkafka, the interpreter
-    and faulthandler write, goes to the log under the thread's name.
+    stdout goes unchanged to this process's stdout, because it may be a result. stderr, to which librdkafka, the
+    interpreter and faulthandler write, goes to the log under the thread's name.
     """
 
     def __init__(
         self,
         name: str,
-        log: Connection[Any, Any],
-        stdout: Connection[Any, Any],
-        stderr: Connection[Any, Any],
+        log: Connection[object, object],
+        stdout: Connection[object, object],
+        stderr: Connection[object, object],
         note: Note = ignore,
     ) -> None:
         logger = logging.getLogger("penstock.supervisor.stderr")

@@ -217,7 +217,7 @@ class ApplicationReset:
             for partition, answer in asked.items()
         }
 
-    def _ask(self, what: str, question: Callable[[], Any]) -> Any:
+    def _ask(self, what: str, question: Callable[[], object]) -> Any:
         try:
             return question()
         except KafkaException as error:

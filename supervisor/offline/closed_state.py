@@ -1,4 +1,4 @@
-"""The state of an application that does not run, read from its directory; nothing is changed there."""
+"""The state of a stopped application, read from its directory without changing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import ReadStore
 from penstock.workers.queries.store_reads import rows_of
 
-from ..source.topology_gate import application_directory
+from ..source.state_places import application_directory, left_behind
 from ..source.topology_source import TopologySource
 
 
@@ -40,7 +40,7 @@ class ClosedState:
         if not path.is_dir():
             raise InvalidStateStoreError(
                 f"There is no state in {path}, and no application runs there. If it has another application.id or "
-                "state.dir, name its configuration: --config FILE."
+                f"state.dir, name its configuration: --config FILE. {left_behind(config)}".rstrip()
             )
         self._builders = None if topology is None else _builders(topology, config)
         self._directory = StateDirectory(config["state.dir"], config["application.id"])
@@ -60,7 +60,7 @@ class ClosedState:
         """Return a summary of each store of each task, by name and task; as Administration.stores."""
         return [self._summary(task, name) for name, task in sorted((name, task) for task, name in self._on_disk())]
 
-    def _summary(self, task: TaskId | None, name: str) -> dict[str, Any]:
+    def _summary(self, task: TaskId | None, name: str) -> dict[str, object]:
         with self._open(task, name) as store:
             found = {**summary(store), "task_id": _shown(task), "task_kind": "closed", "task_state": "CLOSED"}
         return found if self._builders is not None else {**found, "kind": None}
@@ -73,7 +73,7 @@ class ClosedState:
         """Yield the rows of a range, task after task."""
         return self._read(ReadStore(0, store, key_from=key_from, key_to=key_to))
 
-    def _read(self, request: ReadStore) -> Iterator[dict[str, Any]]:
+    def _read(self, request: ReadStore) -> Iterator[dict[str, object]]:
         for task in self._tasks_with(request.store):
             with self._open(task, request.store) as opened, closing(rows_of(request, opened, _shown(task))) as rows:
                 yield from ({**json.loads(row.json), "task_id": row.task} for row in rows)
@@ -81,7 +81,7 @@ class ClosedState:
     def _on_disk(self) -> Iterator[tuple[TaskId | None, str]]:
         """Yield each store with its task."""
         for task in self._directory.tasks_on_disk():
-            for path in sorted((self._directory.directory_for_task(task) / STORES_DIRECTORY).iterdir()):
+            for path in sorted((self._directory.directory_for_task(task) / STORES_DIRECTORY).glob("*")):
                 yield task, path.name
 
     def _tasks_with(self, store: str) -> list[TaskId | None]:

@@ -15,16 +15,26 @@ from .worker import UNKNOWN_EXIT, Worker
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, UNKNOWN_EXIT)
 
 
-def cannot_start(worker: Worker, any_has_started: bool) -> bool:
+def could_not_boot(worker: Worker) -> bool:
+    """Return whether a process ended before its stream thread started because the topology could not be loaded.
+
+    Or the interpreter or Penstock could not be. While a deployment replaces files, that may pass.
+    """
+    refused = worker.exit_code == WorkerExitCode.BOOT_FAILED or (worker.exit_code > 0 and not worker.has_started)
+    return refused and worker.state is StreamThreadState.CREATED
+
+
+def is_hopeless(worker: Worker, any_has_run: bool) -> bool:
     """Return whether another process would end in the same way.
 
-    any_has_started: a stream thread of the application has already started. If none has, a crash or an exit during the
-    import of the topology would only repeat, with ten more tracebacks.
+    any_has_run: a stream thread of the application has already been a member of its group. If none has, this is the
+    first start, and what happens while the topology is loaded would only repeat, with ten more tracebacks. A stream
+    thread itself knows if its configuration is wrong, or if the application was handed over.
     """
-    if worker.exit_code == WorkerExitCode.BOOT_FAILED or (worker.exit_code > 0 and not worker.has_started):
-        return True
+    if worker.state is not StreamThreadState.CREATED:
+        return worker.exit_code == WorkerExitCode.BOOT_FAILED
     crashed = worker.failure is None and worker.exit_code not in FROM_OUTSIDE
-    return crashed and worker.state is StreamThreadState.CREATED and not any_has_started
+    return not any_has_run and (could_not_boot(worker) or crashed)
 
 
 def reason(worker: Worker) -> str:

@@ -17,7 +17,7 @@ class RestoreListeners:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Return which of the two there are: values of ListenerCall.listener."""
+        """Return the listeners that are set: values of ListenerCall.listener."""
         by_name = {"restore": self.restore, "standby": self.standby}
         return tuple(name for name, listener in by_name.items() if listener is not None)
 

@@ -31,7 +31,8 @@ class Slot:
 
     start_at: when to start a process while there is none; stopped_at: when it was requested to close, None if it was
     not (both monotonic ms). gone: set with the thread's name when the slot is removed. again: the result of a restart,
-    set when the old process has ended.
+    set when the old process has ended. added: of a slot that was added to a running application: set with the thread's
+    name when it starts, None if it was removed before, or with the reason for which it could not start.
     """
 
     number: int
@@ -41,6 +42,22 @@ class Slot:
     stopped_at: int | None = None
     gone: Future[str | None] = field(default_factory=Future)
     again: Future[str | None] | None = None
+    added: Future[str | None] | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """True from the addition to a running application until its stream thread has started."""
+        return self.added is not None and not self.added.done()
+
+    def begin(self, name: str | None) -> None:
+        """Its stream thread has started; None: it was removed before."""
+        if self.added is not None and not self.added.done():
+            self.added.set_result(name)
+
+    def refuse(self, error: Exception) -> None:
+        """Its stream thread cannot start."""
+        if self.added is not None:
+            self.added.set_exception(error)
 
     @property
     def is_restarting(self) -> bool:

@@ -34,21 +34,21 @@ class StreamThreads:
         """Return the name of the stream thread in a slot."""
         return f"{self.client_id}-StreamThread-{slot.number}"
 
-    def add(self) -> str | None:
-        """Add one and return its name, None if the application does not run (KafkaStreams.addStreamThread)."""
+    def add(self) -> Slot | None:
+        """Add one and return its slot, None if the application does not run (KafkaStreams.addStreamThread)."""
         if not self.states.state.is_running_or_rebalancing:
             self.log.warning("Cannot add a stream thread when the client is in state %s", self.states.state.name)
             return None
         number = next(n for n in range(1, len(self.slots) + 2) if n not in self.slots)
-        slot = self.slots[number] = Slot(number, start_at=self.now())
+        slot = self.slots[number] = Slot(number, start_at=self.now(), added=Future())
         self.log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self.slots))
-        return self.name(slot)
+        return slot
 
     def remove(self, name: str | None = None) -> Answer:
-        """Stop one, the last if no name is given; it leaves the group and is not replaced.
+        """Stop a stream thread, by default the last one; it leaves the group and is not replaced.
 
-        Returns when it has ended; None if there is none of this name, or the application does not run (Kafka Streams:
-        KafkaStreams.removeStreamThread).
+        Returns when it has ended. Returns None if there is none of this name, or the application does not run (Kafka
+        Streams: KafkaStreams.removeStreamThread).
         """
         slot = self._find(name)
         if slot is None:
@@ -60,10 +60,10 @@ class StreamThreads:
         return slot.gone
 
     def restart(self, name: str) -> Answer:
-        """Close one cleanly, and start another process in its slot, which resumes its tasks.
+        """Close a stream thread cleanly, and start another process in its slot, which resumes its tasks.
 
-        Returns when the old process has ended: the name, or None if the slot was removed in the meantime. None
-        at once if there is none of this name, or the application does not run. It does not count for
+        Returns when the old process has ended: the name, or None if the slot was removed in the meantime. Returns None
+        immediately if there is none of this name, or the application does not run. It does not count for
         penstock.worker.restart.max.
         """
         slot = self._find(name)

@@ -10,7 +10,7 @@ from penstock.topology.errors import StreamsError
 
 
 class StreamsUncaughtExceptionHandlerResponse(Enum):
-    """What the supervisor does (Kafka Streams: StreamThreadExceptionResponse)."""
+    """The supervisor's possible reactions (Kafka Streams: StreamThreadExceptionResponse)."""
 
     #: Replace the process in its slot, under the same limits as one that crashed.
     REPLACE_THREAD = "REPLACE_THREAD"

@@ -52,7 +52,7 @@ class ThreadStatus:
     """The status of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
 
     lag, restore_remaining and restore_total in records; cpu_percent of one core, over a second or more; uptime in s.
-    memory_share_bytes: the process's memory share, None in its first seconds.
+    memory_share_bytes: the process's memory share, None in its first seconds. waits: see Status.
     """
 
     name: str
@@ -69,6 +69,7 @@ class ThreadStatus:
     cpu_percent: float
     uptime_seconds: float
     restarts: int
+    waits: tuple[str, ...] = ()
 
     @property
     def is_over_memory_share(self) -> bool:
@@ -99,6 +100,8 @@ class Worker:
         self.status = Status(self.state.name)
         self.records_per_second = 0.0
         self.failure: Failed | None = None
+        #: The stalled partition for which the process has closed itself.
+        self.stalled: PartitionStalled | None = None
         self.has_started = False
         #: Its end of the pipe is closed; it has ended, or will soon.
         self.hung_up = False
@@ -205,7 +208,9 @@ class Worker:
                 self.failure, self.failed_at = report, now
             case ProcessStarted():
                 self.has_started = True
-            case QueryResult() | ListenerCall() | PartitionStalled() | HostsChanged() | ApplicationShutdownRequested():
+            case PartitionStalled():
+                self.stalled = report if report.replaces_process else None
+            case QueryResult() | ListenerCall() | HostsChanged() | ApplicationShutdownRequested():
                 pass  # the supervisor's business
             case SpareReady():
                 pass  # SpareProcess's
@@ -229,7 +234,7 @@ class Worker:
         """Return True once the process has ended; it is then reaped."""
         if self._process.exitcode is not None:
             return True
-        try:  # psutil.pid_exists would open a file, and there may be no descriptor for it
+        try:  # psutil.pid_exists would open a file, and no descriptor may be left for it
             if sys.platform == "linux" and self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, 0)
             else:
@@ -253,6 +258,8 @@ class Worker:
         if code == UNKNOWN_EXIT:
             return "its exit code is unknown: other code in this program has waited for it"
         if code == WorkerExitCode.STOPPED:
+            if self.stalled is not None:
+                return f"exit code 0, to be replaced: partition {self.stalled.partition} is stalled"
             return "exit code 0, although it was not asked to stop: does a function call os._exit?"
         if code >= 0:
             known = code in WorkerExitCode.__members__.values()
@@ -292,6 +299,7 @@ class Worker:
             cpu_percent=cpu,
             uptime_seconds=(now - self._started_at) / 1000,
             restarts=restarts,
+            waits=status.waits,
         )
 
     def usage(self, now: int) -> tuple[int, float]:

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from setproctitle import setproctitle
 
-from penstock.kernel import buffers as kernel_buffers
-from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
+from penstock.kernel.buffers import keep_buffers
+from penstock.topology.errors import ConfigError, HandedOverError, LostOffsetsError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl, ThreadSpec
 
@@ -30,7 +30,7 @@ from ..channels.channel import Channel
 from ..exit_codes import WorkerExitCode
 from ..logs.output_stream import open_standard_streams
 from ..logs.worker_logging import set_up_logging
-from ..service.signals import HANDLED_SIGNALS
+from ..service.signals import HANDLED_SIGNALS, let_in
 from ..source import pickling
 from ..source.topology_source import TopologyLoadError, TopologySource
 
@@ -122,10 +122,10 @@ class TakeOver:
 class ProcessEnds(NamedTuple):
     """The process's ends of its pipes."""
 
-    control: Connection[Any, Any]
-    log: Connection[Any, Any]
-    stdout: Connection[Any, Any]
-    stderr: Connection[Any, Any]
+    control: Connection[object, object]
+    log: Connection[object, object]
+    stdout: Connection[object, object]
+    stderr: Connection[object, object]
 
 
 class PipeControl:
@@ -189,8 +189,7 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     _write_to(ends)
     faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)
-    if kernel_buffers is not None:
-        kernel_buffers.keep_buffers()  # before there are other threads
+    keep_buffers()  # before there are other threads
     channel = Channel(ends.control, blocking=True)
     channel.send(ProcessStarted())
     control = PipeControl(channel)
@@ -216,7 +215,7 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
         show_in_ps(spec)
         set_up_logging(log, spec.config["penstock.log.level"])
         target(spec, control)
-    except (TopologyLoadError, HandedOverError, ConfigError, ShadowedModuleError) as error:
+    except (TopologyLoadError, HandedOverError, LostOffsetsError, ConfigError, ShadowedModuleError) as error:
         _report_failure(control, error)
         return WorkerExitCode.BOOT_FAILED
     except BaseException as error:  # noqa: BLE001  reported, SystemExit of a user's function too
@@ -258,7 +257,7 @@ def _handle_signals(control: PipeControl) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: control.shut_down())
     os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_sigterm_in, after_in_child=_end_at_sigterm)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+    let_in()
 
 
 def _hold_sigterm() -> None:

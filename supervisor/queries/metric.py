@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import psutil
 
@@ -97,7 +96,7 @@ def _of_disk(state_dir: str) -> Iterator[MetricGroup]:
         yield MetricGroup(DISK_GROUP, {"state-dir": state_dir}, values)
 
 
-def by_name(found: list[Metric], name: str, **tags: Any) -> list[float | str]:
+def by_name(found: list[Metric], name: str, **tags: object) -> list[float | str]:
     """Return the values of the metrics of a name that have these tags (``task_id`` for ``task-id``)."""
     wanted = {key.replace("_", "-"): str(value) for key, value in tags.items()}
     return [metric.value for metric in found if metric.name == name and wanted.items() <= metric.tags.items()]

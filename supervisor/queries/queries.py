@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -19,11 +19,13 @@ Question = Callable[[int], Command]
 class Answers:
     """The responses to one query. results grows as they arrive; done is set when all have responded or ended.
 
-    enough(result): True for a response that ends the wait for others.
+    enough(result): True for a response that ends the wait for others. has_gaps: whether a stream thread that has tasks,
+    or whose tasks no other one has yet, cannot respond.
     """
 
     enough: Callable[[QueryResult], bool] = lambda _: False
     results: list[QueryResult] = field(default_factory=list)
+    has_gaps: bool = False
     done: Future[list[QueryResult]] = field(default_factory=Future)
 
 
@@ -41,14 +43,17 @@ class Queries:
 
     def __init__(self, application_server: str) -> None:
         self.metadata = StreamsMetadataState(application_server)
+        #: Whether a stream thread has left the group, and no other one has had an assignment since.
+        self.tasks_are_left = False
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 
-    def ask(self, workers: Iterable[Worker], question: Question, answers: Answers) -> None:
+    def ask(self, workers: Collection[Worker], question: Question, answers: Answers) -> None:
         """Send a query to all; see Answers."""
         self._next_id += 1
         command = question(self._next_id)
         asked = {worker.spec.slot for worker in workers if worker.send(command)}
+        answers.has_gaps |= self.tasks_are_left or len(asked) < len(workers)
         self._pending[self._next_id] = _Pending(answers, asked)
         self._settle(self._next_id)
 
@@ -71,6 +76,7 @@ class Queries:
     def on_gone(self, worker: Worker) -> None:
         """Stop waiting for this stream thread: its process has ended."""
         for query_id, pending in list(self._pending.items()):
+            pending.answers.has_gaps |= worker.spec.slot in pending.waiting
             pending.waiting.discard(worker.spec.slot)
             self._settle(query_id)
 

@@ -4,41 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.statestore.stores.store_iterator import Rows
-from penstock.topology.records import ValueAndTimestamp
+from penstock.topology.context.store_types import Rows
+from penstock.topology.errors import StateStoreTypeError
+from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders
 
 #: Queries the stream threads: (method, arguments) -> result by task id.
 Ask = Callable[[str, tuple[Any, ...]], dict[str, Any]]
+#: Makes one result of those of all tasks (Kafka Streams: QueryableStoreType.create).
+Combine = Callable[[list[Any]], Any]
 
 
 class QueryableStore:
     """Has the reading methods of the store (docs/state-stores.md): ``get``, ``range``, ``all``, ``fetch`` …
 
+    For their types annotate it as a ReadOnlyKeyValueStore, ReadOnlyWindowStore or ReadOnlySessionStore.
+
     A single value comes from the task that has one; rows come from all tasks, as a list with the ``close`` of a store's
     iterator, sorted within each task; ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError
     while the store is restored, and TimeoutError. timestamped: timestamped stores return ValueAndTimestamp, otherwise
-    plain values, as in Kafka Streams.
+    plain values, as in Kafka Streams. headers: stores with headers return ValueTimestampHeaders or
+    AggregationWithHeaders. combine: makes one result of the list of all tasks' results, for the methods of custom
+    stores.
     """
 
-    def __init__(self, ask: Ask, timestamped: bool = False) -> None:
+    # Those that __getattr__ makes, for type checkers and editors. Key-value stores:
+    get: Callable[..., Any]
+    range: Callable[..., Rows[Any]]
+    reverse_range: Callable[..., Rows[Any]]
+    all: Callable[..., Rows[Any]]
+    reverse_all: Callable[..., Rows[Any]]
+    prefix_scan: Callable[..., Rows[Any]]
+    approximate_num_entries: Callable[..., int]
+    # Versioned stores:
+    get_versions: Callable[..., Rows[Any]]
+    # Window and session stores:
+    fetch: Callable[..., Any]
+    backward_fetch: Callable[..., Rows[Any]]
+    fetch_range: Callable[..., Rows[Any]]
+    backward_fetch_range: Callable[..., Rows[Any]]
+    fetch_keys: Callable[..., Rows[Any]]
+    backward_fetch_keys: Callable[..., Rows[Any]]
+    fetch_all: Callable[..., Rows[Any]]
+    backward_fetch_all: Callable[..., Rows[Any]]
+    backward_all: Callable[..., Rows[Any]]
+    fetch_session: Callable[..., Any]
+    find_sessions: Callable[..., Rows[Any]]
+    backward_find_sessions: Callable[..., Rows[Any]]
+    find_sessions_ending: Callable[..., Rows[Any]]
+
+    def __init__(
+        self, ask: Ask, timestamped: bool = False, headers: bool = False, combine: Combine | None = None
+    ) -> None:
         self._ask = ask
         self._timestamped = timestamped
+        self._headers = headers
+        self._combine = combine
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        if method.startswith("_"):
-            raise AttributeError(method)
-        return partial(self._call, method)
+    if not TYPE_CHECKING:  # which would take every name for a method
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        found = combine(method, arguments, self._ask(method, arguments))
-        if self._timestamped:
-            return found
-        return Rows(map(without_timestamp, found)) if isinstance(found, Rows) else without_timestamp(found)
+        def __getattr__(self, method: str) -> Callable[..., Any]:
+            if method.startswith("_"):
+                raise AttributeError(method)
+            return partial(self._call, method)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        by_task = self._ask(method, arguments)
+        if self._combine is not None:
+            return self._combine([by_task[task] for task in sorted(by_task)])
+        found = combine(method, arguments, by_task)
+        return Rows(map(self._shown, found)) if isinstance(found, Rows) else self._shown(found)
+
+    def _shown(self, found: Any) -> Any:
+        """Return a value, or the value in a row, in the form that was asked for; others as they are."""
+        if isinstance(found, ValueTimestampHeaders) and not self._headers:
+            return ValueAndTimestamp(*found[:2]) if self._timestamped else found.value
+        if isinstance(found, AggregationWithHeaders) and not self._headers:
+            return found.aggregation
+        if isinstance(found, ValueAndTimestamp) and not self._timestamped:
+            return found.value
+        if type(found) is tuple and len(found) == 2:  # a row
+            return found[0], self._shown(found[1])
+        return found
 
 
-def combine(method: str, arguments: tuple[Any, ...], by_task: dict[str, Any]) -> Any:
+def combine(method: str, arguments: tuple[object, ...], by_task: dict[str, Any]) -> Any:
     """Return one result from the results of a store's tasks."""
     results = [by_task[task] for task in sorted(by_task)]
     if method == "approximate_num_entries":
@@ -46,13 +97,11 @@ def combine(method: str, arguments: tuple[Any, ...], by_task: dict[str, Any]) ->
     # A window store's fetch(key, time) is one value; a session store's fetch(key) and all others are rows.
     if method in ("get", "fetch_session") or (method == "fetch" and len(arguments) > 1):
         return next((value for value in results if value is not None), None)
+    if len(results) == 1 and not isinstance(results[0], list):  # a method of the user's own store
+        return results[0]
+    if not all(isinstance(rows, list) for rows in results):
+        raise StateStoreTypeError(
+            f"{method} returned a result for each of {len(results)} tasks, which only you can combine: pass combine= "
+            "to KafkaStreams.store, or partition=, or call KafkaStreams.query"
+        )
     return Rows(row for rows in results for row in rows)
-
-
-def without_timestamp(found: Any) -> Any:
-    """Return a timestamped store's value, or a row (key, value) of it, as a plain store's; others as they are."""
-    if isinstance(found, ValueAndTimestamp):
-        return found.value
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], ValueAndTimestamp):
-        return found[0], found[1].value
-    return found

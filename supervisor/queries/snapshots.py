@@ -12,7 +12,8 @@ from penstock.topology.errors import StreamsError
 from penstock.workers.control.messages import TakeSnapshot
 from penstock_distribution import version
 
-from ..source.topology_gate import FACTS_FILE_NAME, application_directory
+from ..source.state_places import application_directory
+from ..source.topology_gate import FACTS_FILE_NAME
 from ..supervisor import Supervisor
 from .queries import Answers
 

@@ -28,7 +28,7 @@ class QueryError(Exception):
     retry_after: seconds, None if another attempt would fail in the same way.
     """
 
-    def __init__(self, status: int, code: str, message: str, retry_after: int | None = None, **details: Any) -> None:
+    def __init__(self, status: int, code: str, message: str, retry_after: int | None = None, **details: object) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
@@ -167,7 +167,8 @@ class StoreQueries:
         if waiting is not None:
             raise not_yet(waiting)
         rows = [row for answer in answers for row in answer.rows]
-        tasks = {task for answer in answers for task in answer.tasks}
+        answered = [task for answer in answers for task in answer.tasks]
+        tasks = set(answered)
         if tasks == {"global"}:
             return Found(_ordered(request, answers[0].rows), ["global"])
         wanted = max(answer.partitions for answer in answers)
@@ -176,7 +177,15 @@ class StoreQueries:
             for host in self._hosts_with(request.store):
                 part = self._remote.read(host, request, timeout)
                 rows += part.rows
-                tasks |= set(part.tasks)
+                answered += part.tasks
+        tasks = set(answered)
+        if len(tasks) < len(answered):
+            raise QueryError(
+                503,
+                "INCOMPLETE",
+                f"A task of {request.store} has moved while it was read, and would be in the answer twice. Try again.",
+                RETRY_SECONDS,
+            )
         if not local and len(tasks) < wanted:
             raise QueryError(
                 503,
@@ -214,7 +223,7 @@ def not_yet(answer: StoreRead) -> QueryError:
     if answer.lag is not None:
         return QueryError(503, "STANDBY_LAGS", answer.detail, RETRY_SECONDS, lag=answer.lag)
     eta = answer.eta_seconds
-    details: Mapping[str, Any] = {
+    details: Mapping[str, object] = {
         "tasks": list(answer.tasks),
         "restore_remaining": answer.restore_remaining,
         "restore_eta_seconds": eta,

@@ -13,7 +13,7 @@ from penstock.topology.errors import ConfigError
 from ..exit_codes import ExitCode
 
 #: A restart would fail in the same way and needs an operator.
-NEEDS_A_PERSON = (ExitCode.USAGE, ExitCode.TOPOLOGY, ExitCode.LOCKED)
+NEEDS_A_PERSON = (ExitCode.USAGE, ExitCode.TOPOLOGY, ExitCode.LOCKED, ExitCode.INSTALLATION)
 #: Interval in which the supervisor must report that it is alive, in s. It reports twice per interval.
 WATCHDOG_SECONDS = 30
 #: Seconds beyond the stop timeout of its processes, for the supervisor's own end on a swapping machine.
@@ -92,7 +92,7 @@ class ServiceUnit:
             yield f"User={self.run_as}" if self.run_as else "DynamicUser=yes"
 
     def _state(self) -> Iterator[str]:
-        if self.config.origin("state.dir") == "default":
+        if self.config.is_default("state.dir"):
             yield f"StateDirectory=penstock-{self.name}"
             yield "StateDirectoryMode=0750"
             yield f"Environment=PENSTOCK_STATE_DIR=%S/penstock-{self.name}"
@@ -141,7 +141,9 @@ class ServiceUnit:
                 yield f"Protect{what}=yes"
 
     def _is_in_a_home(self) -> bool:
-        used = (self.working_directory, self.python, self.config_file, Path(self.config["state.dir"]))
+        used = [self.working_directory, self.python, self.python.resolve(), self.config_file]
+        if not self.config.is_default("state.dir"):
+            used.append(Path(self.config["state.dir"]))
         return any(path.is_relative_to(home) for path in used for home in HOMES)
 
 

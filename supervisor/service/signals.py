@@ -13,6 +13,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Those with a meaning to the supervisor. Processes of stream threads leave them to it, except SIGTERM. They are
 #: blocked while one is spawned, until it has its own handlers.
 HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGQUIT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1)
+#: Blocked signals are inherited; these must reach a process of an application. Watchdogs send SIGABRT.
+NEEDED_SIGNALS = (*HANDLED_SIGNALS, signal.SIGABRT)
 #: Stop signals within this time after the first are the same request, in ms: `timeout` sends SIGTERM to its child and
 #: again to the child's process group, and a terminal that closes sends SIGHUP more than once.
 SAME_REQUEST_MS = 1_000
@@ -44,7 +46,8 @@ class StopRequests:
 
 @contextmanager
 def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = HANDLED_SIGNALS) -> Iterator[None]:
-    """Install handle(number) for each of these signals, in the main thread.
+    """Install handle(number) for each of these signals, in the main thread, and let them in: the parent of this process
+    may have blocked them.
 
     A signal that was ignored before stays ignored: `nohup` ignores SIGHUP, and a shell ignores SIGINT and SIGQUIT for
     commands in the background.
@@ -55,11 +58,18 @@ def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = H
             before[number] = signal.signal(number, lambda n, _: handle(n))
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of children would be lost
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mask = let_in()
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for taken, handler in before.items():
             signal.signal(taken, handler)
+
+
+def let_in() -> set[int]:
+    """Unblock NEEDED_SIGNALS in this thread; return the mask of before."""
+    return signal.pthread_sigmask(signal.SIG_UNBLOCK, NEEDED_SIGNALS)
 
 
 def ignore_stops() -> None:

@@ -1,6 +1,7 @@
-"""The parts of a class for its creation in another process, beyond the attributes that cloudpickle sets afterwards.
+"""The parts of a class that must be present when another process creates it; cloudpickle sets attributes only
+afterwards.
 
-A metaclass that compiles the class statement, as msgspec's and enum's do, sees nothing of it then.
+A metaclass that compiles the class statement, as msgspec's and enum's do, would not see those.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MSGSPEC_CACHE = "__msgspec_cache__"
 Field = tuple[str, Any, str, Any, Any]
 
 
-def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[object, ...]:
     """Return the reduced value of a class that is sent by value.
 
     reduced: cloudpickle's value: (maker, its arguments, (attributes, slots), None, None, setter of the state).
@@ -30,9 +31,9 @@ def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     make, arguments, (attributes, slots), *_, set_state = reduced
     attributes.pop(_MSGSPEC_CACHE, None)
     definition = arguments[0]
-    namespace: dict[str, Any] = {"__qualname__": kind.__qualname__}
+    namespace: dict[str, object] = {"__qualname__": kind.__qualname__}
     msgspec = sys.modules.get("msgspec")  # not imported for this: the supervisor may run without it
-    members: dict[str, dict[str, Any]] = {}
+    members: dict[str, dict[str, object]] = {}
     if msgspec is not None and isinstance(kind, type(msgspec.Struct)):
         definition = _StructDefinition.of(kind, msgspec)
         namespace |= {"__post_init__": _post_init} if "__post_init__" in vars(kind) else {}
@@ -49,7 +50,7 @@ def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
     return make, arguments, state, None, None, _set_class
 
 
-def _set_class(kind: Any, state: tuple[Callable[[type, Any], None], Any, dict[str, Any], dict[str, Any]]) -> None:
+def _set_class(kind: Any, state: tuple[Callable[[type, Any], None], object, dict[str, Any], dict[str, Any]]) -> None:
     set_state, attributes, members, names = state
     vars(sys.modules[MAIN]).update(names)
     set_state(kind, attributes)
@@ -57,12 +58,12 @@ def _set_class(kind: Any, state: tuple[Callable[[type, Any], None], Any, dict[st
         vars(kind[name]).update(found)
 
 
-def _attributes_of_member(member: enum.Enum) -> dict[str, Any]:
+def _attributes_of_member(member: enum.Enum) -> dict[str, object]:
     """Return the attributes set by the class's own ``__init__`` or ``__new__``, which enum does not call again."""
     return {name: value for name, value in vars(member).items() if not name.startswith("_")}
 
 
-def _main_names(kind: type) -> dict[str, Any]:
+def _main_names(kind: type) -> dict[str, object]:
     """Return the names that other code may look up in the main module for one of its classes, with their values.
 
     These are the class itself, when one of its objects is pickled, and the names in its string annotations.
@@ -74,7 +75,7 @@ def _main_names(kind: type) -> dict[str, Any]:
     return {name: main[name] for name in wanted if name in main}
 
 
-def _names_in(annotation: Any) -> Iterator[str]:
+def _names_in(annotation: object) -> Iterator[str]:
     """Yield the names in the strings of an annotation, or of a dict of annotations."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
@@ -129,7 +130,7 @@ class _StructDefinition:
         return made
 
 
-def _options_of_struct(kind: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of_struct(kind: Any, own: Mapping[str, object]) -> dict[str, object]:
     config = kind.__struct_config__
     options = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
     by_keyword = [p.name for p in inspect.signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -24,7 +24,7 @@ FIELD_TABLES = (
     "_fields",
 )
 ATTRIBUTES = "attributes"
-#: Attributes that come from the creation of a class, or that are caches.
+#: Attributes that the creation of a class sets, or that are caches.
 _OWN = {"__annotate_func__", "__annotations_cache__", "__dict__", "__msgspec_cache__", "__weakref__", "_abc_impl"}
 
 
@@ -38,7 +38,7 @@ def outline(kind: type) -> Outline:
 
 
 def difference(before: Outline, after: Outline) -> str:
-    """Return a description of what a class has lost, "" if nothing."""
+    """Return a description of what a class has lost, "" if it has lost nothing."""
     lost = set(before[ATTRIBUTES]) - set(after[ATTRIBUTES])
     if lost:
         return f"it would be without {', '.join(sorted(lost))} there"
@@ -59,7 +59,7 @@ def _parameter(parameter: inspect.Parameter) -> tuple[str, ...]:
     return parameter.name, parameter.kind.name, optional
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     """Return a value that can be compared between processes: without addresses and the order of sets."""
     if isinstance(value, dataclasses.Field):
         return value.default is dataclasses.MISSING, value.default_factory is dataclasses.MISSING
@@ -74,7 +74,7 @@ def _text(value: Any) -> Any:
     return type(value).__name__
 
 
-def _safely(get: Callable[[], Any]) -> Any:
+def _safely(get: Callable[[], object]) -> object:
     """Return the result of get, or the name of its exception, which is also the same in both processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.clients.connection.secret_file import SecretFile
 from penstock.topology.config.config_def import is_secret
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import (
@@ -27,7 +28,7 @@ VARIABLE_PREFIX = "PENSTOCK_"
 #: Suffix of a secret key: the value is in this file (Docker's and Kubernetes' secrets, systemd's credentials).
 SECRET_FILE = ".file"
 #: Variables of the command itself, not configuration keys.
-RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_KERNEL", "PENSTOCK_MAVEN_URL"})
+RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAVEN_URL"})
 #: Set by Kubernetes and Docker in each container for a service named penstock or penstock-….
 _SERVICE_LINK = re.compile(
     r"PENSTOCK_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
@@ -41,7 +42,7 @@ def load_config(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     assignments: Iterable[str] = (),
-    options: Mapping[str, tuple[str, Any]] | None = None,
+    options: Mapping[str, tuple[str, object]] | None = None,
 ) -> StreamsConfig:
     """Return the configuration with the origin of each value. Raises ConfigError.
 
@@ -65,13 +66,16 @@ Setting = tuple[str, Any, str]
 
 
 def _from_secret_file(setting: Setting) -> Setting:
-    """Return a setting; ``<secret key>.file`` sets that key to the file's text without its line end."""
+    """Return a setting; ``<secret key>.file`` sets that key to the file's text without its line end.
+
+    Kafka clients read it again when they connect: the file may be renewed.
+    """
     key, path, origin = setting
     secret = key.removesuffix(SECRET_FILE)
     if secret == key or not is_secret(secret):
         return setting
     try:
-        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        text = SecretFile.read(Path(path).absolute())
     except (OSError, UnicodeDecodeError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"The file {path} of {key} ({origin}) cannot be read: {reason}.") from error
@@ -84,7 +88,7 @@ def _from_file(file: Path | None) -> Iterator[Setting]:
     if file is None:
         return
     try:
-        tables = tomllib.loads(file.read_text())
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))  # as TOML is, whatever the locale
     except OSError as error:
         raise ConfigError(
             f"The configuration file {file} cannot be read: {error.strerror}. --config, or PENSTOCK_CONFIG, names it."
@@ -99,7 +103,7 @@ def _from_file(file: Path | None) -> Iterator[Setting]:
         yield key, value, str(file)
 
 
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{name}.")

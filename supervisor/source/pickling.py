@@ -27,7 +27,7 @@ from .class_outline import Outline, difference, outline
 _PICKLE = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
-def dumps(obj: Any) -> bytes:
+def dumps(obj: object) -> bytes:
     """Return an object's bytes for another process of this program.
 
     Raises TypeError, AttributeError or pickle.PicklingError if it, or an object that it refers to, cannot be sent.
@@ -63,9 +63,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     @functools.cached_property
     def _of_modules(self) -> dict[int, tuple[str, str]]:
-        return {id(obj): (module, name) for module, name, obj in _objects_of_modules() if _is_without_state(obj)}
+        return {id(obj): (module, name) for module, name, obj in _objects_of_modules()}
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> object:
         if isinstance(obj, functools._lru_cache_wrapper) and not _can_be_imported(obj):
             return (_cached, tuple(obj.cache_parameters().values()), vars(obj), None, None, _update)
         if isinstance(obj, typing.NewType) and not _can_be_imported(obj):
@@ -86,21 +86,21 @@ def _can_be_imported(obj: Any) -> bool:
     return found is obj
 
 
-def _cached(maxsize: int | None, typed: bool) -> Any:
+def _cached(maxsize: int | None, typed: bool) -> object:
     """Return a cached function; its ``__wrapped__`` is set afterwards, because it may refer to the cached function."""
 
     @functools.lru_cache(maxsize, typed)
-    def cached(*arguments: Any, **keywords: Any) -> Any:
+    def cached(*arguments: object, **keywords: object) -> object:
         return vars(cached)["__wrapped__"](*arguments, **keywords)
 
     return cached
 
 
-def _update(obj: Any, state: dict[str, Any]) -> None:
+def _update(obj: object, state: dict[str, Any]) -> None:
     vars(obj).update(state)
 
 
-def _is_without_state(obj: Any) -> bool:
+def _is_without_state(obj: object) -> bool:
     """Return whether an object is only a sentinel, such as dataclasses.MISSING or ``object()``."""
     kind = type(obj)
     if isinstance(obj, type | ModuleType) or any(getattr(kind, name) is not getattr(object, name) for name in _PICKLE):
@@ -111,12 +111,12 @@ def _is_without_state(obj: Any) -> bool:
         return False
 
 
-def _objects_of_modules() -> Iterator[tuple[str, str, Any]]:
+def _objects_of_modules() -> Iterator[tuple[str, str, object]]:
     for module_name, module in list(sys.modules.items()):
         if module_name not in (MAIN, "__mp_main__") and getattr(module, "__spec__", None) is not None:
             for name, obj in list(vars(module).items()):
                 yield module_name, name, obj
 
 
-def _of_module(module: str, name: str) -> Any:
+def _of_module(module: str, name: str) -> object:
     return getattr(importlib.import_module(module), name)

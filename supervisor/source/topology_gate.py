@@ -5,39 +5,42 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from penstock.statestore.directory.checkpoint import write_atomically
-from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, LOCKS_DIRECTORY, STORES_DIRECTORY, FileLock
+from penstock.statestore.directory.own_files import read_own, write_atomically
+from penstock.statestore.directory.state_directory import (
+    CUSTOM_DIRECTORY,
+    GLOBAL_DIRECTORY,
+    LOCKS_DIRECTORY,
+    STORES_DIRECTORY,
+    FileLock,
+)
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import Facts, facts_of
 from penstock.topology.graph.topology_plan import Plan, Verdict, compare
 
+from .state_places import HANDED_OVER_FILE_NAME, application_directory
 from .topology_source import TopologyLoadError
 
 log = logging.getLogger(__name__)
 
 #: The file with the description of the topology that created the state.
 FACTS_FILE_NAME = "topology.json"
-#: Marks that the application belongs to Spark: `penstock handover` writes and deletes it.
-HANDED_OVER_FILE_NAME = "handed-over.json"
 #: The engine in that file while a `penstock backfill` is unfinished.
 BACKFILL = "backfill"
 
 
-def application_directory(config: StreamsConfig) -> Path:
-    """Return the directory of an application's state, whether it exists or not."""
-    return Path(config["state.dir"], config["application.id"])
+def read_facts(file: Path, read: Callable[[Path], str] = read_own) -> Facts | None:
+    """Return a description, None if there is none. Raises ProcessorStateError if it is damaged.
 
-
-def read_facts(file: Path) -> Facts | None:
-    """Return a description, None if there is none. Raises ProcessorStateError if it is damaged."""
+    read: returns the text of a file; by default only of this user's.
+    """
     try:
-        facts: Facts = json.loads(file.read_text(encoding="utf-8"))
+        facts: Facts = json.loads(read(file))
         if not isinstance(facts, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
@@ -93,7 +96,7 @@ def _refuse_if_handed_over(file: Path) -> None:
 def read_engine(file: Path) -> str:
     """Return the engine in a handover's file; a damaged file counts as Spark's."""
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["engine"])
+        return str(json.loads(read_own(file))["engine"])
     except (ValueError, KeyError, TypeError):
         return ""
 
@@ -118,7 +121,8 @@ def delete_stores(directory: Path, stores: Iterable[str]) -> None:
 
     Raises TopologyLoadError if a process holds one of the tasks, ProcessorStateError if something cannot be deleted.
     """
-    found = [path for store in stores for path in directory.glob(f"*/{STORES_DIRECTORY}/{store}")]
+    folders = (STORES_DIRECTORY, CUSTOM_DIRECTORY)
+    found = [path for store in stores for folder in folders for path in directory.glob(f"*/{folder}/{store}")]
     tasks = {path.parent.parent.name for path in found} - {GLOBAL_DIRECTORY}
     with ExitStack() as held:
         try:

@@ -27,7 +27,7 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class TopologyLoadError(TopologyError):
-    """The topology cannot be imported or built; another attempt would fail in the same way."""
+    """The topology cannot be imported or built."""
 
     def explained(self) -> str:
         """Return the message, and the traceback through the user's own code, if any.
@@ -54,7 +54,7 @@ class TopologySource:
     pickled: bytes | None = None
 
     @classmethod
-    def of(cls, topology: Any) -> TopologySource:
+    def of(cls, topology: object) -> TopologySource:
         """Return the source of a reference, or of a topology object. Raises TopologyError if it cannot be pickled.
 
         Functions of ``__main__`` and lambdas are sent as code, importable modules by name.
@@ -100,7 +100,7 @@ class TopologySource:
         """
         self._guarded(self._find)
 
-    def _find(self) -> Any:
+    def _find(self) -> object:
         if self.pickled is not None:
             return pickling.loads(self.pickled)
         if os.getcwd() not in sys.path and "" not in sys.path:
@@ -172,7 +172,7 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
     return not frame.filename.startswith((_OURS, importlib.__file__, "<frozen"))
 
 
-def build(found: Any, config: StreamsConfig | None) -> Topology:
+def build(found: object, config: StreamsConfig | None) -> Topology:
     """Return the Topology of a loaded object: calls it if it is a function, builds it if it is a StreamsBuilder.
 
     Raises TopologyLoadError for anything else.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """due: on the monotonic clock, in seconds. owner: a name by which entries can be dropped, or ""; do: may add
-    entries."""
+    """due: on the monotonic clock, in seconds. owner: a name by which entries can be dropped, or "". do: the action,
+    which may add entries.
+    """
 
     due: float
     owner: str
@@ -31,7 +32,7 @@ class Agenda:
         self._entries.append(Entry(time.monotonic() + delay_ms / 1000, owner, do))
 
     def expects(self, owner: str) -> bool:
-        """Return whether an owner has entries."""
+        """Return True if an owner has entries."""
         return any(entry.owner == owner for entry in self._entries)
 
     def drop(self, owner: str) -> None:
@@ -39,7 +40,7 @@ class Agenda:
         self._entries = [entry for entry in self._entries if entry.owner != owner]
 
     def run_due(self) -> None:
-        """Do what is due, the oldest first."""
+        """Run the due actions, the oldest first."""
         now = time.monotonic()
         for entry in sorted((entry for entry in self._entries if entry.due <= now), key=lambda entry: entry.due):
             if entry in self._entries:  # an earlier one may have dropped it

@@ -1,4 +1,7 @@
-"""Faults of brokers and controllers: death, silence, restarts, upgrades, and moved leaders."""
+"""Faults of brokers and controllers: death, silence, restarts, upgrades, and moved leaders.
+
+With exactly-once each partition keeps a leader; schedule.py says why.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,25 @@ from tests.chaos.faults import Faults, Stage
 from tests.chaos.process_faults import send
 from tests.chaos.schedule import Action, Event
 
-#: For a clean shutdown; its leaders are moved first.
+#: Timeout of a clean shutdown; the broker's leaders are moved first.
 STOP_SECONDS = 60.0
 #: The owner of the agenda's entries that restart nodes.
 OWNER = "cluster"
 
 
 class BrokerFaults(Faults):
-    """turn: called during waits; does a step of the work between events."""
+    """turn: called during waits; does a step of the run's work between events.
 
-    def __init__(self, stage: Stage, cluster: Cluster, turn: Callable[[], object]) -> None:
+    keeps_leaders: a broker goes down only if each broker has all partitions, in sync.
+    """
+
+    def __init__(
+        self, stage: Stage, cluster: Cluster, turn: Callable[[], object], *, keeps_leaders: bool = False
+    ) -> None:
         super().__init__(stage)
         self._cluster = cluster
         self._turn = turn
+        self._keeps_leaders = keeps_leaders
 
     @property
     @override
@@ -44,6 +53,8 @@ class BrokerFaults(Faults):
         }
 
     def _absence(self, event: Event) -> str:
+        if event.action is not Action.KILL_CONTROLLER:
+            self._await_replicas()
         victims = [node for node in self._victims(event) if node.status().running]
         cleanly = event.action in (Action.RESTART_BROKER, Action.RESTART_TWO_BROKERS, Action.RESTART_ALL_BROKERS)
         for node in victims:
@@ -70,6 +81,7 @@ class BrokerFaults(Faults):
         return (brokers[begin:] + brokers[:begin])[: numbers.get(event.action, 1)]
 
     def _stop(self, event: Event) -> str:
+        self._await_replicas()
         (node,) = self._victims(event)
         if not node.status().running:
             return f"{node.name} is away"
@@ -77,6 +89,12 @@ class BrokerFaults(Faults):
         self._see(event, send(process, signal.SIGSTOP), "processes stopped")
         self._heal_later(event, lambda: send(process, signal.SIGCONT), OWNER)
         return f"{node.name}, for {event.duration_ms} ms"
+
+    def _await_replicas(self) -> None:
+        if self._keeps_leaders:
+            self.wait_until(
+                lambda: not self._stage.agenda.expects(OWNER) and self._cluster.is_whole(), "replicas are missing"
+            )
 
     # -- one after the other
 
@@ -103,12 +121,14 @@ class BrokerFaults(Faults):
         self.await_settled()
 
     def await_settled(self) -> None:
-        """Let the run continue until all nodes run and are in sync; raises TimeoutError."""
+        """Let the run continue until all nodes are up and in sync; raises TimeoutError."""
         agenda, cluster = self._stage.agenda, self._cluster
         self.wait_until(lambda: not agenda.expects(OWNER) and cluster.settled(), "the cluster is not whole again")
 
     def wait_until(self, reached: Callable[[], bool], otherwise: str) -> None:
-        """Let the run continue until it is so; raises TimeoutError. otherwise: the beginning of its message."""
+        """Let the run continue until the condition holds; raises TimeoutError. otherwise:
+        the beginning of its message.
+        """
         deadline = time.monotonic() + SETTLE_SECONDS
         while not reached():
             if time.monotonic() > deadline:
@@ -124,7 +144,7 @@ class BrokerFaults(Faults):
         self._lead({p: sorted(nodes, key=lambda node: node == broker) for p, nodes in own.items()})
 
     def _lead(self, replicas: Mapping[Partition, list[int]]) -> None:
-        """Give partitions preferred leaders and have them elected, until brokers know it; raises TimeoutError."""
+        """Set the partitions' preferred leaders and elect them, until brokers have them; raises TimeoutError."""
         self._cluster.reassign(replicas)
         self._cluster.elect_preferred(replicas)
         wanted = {partition: nodes[0] for partition, nodes in replicas.items()}
@@ -145,7 +165,7 @@ class BrokerFaults(Faults):
         rng, replicas = random.Random(event.seed), self._cluster.replicas()
         some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
         self._cluster.reassign(some)
-        # Brokers learn of the controller's changes a moment later.
+        # Brokers receive the controller's changes a moment later.
         self.wait_until(lambda: some.items() <= self._cluster.replicas().items(), "brokers do not know new replicas")
         self._see(event, len(some), "replicas taken away")
 

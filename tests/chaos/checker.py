@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.chaos.checkers.excuse import Excuse, Number
 from tests.chaos.cluster import UNREACHABLE
 
 EXACTLY_ONCE = "exactly_once_v2"
@@ -28,15 +29,15 @@ READ_SECONDS = 60.0
 
 @dataclass
 class Sequence:
-    """The numbers of one key in an output topic, which should be 1, 2, 3 …."""
+    """The numbers of one key in a topic, which should be 1, 2, 3 …."""
 
     highest: int = 0
     missing: set[int] = field(default_factory=set)
-    doubled: int = 0
+    doubled: list[int] = field(default_factory=list)
     late: int = 0
 
     def see(self, number: int) -> None:
-        """Take in the next one."""
+        """Count the next number."""
         if number > self.highest:
             self.missing.update(range(self.highest + 1, number))
             self.highest = number
@@ -44,16 +45,19 @@ class Sequence:
             self.missing.remove(number)
             self.late += 1
         else:
-            self.doubled += 1
+            self.doubled.append(number)
 
-    def lost(self, expected: int) -> int:
-        """Return how many of 1…expected have not been seen."""
-        return len(self.missing) + max(expected - self.highest, 0)
+    def lost(self, expected: int) -> set[int]:
+        """Return the numbers of 1…expected that have not been seen."""
+        return self.missing.union(range(self.highest + 1, expected + 1))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The violations. alien: outputs of records that were never committed; state: differences from a replay."""
+    """The violations. alien: outputs of records that were never committed; state: differences from a replay.
+
+    excused: violations that are not counted, with the reason.
+    """
 
     guarantee: str
     lost: int
@@ -62,10 +66,11 @@ class Verdict:
     alien: int
     state: tuple[str, ...]
     ahead: int
+    excused: str = field(default="", kw_only=True)
 
     @property
     def good(self) -> bool:
-        """Whether the guarantee was kept."""
+        """True if the guarantee was kept."""
         doubles_allowed = self.guarantee != EXACTLY_ONCE
         return not (self.lost or self.out_of_order or self.alien or self.state) and (
             doubles_allowed or not self.doubled
@@ -79,78 +84,111 @@ class Verdict:
         else:
             state = "state equal"
         alien = f", {self.alien} of aborted transactions" if self.alien else ""
-        return f"{self.lost} lost, {self.doubled} doubled, {self.out_of_order} out of order{alien}, {state}"
+        excused = f"; {self.excused}" if self.excused else ""
+        return f"{self.lost} lost, {self.doubled} doubled, {self.out_of_order} out of order{alien}, {state}{excused}"
 
 
 class Ledger:
     """The records seen so far. Does not use a broker.
 
-    groups: how many; key kN belongs to group gM with M = N modulo groups.
+    groups: their number; key kN belongs to group gM with M = N modulo groups. excuse: violations that are not judged,
+    because a broker dropped markers.
     """
 
     def __init__(self, guarantee: str, groups: int) -> None:
         self.guarantee = guarantee
+        self.excuse = Excuse()
         self.expected: dict[str, int] = {}
         self.copies: dict[str, Sequence] = {}
-        self.aliens = 0
+        self.aliens: list[Number] = []
         self.tallies: dict[str, Any] = {}
         self.group_tallies: dict[str, Any] = {}
-        self.repeated_tallies = 0
+        #: Keys of updates that repeat or precede the previous one.
+        self.repeated_tallies: list[str] = []
+        self.repeated_group_tallies: list[str] = []
         self._groups = groups
+        self._gaps: set[Number] = set()
 
     def see_input(self, key: str, value: Any) -> None:
-        """Take in a committed record of the input; raises ValueError if the input itself is not 1, 2, 3 …."""
-        number = self.expected.get(key, 0) + 1
-        if value["n"] != number or value.get("aborted"):
-            raise ValueError(f"the input has {value} of {key} where number {number} should be: the feeder is wrong")
-        self.expected[key] = number
+        """Count a committed record of the input; a key's numbers must be 1, 2, 3 …, see ``check_input``."""
+        number, expected = value["n"], self.expected.get(key, 0) + 1
+        if value.get("aborted") or number < expected:
+            self._gaps.add((key, number))
+        else:
+            self._gaps |= {(key, missing) for missing in range(expected, number)}
+            self.expected[key] = number
+
+    def check_input(self) -> None:
+        """Raise ValueError if the input itself is wrong."""
+        if wrong := sorted(self._gaps - self.excuse.numbers):
+            raise ValueError(f"the input lacks or repeats {wrong[:SHOWN]}, or they are aborted: the feeder is wrong")
 
     def see_copy(self, key: str, value: Any) -> None:
-        """Take in an output that is a copy of an input."""
+        """Count an output that is a copy of an input."""
         if value.get("aborted"):
-            self.aliens += 1
+            self.aliens.append((key, value["n"]))
         else:
             self.copies.setdefault(key, Sequence()).see(value["n"])
 
     def see_tally(self, key: str, value: Any) -> None:
-        """Take in an update of a key's tally."""
-        self._see_update(self.tallies, key, value)
+        """Count an update of a key's tally."""
+        self._see_update(self.tallies, self.repeated_tallies, key, value)
 
     def see_group_tally(self, group: str, value: Any) -> None:
-        """Take in an update of a group's tally."""
-        self._see_update(self.group_tallies, group, value)
+        """Count an update of a group's tally."""
+        self._see_update(self.group_tallies, self.repeated_group_tallies, group, value)
 
-    def _see_update(self, table: dict[str, Any], key: str, value: Any) -> None:
+    def _see_update(self, table: dict[str, Any], repeated: list[str], key: str, value: Any) -> None:
         if key in table and value["records"] <= table[key]["records"]:
-            self.repeated_tallies += 1
+            repeated.append(key)
         table[key] = value
 
     def sent(self) -> int:
-        """Return how many records the input has."""
-        return sum(self.expected.values())
+        """Return the number of input records, including excused ones that are missing from it."""
+        unseen = sum(number > self.expected.get(key, 0) for key, number in self.excuse.numbers)
+        return sum(self.expected.values()) + unseen
 
     def copied(self) -> int:
-        """Return how many different records have come out."""
+        """Return the number of distinct output records."""
         return self.sent() - self.lost()
 
     def lost(self) -> int:
-        """Return how many records have not come out."""
-        return sum(self.copies.get(key, Sequence()).lost(count) for key, count in self.expected.items())
-
-    def complete(self) -> bool:
-        """Return whether everything has come out, and the last tallies are those of all records."""
-        return not (
-            self.lost()
-            or self._behind(self.tallies, self.replayed_tallies())
-            or self._behind(self.group_tallies, self.replayed_group_tallies())
+        """Return the number of records without an output."""
+        return sum(
+            (key, number) not in self.excuse.numbers
+            for key, count in self.expected.items()
+            for number in self.copies.get(key, Sequence()).lost(count)
         )
 
-    def _behind(self, table: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
-        return [
+    def doubled(self) -> int:
+        """Return the number of duplicate outputs; with exactly-once also of duplicate updates of tallies."""
+        excuse = self.excuse
+        copies = sum((key, n) not in excuse.numbers for key, s in self.copies.items() for n in s.doubled)
+        if self.guarantee != EXACTLY_ONCE:
+            return copies
+        tallies = sum(key not in excuse.keys for key in self.repeated_tallies)
+        return copies + tallies + sum(group not in excuse.groups for group in self.repeated_group_tallies)
+
+    def _alien(self) -> int:
+        """Return the number of outputs of records that were never committed."""
+        made_up = {(k, n) for k, s in self.copies.items() for n in range(self.expected.get(k, 0) + 1, s.highest + 1)}
+        aborted = sum(number not in self.excuse.numbers for number in self.aliens)
+        return aborted + len(made_up - self.excuse.numbers)
+
+    def complete(self) -> bool:
+        """Return True if all outputs have arrived, and the last tallies include all records."""
+        return not (
+            self.lost()
+            or self._behind(self.tallies, self.replayed_tallies()).difference(self.excuse.keys)
+            or self._behind(self.group_tallies, self.replayed_group_tallies()).difference(self.excuse.groups)
+        )
+
+    def _behind(self, table: dict[str, Any], replayed: dict[str, Any]) -> set[str]:
+        return {
             key
             for key, value in replayed.items()
             if key not in table or table[key]["records"] < value["records"] or table[key]["last"] != value["last"]
-        ]
+        }
 
     def replayed_tallies(self) -> dict[str, Any]:
         """Return the expected tallies of the keys."""
@@ -171,35 +209,44 @@ class Ledger:
         return tallies
 
     def verdict(self, tally_changelog: dict[str, Any], group_changelog: dict[str, Any]) -> Verdict:
-        """Judge. The changelogs: key and last value."""
+        """Return the verdict. The changelogs: key and last value. Raises ValueError if the input itself is wrong."""
+        self.check_input()
+        excuse = self.excuse
         tallies, groups = self.replayed_tallies(), self.replayed_group_tallies()
         compared = (
-            ("tallies", self.tallies, tallies),
-            ("changelog of the tallies", tally_changelog, tallies),
-            ("group tallies", self.group_tallies, groups),
-            ("changelog of the group tallies", group_changelog, groups),
+            ("tallies", self.tallies, tallies, excuse.keys),
+            ("changelog of the tallies", tally_changelog, tallies, excuse.keys),
+            ("group tallies", self.group_tallies, groups, excuse.groups),
+            ("changelog of the group tallies", group_changelog, groups, excuse.groups),
         )
-        differences = [d for name, table, replayed in compared for d in self._differences(name, table, replayed)]
-        ahead = sum(table.get(key) != value for _, table, replayed in compared for key, value in replayed.items())
-        doubled = sum(sequence.doubled for sequence in self.copies.values())
+        differences = [difference for tables in compared for difference in self._differences(*tables)]
+        ahead = sum(table.get(key) != value for _, table, replayed, _ in compared for key, value in replayed.items())
         exact = self.guarantee == EXACTLY_ONCE
         return Verdict(
             self.guarantee,
             self.lost(),
-            doubled + (self.repeated_tallies if exact else 0),
+            self.doubled(),
             sum(sequence.late for sequence in self.copies.values()),
-            self.aliens + sum(max(s.highest - self.expected.get(k, 0), 0) for k, s in self.copies.items()),
+            self._alien(),
             tuple(differences),
             0 if exact else ahead,
+            excused=str(excuse) if excuse else "",
         )
 
-    def _differences(self, name: str, table: dict[str, Any], replayed: dict[str, Any]) -> list[str]:
-        """Compare tallies: at-least-once may count duplicates, but must count everything, and the last record last."""
+    def _differences(
+        self, name: str, table: dict[str, Any], replayed: dict[str, Any], excused: Mapping[str, int]
+    ) -> list[str]:
+        """Compare tallies.
+
+        At-least-once may count duplicates, but must count every record, and the last record must be the last one
+        counted.
+        """
         wrong = {key for key in table if key not in replayed}
         if self.guarantee == EXACTLY_ONCE:
             wrong |= {key for key, value in replayed.items() if table.get(key) != value}
         else:
-            wrong |= set(self._behind(table, replayed))
+            wrong |= self._behind(table, replayed)
+        wrong.difference_update(excused)
         return [f"{name}, {key}: {table.get(key)} instead of {replayed.get(key)}" for key in sorted(wrong)]
 
 
@@ -230,24 +277,24 @@ class Sight:
 
 
 class Reader(Protocol):
-    """Follows topics while a run lasts."""
+    """Follows topics during a run."""
 
     @property
     def seen(self) -> Mapping[tuple[str, int], int]:
-        """How many records each partition has."""
+        """The number of records by partition."""
 
     @property
     def offsets(self) -> Mapping[tuple[str, int], Iterable[int]]:
-        """The offsets of the records that were given."""
+        """The offsets of the returned records."""
 
     def poll(self, seconds: float) -> list[Sight]:
-        """Return what has arrived since the last call, after at most so many seconds."""
+        """Return the records that arrived since the last call; waits at most this many seconds."""
 
     def read_to_end(self) -> list[Sight]:
         """Return everything up to the end of all partitions; raises TimeoutError."""
 
     def renew(self) -> None:
-        """Continue with a new client."""
+        """Replace the client by a new one."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -263,7 +310,7 @@ class TopicReader:
         self._consumer = self._new_consumer()
         self._partitions = {(topic, number) for topic in topics for number in self._numbers(topic)}
         self._start = start or {}
-        #: How many records each partition has given.
+        #: Number of returned records by partition.
         self.seen = dict.fromkeys(self._partitions, 0)
         #: Their offsets.
         self.offsets = {partition: array("q") for partition in self._partitions}
@@ -278,14 +325,14 @@ class TopicReader:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,  # for so long the broker keeps the answer that says: the end
+                "fetch.wait.max.ms": 50,  # the broker holds the response that reports the end for so long
                 "auto.offset.reset": "error",
-                "log_level": 2,  # brokers go away here all the time
+                "log_level": 2,  # brokers go down often here
             }
         )
 
     def _numbers(self, topic: str) -> Iterable[int]:
-        """Return the numbers of a topic's partitions; on a busy machine a broker learns late that it was created."""
+        """Return the numbers of a topic's partitions; on a busy machine a broker learns of a new topic with a delay."""
         deadline = time.monotonic() + METADATA_SECONDS
         while True:
             known = self._consumer.list_topics(topic, METADATA_SECONDS).topics[topic]
@@ -296,7 +343,7 @@ class TopicReader:
             self._consumer.poll(0.1)  # nothing is assigned yet, so this waits
 
     def _assign(self) -> None:
-        """Read from behind the last record of each partition."""
+        """Continue after the last record of each partition."""
         next_offsets = {p: offsets[-1] + 1 for p, offsets in self.offsets.items() if offsets}
         start = {**dict.fromkeys(self._partitions, OFFSET_BEGINNING), **self._start, **next_offsets}
         self._consumer.assign([TopicPartition(*p, start[p]) for p in self._partitions])
@@ -346,7 +393,7 @@ class TopicReader:
 
 
 def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:
-    """Return the committed records of topics up to their ends, those of a partition in order."""
+    """Return the committed records of topics up to their ends, in order within each partition."""
     reader = TopicReader(bootstrap_servers, topics)
     try:
         return reader.read_to_end()
@@ -355,6 +402,6 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:
 
 
 def read_table(bootstrap_servers: str, topic: str) -> dict[str, Any]:
-    """Return the last value of each key of a topic; keys that were deleted are not in it."""
+    """Return the last value of each key of a topic, without deleted keys."""
     table = {record.key: record for record in read_all(bootstrap_servers, [topic])}
     return {record.name: record.content for record in table.values() if record.value is not None}

@@ -1,4 +1,4 @@
-"""Brokers and controllers as in production: each in its own process, with all internal topics replicated.
+"""Brokers and controllers as in production: each in a separate process, with all internal topics replicated.
 
 Six JVMs, three brokers and three controllers, take 1.6 GiB of memory under the load of these tests.
 """
@@ -30,23 +30,23 @@ from penstock.dev.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_S
 from penstock.dev.kafka_distribution import newest
 from tests.brokers import SMALL_COMPILER
 
-#: Where numbers of controllers begin; those of brokers are 1, 2, 3.
+#: The lowest id of controllers; those of brokers are 1, 2, 3.
 FIRST_CONTROLLER = 101
-#: What a node may take: the machine has other things to do, and topics are small.
+#: Memory of a node: the machine has other work, and topics are small.
 BROKER_HEAP, CONTROLLER_HEAP = "-Xmx320m", "-Xmx128m"
-#: How librdkafka names a broker that does not answer.
+#: librdkafka's error for a broker that does not respond.
 UNREACHABLE = (ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._RESOLVE, ClientError._TIMED_OUT)
-#: Below the ports that Linux gives to outgoing connections: a port stays free while its node is away.
+#: Below the ports that Linux gives to outgoing connections: a port stays free while its node is down.
 PORTS = range(20_000, 32_000)
 #: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.
 SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
-#: For a node to serve on a machine that has much else to do, and for all partitions to have all replicas in sync.
+#: Seconds for a node to start on a busy machine, and for all replicas of all partitions to be in sync.
 START_SECONDS, SETTLE_SECONDS = 300.0, 240.0
 POLL_SECONDS = 0.1
-#: Where the storage tool writes the first records of the metadata, up to Kafka 4.3 and since.
+#: Where the storage tool writes the first metadata records, up to Kafka 4.3 and since.
 BOOTSTRAP = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")
 OFFSETS_TOPIC = "__consumer_offsets"
-#: Not raised with a release: it says whether the set of controllers may change, which ours does not.
+#: Not raised with a release: it controls whether the set of controllers may change, which ours does not.
 KEPT_FEATURES = ("kraft.version",)
 
 Partition = tuple[str, int]
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the nodes of a cluster listen. hosts: of each node; by number, as ports."""
+    """The addresses of a cluster's nodes. hosts: host by node id; ports in the same way."""
 
     hosts: Mapping[int, str]
     ports: Mapping[int, int]
@@ -70,7 +70,7 @@ class Addresses:
 
 
 class Node(DevBroker):
-    """A broker or a controller. Its address lasts, because the others know it."""
+    """A broker or a controller. Its address does not change, because the others know it."""
 
     def __init__(self, addresses: Addresses, node_id: int, directory: Path, config: dict[str, str], kafka: str) -> None:
         self.node_id = node_id
@@ -99,7 +99,9 @@ class Node(DevBroker):
         return settings
 
     def _serves(self, running: Any) -> bool:
-        """Whether a controller listens, and whether a broker is one of the cluster's: it may lead nothing yet."""
+        """Return True if a controller listens, or if a broker is registered in the cluster; it may lead no partition
+        yet.
+        """
         try:
             socket.create_connection((self.host, running.port), ANSWER_TIMEOUT_SECONDS).close()
         except OSError:
@@ -107,7 +109,7 @@ class Node(DevBroker):
         return self.is_controller or self.node_id in _brokers(f"{self.host}:{running.port}")
 
     def use(self, kafka: str) -> None:
-        """Take another version of Kafka at the next start."""
+        """Use another version of Kafka from the next start on."""
         self._kafka = kafka
 
     def process(self) -> psutil.Process:
@@ -118,13 +120,13 @@ class Node(DevBroker):
         return psutil.Process(pid)
 
     def kill(self) -> None:
-        """End it as a power failure would."""
+        """Kill it, as a power failure would."""
         process = self.process()
         process.kill()
         process.wait(STOP_TIMEOUT_SECONDS)
 
     def running_version(self) -> str:
-        """Return the version that the process itself has logged."""
+        """Return the version in the log of the running process."""
         lines = self.log_file.read_text(errors="replace").splitlines()
         return next(line.partition("Kafka version: ")[2].split()[0] for line in lines if "Kafka version: " in line)
 
@@ -132,8 +134,8 @@ class Node(DevBroker):
 class Cluster:
     """All nodes; as a context manager they run for the length of the block.
 
-    Processes end with the thread that starts them. hosts: the address of each broker, 127.0.0.1 by default.
-    config: more settings of the brokers. kafka: the version to begin with.
+    Processes end with the thread that starts them. hosts: the address of each broker, 127.0.0.1 by default. config:
+    additional broker settings. kafka: the initial version.
     """
 
     def __init__(
@@ -185,11 +187,11 @@ class Cluster:
                 node.kill()
 
     def start(self, nodes: Iterable[Node]) -> None:
-        """Start nodes that are away."""
+        """Start nodes that are down."""
         for node in nodes:
             node.start(START_SECONDS, detached=False)
 
-    # -- what it is like
+    # -- the state of the cluster
 
     def leaders(self) -> dict[Partition, int]:
         """Return the leader of each partition; -1 for one without."""
@@ -202,12 +204,16 @@ class Cluster:
         return {(name, number): p.replicas for name, topic in topics.items() for number, p in topic.partitions.items()}
 
     def settled(self) -> bool:
-        """Whether every partition has a leader and all of its replicas in sync."""
+        """True if every partition has a leader and all its replicas in sync."""
         metadata = self._metadata()
         topics = metadata.topics.values()
         return len(metadata.brokers) == len(self.brokers) and all(
             p.leader >= 0 and len(p.isrs) == len(p.replicas) for t in topics for p in t.partitions.values()
         )
+
+    def is_whole(self) -> bool:
+        """True if every broker has every partition, in sync."""
+        return self.settled() and all(len(nodes) == len(self.brokers) for nodes in self.replicas().values())
 
     def await_settled(self, seconds: float = SETTLE_SECONDS) -> None:
         """Wait for ``settled``; raises TimeoutError."""
@@ -240,11 +246,13 @@ class Cluster:
         return self.controllers[topic["partitions"][0]["leader_id"]]
 
     def memory(self) -> int:
-        """Return the resident bytes of all nodes that run."""
+        """Return the resident bytes of all running nodes."""
         return sum(node.process().memory_info().rss for node in self.nodes.values() if node.status().running)
 
     def _metadata(self) -> Any:
-        """Return what brokers know, as soon as one answers; raises KafkaException if none does in SETTLE_SECONDS."""
+        """Return the metadata of the first broker that responds; raises KafkaException if none does in
+        SETTLE_SECONDS.
+        """
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
@@ -257,13 +265,13 @@ class Cluster:
     def _client(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
 
-    # -- what can be changed
+    # -- changes
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """Return what question(client) returns: a client for what confluent-kafka's cannot do.
+        """Return what question(client) returns. The client supports requests that confluent-kafka's lacks.
 
-        It is asked again while nodes are not ready to answer, such as coordinators that load their groups; raises
-        KafkaError after SETTLE_SECONDS, and at once for errors that will not pass.
+        It retries while nodes are not ready, such as coordinators that load their groups; raises KafkaError after
+        SETTLE_SECONDS, and at once for errors that are not retriable.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
@@ -276,7 +284,7 @@ class Cluster:
             time.sleep(POLL_SECONDS)
 
     def reassign(self, replicas: Mapping[Partition, list[int]]) -> None:
-        """Give partitions other replicas, or the same in another order, the preferred leader first.
+        """Set the replicas of partitions, or only their order, the preferred leader first.
 
         Returns when it is done; raises RuntimeError if the controller refuses it, and TimeoutError.
         """
@@ -299,7 +307,7 @@ class Cluster:
         self.ask(lambda admin: admin.elect_leaders(0, topics, raise_errors=False))
 
     def finalize(self) -> dict[str, tuple[int, int]]:
-        """Raise all features to the levels that all nodes support, as after an upgrade; returns old and new levels."""
+        """Raise all features to the levels that all nodes support, as after an upgrade; return old and new levels."""
         raised = {}
         features = self.ask(lambda admin: admin.describe_features())
         for name, feature in sorted(features.items(), key=lambda item: item[0] != METADATA):
@@ -313,12 +321,12 @@ class Cluster:
         return raised
 
 
-#: The feature that others depend on.
+#: The feature on which others depend.
 METADATA = "metadata.version"
 
 
 def _replication(brokers: int) -> dict[str, str]:
-    """Return the settings that replicate everything to three brokers, of which one may be down."""
+    """Return the settings that replicate all topics to three brokers, one of which may be down."""
     factor, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
     return {
         "default.replication.factor": factor,
@@ -332,7 +340,7 @@ def _replication(brokers: int) -> dict[str, str]:
 
 
 def _join(node: Node, first: Node) -> None:
-    """Write the files that the storage tool would write, but for the cluster of the first controller."""
+    """Write the files that the storage tool would write, with the cluster id of the first controller."""
     data, cluster = node.directory / "data", first.directory / "data"
     data.mkdir(parents=True)
     identity = dict(
@@ -356,7 +364,7 @@ def _java_hash(text: str) -> int:
 
 
 def _brokers(address: str) -> set[int]:
-    """Return the brokers that one broker knows, none if it does not answer."""
+    """Return the brokers in one broker's metadata, none if it does not respond."""
     client = AdminClient({"bootstrap.servers": address, "log_level": 2})
     try:
         return set(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers)
@@ -365,7 +373,7 @@ def _brokers(address: str) -> set[int]:
 
 
 def _free_ports() -> Iterator[int]:
-    """Yield ports that nothing listens on, beginning where no other process of Penstock is likely to."""
+    """Yield free ports, in a range that no other process of Penstock is likely to use."""
     begin = time.time_ns() % len(PORTS)
     for port in (*PORTS[begin:], *PORTS[:begin]):
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""The base of all faults: they take effect at once, record proof of it, and end later if they last."""
+"""The base of all faults: they take effect at once, record proof of it, and end later if they are lasting ones."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from tests.chaos.hosts import Host
 from tests.chaos.recovery import Recovery
 from tests.chaos.schedule import Action, Event
 
-#: How much longer a fault lasts that had no effect yet, and the interval of the check for it.
+#: How much longer a fault lasts that had no effect yet, and the interval at which that is checked.
 UNSEEN_SECONDS, LOOK_AGAIN_MS = 30.0, 200.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where faults happen. say: prints a line; fail: prints one and makes the run a failure."""
+    """The environment of faults. say: prints a line. fail: prints one and makes the run a failure.
+
+    excuses: whether a bug of a broker explains the error with which a host has ended.
+    """
 
     agenda: Agenda
     recovery: Recovery
     say: Callable[[str], None]
     fail: Callable[[str], None]
+    excuses: Callable[[str], bool] = lambda _error: False
 
     def report_end(self, host: Host, how: str, code: int) -> None:
-        """Report an exit code other than 0: a failure, unless faults of the host's machine explain it."""
-        ended = f"{host.name} {how} with exit code {code}: {host.last_error()}"
-        if host.may_end:
+        """Report an exit code other than 0. It is a failure, unless faults of the machine or of a broker explain it."""
+        error = host.last_error()
+        ended = f"{host.name} {how} with exit code {code}: {error}"
+        if host.may_end or self.excuses(error):
             self.say(f"{'':10} {ended}")
         else:
             self.fail(ended)
 
 
 class Faults(ABC):
-    """Kinds of faults that need the same means."""
+    """Kinds of faults that need the same resources."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -44,7 +49,7 @@ class Faults(ABC):
     @property
     @abstractmethod
     def actions(self) -> Mapping[Action, Callable[[Event], str]]:
-        """Return how each kind is carried out; each returns what it hit, for the event's line."""
+        """Return a function for each kind; it returns what it hit, for the event's line."""
 
     def carry_out(self, event: Event) -> str:
         """Carry out one event; it counts as healed unless ``_heal_later`` was called."""
@@ -67,7 +72,7 @@ class Faults(ABC):
     def _heal_later(
         self, event: Event, heal: Callable[[], object], owner: str = "", seen: Callable[[], bool] = lambda: True
     ) -> None:
-        """Have the fault end after the event's duration, or later: once its effect was seen, if it is seen soon."""
+        """End the fault after the event's duration, or, if it has no effect yet, a little later."""
         self._lasts = True
         latest = time.monotonic() + event.duration_ms / 1000 + UNSEEN_SECONDS
 

@@ -17,19 +17,19 @@ from tests.chaos.checker import TopicReader
 
 #: Records of one transaction, at most.
 BATCH = 24
-#: The chance that a transaction is aborted.
+#: The probability that a transaction is aborted.
 ABORT = 0.1
-#: Between two transactions: with the batch size this makes some two hundred records a second.
+#: Seconds between two transactions: with the batch size this gives about two hundred records a second.
 PAUSE_SECONDS = 0.06
-#: Transactions of a run, at least: one without kills would end before it has read anything.
+#: Minimum number of transactions in a run: one without kills would otherwise end before it has read anything.
 LEAST = 60
 REQUEST_SECONDS = 5.0
 TRANSACTION_TIMEOUT_MS = 30_000
 #: Records of one transaction when many are written at once.
 MANY = 5_000
-#: So many keys get a last record: more would only take longer.
+#: The number of keys with a last record: more would only take longer.
 LAST_KEYS = 1_000
-#: Of a record and of a request: room for records of 10 MB.
+#: Size limit of a record and of a request: enough for records of 10 MB.
 MAX_BYTES = 16 * 1024 * 1024
 #: Leaves the partition to the partitioner.
 PARTITIONER = -1
@@ -37,7 +37,7 @@ PARTITIONER = -1
 
 @dataclass(frozen=True)
 class FeedRecord:
-    """A record to be written. partition: None leaves it to Kafka's partitioner; timestamp: ms, 0 for now."""
+    """A record to write. partition: None leaves it to Kafka's partitioner; timestamp: ms, 0 for now."""
 
     topic: str
     key: bytes
@@ -51,14 +51,17 @@ class InputWriter(Protocol):
     """Writes records together."""
 
     def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
-        """Write them, or records that no one is to read. False: some may be missing; what is there is decided."""
+        """Write records. abort: they must stay invisible.
+
+        Returns False if some may be missing; the outcome of the rest is decided.
+        """
 
     def flush(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for records in flight."""
 
 
 class PlainWriter(InputWriter):
-    """Writes without transactions. bootstrap_servers: as of the run."""
+    """Writes without transactions. bootstrap_servers: those of the run."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         settings = {
@@ -92,7 +95,7 @@ class PlainWriter(InputWriter):
 
 
 class TransactionWriter(InputWriter):
-    """Writes transactions, each by itself: a producer that cannot continue is replaced."""
+    """Writes transactions independently of each other: a producer that cannot continue is replaced."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._settings = {
@@ -113,10 +116,12 @@ class TransactionWriter(InputWriter):
             for record in records:
                 self._produce(record)
             if abort:
-                self._producer.flush(REQUEST_SECONDS)  # else librdkafka drops them, and no one could read them
+                self._producer.flush(
+                    REQUEST_SECONDS
+                )  # otherwise librdkafka drops them, and they would not be aborted records in the log
             self._insist(self._producer.abort_transaction if abort else self._producer.commit_transaction)
         except KafkaException:
-            self._producer = self._new_producer()  # which makes the broker decide the last transaction
+            self._producer = self._new_producer()  # this makes the broker decide the last transaction
             return False
         return True
 
@@ -156,7 +161,7 @@ class Feeder(threading.Thread, ABC):
 
     def __init__(self, bootstrap_servers: str, seed: int) -> None:
         super().__init__(name="feeder", daemon=True)
-        #: How many records were in aborted transactions.
+        #: Number of records in aborted transactions.
         self.aborted = 0
         self.rng = random.Random(seed)
         self.writer = self.new_writer(bootstrap_servers)
@@ -165,7 +170,7 @@ class Feeder(threading.Thread, ABC):
         self._error: BaseException | None = None
 
     def new_writer(self, bootstrap_servers: str) -> InputWriter:
-        """Return what writes the input."""
+        """Return the writer of the input."""
         return TransactionWriter(bootstrap_servers)
 
     def finish(self) -> None:
@@ -176,7 +181,7 @@ class Feeder(threading.Thread, ABC):
             raise self._error
 
     def run(self) -> None:
-        """Write until ``finish``, and at least so many transactions."""
+        """Write until ``finish``, and at least the minimum number of transactions."""
         try:
             self.write_first()
             while not self._finish.is_set() or self._transactions < LEAST:
@@ -197,14 +202,14 @@ class Feeder(threading.Thread, ABC):
 
     @abstractmethod
     def write_last(self) -> None:
-        """Write records that show that all earlier ones have arrived."""
+        """Write records that prove that all earlier ones have arrived."""
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """The form of numbered records. keys: k0, k1 …; hot: the additional share of the records that have the key k0.
+    """The form of numbered records. keys: k0, k1 …; hot: the additional share of records with the key k0.
 
-    extras: more fields of a record's value, drawn for each. filled: whether each key has a record to begin with.
+    extras: more fields of a record's value, drawn for each record. filled: whether each key has an initial record.
     """
 
     keys: int
@@ -228,11 +233,11 @@ class NumberFeeder(Feeder):
         self._keys = [f"k{number}" for number in range(numbering.keys)]
         self._numbers = dict.fromkeys(self._keys, 0)
         self._sent = 0
-        #: Up to where ``_numbers`` and ``_sent`` were read from the topic.
+        #: The offset up to which ``_numbers`` and ``_sent`` were read from the topic.
         self._positions: dict[tuple[str, int], int] = {}
 
     def sent(self) -> int:
-        """Return how many records are committed."""
+        """Return the number of committed records."""
         return self._sent
 
     def write_first(self) -> None:
@@ -257,7 +262,7 @@ class NumberFeeder(Feeder):
         """Write one record of each of the keys; retried until it succeeds."""
         sent = self._sent
         while not self._try_transaction(keys, abort):
-            if self._sent != sent:  # it was committed, although no one could say so
+            if self._sent != sent:  # it was committed, although the response was lost
                 return
         if abort:
             self.aborted += len(keys)

@@ -1,4 +1,4 @@
-"""Whether the processes of hosts take more and more memory, files or threads in a long run.
+"""Checks whether the memory, files or threads of hosts' processes grow in a long run.
 
 Faults replace processes all the time, so this compares the typical usage of the processes of a role in the second
 quarter of the run with that in the last one.
@@ -19,11 +19,11 @@ from tests.soak.figures import MIB, Allowance, Sample
 SAMPLE_SECONDS = 5.0
 #: A younger process is still starting.
 SETTLED_SECONDS = 15.0
-#: A shorter run is warm-up: memtables and caches fill, and clients meet all brokers.
+#: A shorter run is all warm-up: memtables and caches fill, and clients connect to all brokers.
 MINUTES_MIN = 10.0
 #: Each quarter needs as many samples of a role.
 SAMPLES_MIN = 20
-#: More than in a run without faults: there are more or fewer threads and tasks at times.
+#: More than in a run without faults, because the number of threads and tasks varies.
 ALLOWANCES = (Allowance("rss", 20, 24 * MIB), Allowance("handles", 20, 24), Allowance("threads", 50, 8))
 
 
@@ -35,7 +35,7 @@ class Growth:
         self._next = 0.0
 
     def look(self, hosts: Iterable[Host], at: float) -> None:
-        """Take samples if it is time to."""
+        """Take samples if they are due."""
         if at < self._next:
             return
         self._next = at + SAMPLE_SECONDS
@@ -51,13 +51,13 @@ class Growth:
                 self._samples.append(Sample(role, process.pid, at, *usage))
 
     def table(self, seconds: float) -> Iterator[str]:
-        """Yield lines: what a process typically took. seconds: of the whole run."""
+        """Yield lines with the typical usage of processes. seconds: of the whole run."""
         for role, field, early, late, _ in self._compare(seconds):
             unit = MIB if field == "rss" else 1
             yield f"{role:12} {field:8} {early / unit:8.1f} in the second quarter, {late / unit:8.1f} in the last one"
 
     def faults(self, seconds: float) -> list[str]:
-        """Return what grew by more than is allowed."""
+        """Return the resources that grew by more than allowed."""
         found = self._compare(seconds)
         return [
             f"{role}: {field} grew from {early:.0f} to {late:.0f}, by more than {allowed:.0f}"

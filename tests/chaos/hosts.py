@@ -18,25 +18,25 @@ import psutil
 from penstock.dev.dev_broker import DIE_WITH_PARENT
 
 ROOT = Path(__file__).resolve().parents[2]
-#: For a process to be gone, in seconds.
+#: Seconds for a process to end.
 END_SECONDS = 90.0
 #: Stream threads of a host: at the start, and at most.
 THREADS, THREADS_MAX = 2, 3
-#: How much more often a stream thread's process is hit than the spare one.
+#: How much more often faults hit a stream thread's process than the spare one.
 THREADS_TO_SPARE = 3
-#: What ps shows of a stream thread's process: while it starts, and later.
+#: Process titles of a stream thread: while it starts, and later.
 WORKER_COMMANDS = ("spawn_main", "penstock: ")
-#: What ps shows of a process that is a stream thread, not the spare one (supervisor/processes/worker_process.py).
+#: Process title of a stream thread, not of the spare process (supervisor/processes/worker_process.py).
 STREAM_THREAD = re.compile(r"penstock: .* StreamThread-\d+")
-#: A line of a host's log that is an error; others may contain the word, as a state's name does.
+#: An error line of a host's log; other lines may contain the word, e.g. as the name of a state.
 ERROR_LINE = re.compile(r"\S+ \S+ (ERROR|CRITICAL) ")
 
 
 class Host:
     """One `penstock run`.
 
-    directory: where its own one is made. topology: what `penstock run` is given. on: enters the network that it is on;
-    born: is called with the id of each new supervisor.
+    directory: the parent of its own one. topology: the argument of `penstock run`. on: enters the host's network; born:
+    called with the id of each new supervisor.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Host:
         born: Callable[[int], None] | None = None,
     ) -> None:
         self.name = name
-        #: Where its Penstock is, and its settings: both count from the next start.
+        #: The location of its Penstock, and its settings: both take effect at the next start.
         self.root, self.config = ROOT, dict(config)
-        #: troubled: its disk fails or its memory is too small. excused: that has happened to its processes. They may
+        #: troubled: its disk fails or its memory is too small. excused: this has happened to its processes. They may
         #: die of it later too, because a store reports a failed write only at its next write.
         self.troubled = self.excused = False
         self.threads = THREADS
@@ -68,21 +68,21 @@ class Host:
 
     @property
     def runs(self) -> bool:
-        """Whether its supervisor lives."""
+        """True if its supervisor is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """How the supervisor ended, None as long as it lives."""
+        """The exit code of the supervisor, None while it is alive."""
         return None if self._process is None else self._process.poll()
 
     @property
     def may_end(self) -> bool:
-        """Whether faults of its machine explain an exit code other than 0."""
+        """True if faults of its machine explain an exit code other than 0."""
         return self.troubled or self.excused
 
     def start(self) -> None:
-        """Start the supervisor; it ends with this process, whatever happens."""
+        """Start the supervisor; it always ends with this process."""
         self.threads, self.excused = THREADS, False
         lines = [f'"{key}" = {value!r}\n' for key, value in self.config.items()]
         (self.directory / "penstock.toml").write_text("".join([*lines, f'"state.dir" = {str(self.state)!r}\n']))
@@ -102,7 +102,7 @@ class Host:
             self._born(self._process.pid)
 
     def pids(self) -> list[int]:
-        """Return the ids of all its processes, the supervisor's first."""
+        """Return the pids of all its processes, the supervisor's first."""
         supervisor = [self._process.pid] if self._process is not None and self.runs else []
         return [*supervisor, *(process.pid for process in self._children())]
 
@@ -133,12 +133,12 @@ class Host:
         return sorted(children, key=lambda process: process.pid)
 
     def signal_supervisor(self, number: signal.Signals) -> None:
-        """Send a signal to the supervisor; one that is gone gets none."""
+        """Send a signal to the supervisor, if it is alive."""
         if self.runs and self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> int:
-        """Kill supervisor and workers at once, as a power failure would; return how many processes that ended."""
+        """Kill supervisor and workers at once, as a power failure would; return the number of killed processes."""
         processes = [*self._children(), *([self._process] if self.runs and self._process is not None else [])]
         for process in processes:
             with suppress(psutil.NoSuchProcess):
@@ -146,7 +146,7 @@ class Host:
         return len(psutil.wait_procs(processes, END_SECONDS)[0])
 
     def kill_supervisor(self) -> bool:
-        """Kill the supervisor alone; returns whether its workers were gone soon after."""
+        """Kill only the supervisor; return whether its workers ended soon after."""
         workers = self._children()
         self.signal_supervisor(signal.SIGKILL)
         if self._process is not None:
@@ -154,10 +154,9 @@ class Host:
         return not psutil.wait_procs(workers, END_SECONDS)[1]
 
     def stop(self) -> int:
-        """Stop cleanly; returns the exit code, SIGKILL's if it took too long.
+        """Stop cleanly; return the exit code, SIGKILL's if it took too long.
 
-        A supervisor that is still importing modules is ended by the signal. Nothing runs yet, so that counts as clean
-        too.
+        The signal ends a supervisor that is still importing modules. No thread runs yet, so that counts as clean too.
         """
         if self._process is None:
             return 0
@@ -175,14 +174,14 @@ class Host:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return next(filter(ERROR_LINE.match, reversed(lines)), lines[-1] if lines else "")
 
-    # -- the disk of a host that is down
+    # -- the disk of a stopped host
 
     def task_directories(self) -> list[Path]:
         """Return the directories of tasks."""
         return sorted(path for path in self.state.glob("*/*_*") if path.is_dir())
 
     def delete_state(self, rng: random.Random) -> list[str]:
-        """Delete one task's directory, all of them, or the whole state directory; returns what."""
+        """Delete one task's directory, all of them, or the whole state directory; return a description."""
         tasks = self.task_directories()
         choice = rng.randrange(3)
         if choice == 0 and tasks:
@@ -196,7 +195,7 @@ class Host:
         return [str(path.relative_to(self.directory)) for path in gone]
 
     def corrupt_state(self, rng: random.Random) -> list[str]:
-        """Damage a file or two in the directories of some tasks, one at least; returns which and how."""
+        """Damage one or two files in the directories of at least one task; return a description."""
         tasks = [
             sorted(path for path in task.rglob("*") if path.is_file() and path.stat().st_size)
             for task in self.task_directories()
@@ -227,7 +226,7 @@ def _damage(path: Path, rng: random.Random) -> str:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has a handler for a signal; True if there is no such process."""
+    """Return True if a process has a handler for a signal, or does not exist."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

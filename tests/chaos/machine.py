@@ -22,7 +22,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Field(IntEnum):
-    """machine.c's struct control: one 64-bit number each."""
+    """The fields of machine.c's struct control: one 64-bit number each."""
 
     CLOCK_OFFSET_MS = 0
     DISK_ERRNO = 1
@@ -38,7 +38,7 @@ def compiler() -> str | None:
 
 
 def compile_shim(directory: Path) -> Path:
-    """Return the library; raises CalledProcessError, and FileNotFoundError without a compiler."""
+    """Compile and return the library; raises CalledProcessError, and FileNotFoundError without a compiler."""
     command = compiler()
     if command is None:
         raise FileNotFoundError(f"none of {', '.join(COMPILERS)} is there")
@@ -51,7 +51,7 @@ def compile_shim(directory: Path) -> Path:
 class Control:
     """Controls the clock and disk faults of the processes that are started with ``environment``.
 
-    directory: for the file that they share. disk: only what is written below it is hit.
+    directory: of the file that they share. disk: only writes below it are affected.
     """
 
     def __init__(self, shim: Path, directory: Path, disk: Path) -> None:
@@ -72,7 +72,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """Names of a memory control group's files. limit_max: what means that there is none."""
+    """Names of a memory control group's files. limit_max: the value for no limit."""
 
     usage: str
     limit: str
@@ -86,7 +86,7 @@ _V2 = _Version("memory.current", "memory.max", "max", "memory.events", "memory.e
 
 
 class MemoryGroup:
-    """A control group for one host. Raises OSError where none may be made."""
+    """A control group for one host. Raises OSError without permission to create one."""
 
     def __init__(self, name: str) -> None:
         parent, self._files = _own_group()
@@ -94,7 +94,7 @@ class MemoryGroup:
         self._path.mkdir()
 
     def adopt(self, pid: int) -> None:
-        """Take in a process that has just started; its children are in it too."""
+        """Add a process that has just started; its children belong to the group too."""
         (self._path / "cgroup.procs").write_text(str(pid))
 
     def squeeze(self) -> int:
@@ -117,7 +117,7 @@ class MemoryGroup:
         return _value((self._path / self._files.kills).read_text(), "oom_kill")
 
     def close(self) -> None:
-        """Remove it; its processes are gone."""
+        """Remove the group, whose processes have ended."""
         with suppress(FileNotFoundError):
             self._path.rmdir()
 
@@ -139,7 +139,7 @@ def _own_group() -> tuple[Path, _Version]:
 
 
 def why_no_memory_group() -> str | None:
-    """Return why no memory control group can be made here, None if it can."""
+    """Return why memory control groups cannot be created here, None if they can."""
     try:
         MemoryGroup(f"penstock-chaos-{os.getpid()}-probe").close()
     except OSError as error:

@@ -15,18 +15,18 @@ from tests.chaos.machine import Control, Field, MemoryGroup
 from tests.chaos.process_faults import send
 from tests.chaos.schedule import Action, Event
 
-#: How far a clock is from the brokers', in ms: up to ten minutes.
+#: Offsets of a clock from the brokers' clocks, in ms: up to ten minutes.
 CLOCK_MS = (60_000, 600_000)
-#: How often a clock jumps before it is right again.
+#: Number of jumps of a clock until it is right again.
 JUMPS = 4
 #: Delay of each write to a slow disk, in µs.
 WRITE_DELAY_US = 20_000
 
 
 class MachineFaults(Faults):
-    """One fault of a machine lasts at a time: a new one ends the previous one.
+    """Only one fault of a machine lasts at a time: a new one ends the previous one.
 
-    controls, groups: one for each host; groups may be empty where there are none.
+    controls, groups: one for each host; groups may be empty if they are not available.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class MachineFaults(Faults):
         return f"{self._name(event)}, {limit >> 20} MiB for all of its processes"
 
     def _change(self, event: Event, field: Field, value: int, proof: Field, unit: str) -> None:
-        """Set a field for the length of the event.
+        """Set a field for the duration of the event.
 
-        A store writes little between the start of its process and the end: a bad disk comes with a new process.
+        A store writes little between the start and the end of its process, so a bad disk comes with a new process.
         """
         self._heal_now(self._owner(event))
         control, host = self._controls[event.host], self._hosts[event.host]
@@ -116,7 +116,7 @@ class MachineFaults(Faults):
         self._heal_later(event, heal, self._owner(event), lambda: control[proof] > before)
 
     def _owner(self, event: Event) -> str:
-        """Return whose entries in the agenda make this machine a good one again."""
+        """Return the owner of the agenda's entries that repair this machine."""
         return f"{self._hosts[event.host].name}'s machine"
 
     def _end_trouble(self, host: Host) -> None:

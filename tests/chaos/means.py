@@ -1,4 +1,4 @@
-"""The resources of a run's faults: a network, faulty machines, another version; or why one is not available here."""
+"""The resources for a run's faults: a network, faulty machines, another version; or why one is not available here."""
 
 from __future__ import annotations
 
@@ -20,29 +20,36 @@ from tests.chaos.machine_faults import MachineFaults
 from tests.chaos.network import Network
 from tests.chaos.network_faults import NetworkFaults
 from tests.chaos.process_faults import ProcessFaults
-from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
+from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, LEADERLESS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
 from tests.chaos.unclean import UncleanFaults
 from tests.chaos.version_faults import VersionFaults
 from tests.free_port import free_port
 
 from . import machine, network, program, versions
 
-#: The HTTP port of a host that has a network namespace for itself.
+#: The HTTP port of a host in a separate network namespace.
 HOST_PORT = 8080
-#: The version of Penstock that hosts change to and from.
+#: The version of Penstock to which hosts change, and from which they change back.
 PREVIOUS = "HEAD^"
 
 
 def why_not(
-    families: Iterable[str], brokers: int, previous: str = PREVIOUS, kafka: str | None = None
+    families: Iterable[str],
+    brokers: int,
+    previous: str = PREVIOUS,
+    kafka: str | None = None,
+    *,
+    exact: bool = False,
 ) -> dict[Action, str]:
-    """Return the kinds of faults of these families that are not available here, each with the reason.
+    """Return the kinds of faults of these families that are not available here, with reasons.
 
-    kafka: the version that the run begins with, by default the newest.
+    kafka: the run's initial version, by default the newest. exact: whether the run is one with exactly-once.
     """
     missing: dict[Action, str] = {}
     for name in families:
         actions = FAMILIES[name].actions
+        if name == BROKERS and exact:
+            missing |= dict.fromkeys(LEADERLESS, "Kafka drops markers of transactions in partitions without a leader")
         if name in (BROKERS, UNCLEAN) and brokers < 3:
             missing |= dict.fromkeys(actions, "it takes three brokers")
         if name == NETWORK and (reason := network.why_not()):
@@ -61,18 +68,26 @@ def why_not(
 
 
 class Means:
-    """As a context manager: the resources of these families, with the calling thread in the network if there is one.
+    """As a context manager: the resources of these families; the calling thread is in the network if there is one.
 
-    previous: the commit of the other version of Penstock.
+    previous: the commit of the other version of Penstock. exact: whether the run is one with exactly-once.
     """
 
     def __init__(
-        self, families: Collection[str], without: Collection[Action], brokers: int, previous: str, directory: Path
+        self,
+        families: Collection[str],
+        without: Collection[Action],
+        brokers: int,
+        previous: str,
+        directory: Path,
+        *,
+        exact: bool = False,
     ) -> None:
         self._wanted = {action for name in families for action in FAMILIES[name].actions} - set(without)
         self._directory = directory
         self._previous = previous
         self._brokers = range(1, brokers + 1)
+        self._keeps_leaders = exact and brokers > 1
         self._network: Network | None = None
         self._shim: Path | None = None
         self._other_version: Path | None = None
@@ -101,7 +116,7 @@ class Means:
 
     @property
     def broker_addresses(self) -> Mapping[int, str] | None:
-        """Return where brokers are in the run's network, None without one."""
+        """Return the brokers' addresses in the run's network, None without one."""
         return None if self._network is None else self._network.brokers
 
     def watching(self, number: int) -> dict[str, object]:
@@ -115,7 +130,7 @@ class Means:
         return watch | {"penstock.http.host": address, "penstock.http.token": "chaos"}
 
     def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:
-        """Return a host on its own machine and network, as far as faults need them."""
+        """Return a host with its machine and network, as far as faults need them."""
         name, directory = f"host-{number}", self._directory / f"host-{number}"
         on = nullcontext if self._network is None else partial(self._network.on, number)
         born = None
@@ -134,7 +149,7 @@ class Means:
     ) -> dict[Action, Faults]:
         """Return the object that carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
         group = program.APPLICATION_ID
-        brokers = BrokerFaults(stage, cluster, turn)
+        brokers = BrokerFaults(stage, cluster, turn, keeps_leaders=self._keeps_leaders)
         unclean = UncleanFaults(stage, cluster, brokers, reader)
         families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
         if self._network is not None:

@@ -1,6 +1,6 @@
 """The run's own network: one network namespace for the cluster and one for each host, joined by a switch.
 
-Namespaces belong to processes and vanish with them; nothing of the machine's own network is touched.
+Namespaces belong to processes and vanish with them; the machine's own network is not touched.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from types import TracebackType
 from tests.chaos.switch import Rule, encode
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Of linux/sched.h and linux/if_tun.h.
+#: From linux/sched.h and linux/if_tun.h.
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 TUN, THREADS_NAMESPACE = "/dev/net/tun", "/proc/thread-self/ns/net"
-#: Addresses in these namespaces alone.
+#: Addresses used only in these namespaces.
 ADDRESS = "10.111.0.{}"
 FIRST_HOST = 101
 DEVICE = "wire"
@@ -36,8 +36,8 @@ MTU = 9_000
 class Network:
     """As a context manager: the calling thread is in the cluster's namespace for the length of the block.
 
-    Processes and threads that it starts are there too. brokers, hosts: their numbers.
-    Raises OSError where namespaces may not be made; see ``why_not``.
+    Processes and threads that it starts are there too. brokers, hosts: their numbers. Raises OSError without permission
+    for namespaces; see ``why_not``.
     """
 
     def __init__(self, brokers: Iterable[int], hosts: Iterable[int]) -> None:
@@ -68,7 +68,7 @@ class Network:
             )
             stack.callback(self._end_switch)
             for tun in tuns:
-                os.close(tun)  # they are the switch's now
+                os.close(tun)  # the switch has them now
             self._stack = stack.pop_all()
         return self
 
@@ -85,7 +85,7 @@ class Network:
             yield
 
     def rule(self, rules: list[Rule]) -> dict[str, int]:
-        """Replace all rules; return how many packets were passed, lost and delayed since the last call."""
+        """Replace all rules; return the number of packets forwarded, lost and delayed since the last call."""
         assert self._switch.stdin is not None
         assert self._switch.stdout is not None
         self._switch.stdin.write(encode(rules) + "\n")
@@ -102,7 +102,7 @@ class Network:
 
 
 def why_not() -> str | None:
-    """Return why no network can be made here, None if it can."""
+    """Return why networks cannot be created here, None if they can."""
     if shutil.which("ip") is None:
         return "there is no command ip (iproute2)"
     try:
@@ -116,7 +116,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def _back_afterwards() -> Iterator[None]:
-    """Let the calling thread return to the namespace in which it is now."""
+    """Return the calling thread to its current namespace afterwards."""
     before = os.open(THREADS_NAMESPACE, os.O_RDONLY)
     try:
         yield
@@ -146,7 +146,7 @@ def _enter(namespace: int) -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of libc that Python has from 3.12 only."""
+    """Call a function of libc that Python has only since 3.12."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:
         number = ctypes.get_errno()

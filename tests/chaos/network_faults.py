@@ -18,7 +18,7 @@ from tests.chaos.switch import Rule
 
 #: One way, in ms.
 DELAY_MS, JITTER_MS = 200.0, 100.0
-#: Packet loss one way: everything, or so little that TCP still works, slowly.
+#: Packet loss one way: all packets, or so few that TCP still works, but slowly.
 LOSSES = (1.0, 0.3)
 #: The owner of the agenda's entries that restore the network.
 OWNER = "network"
@@ -27,7 +27,7 @@ ESTABLISHED = "01"
 
 
 class NetworkFaults(Faults):
-    """One fault of the network lasts at a time: a new one ends the previous one."""
+    """Only one fault of the network lasts at a time: a new one ends the previous one."""
 
     def __init__(
         self, stage: Stage, network: Network, hosts: Sequence[Host], cluster: Cluster, brokers: BrokerFaults, group: str
@@ -80,7 +80,7 @@ class NetworkFaults(Faults):
         return f"{self._name(event)}, {DELAY_MS:.0f} ± {JITTER_MS:.0f} ms each way"
 
     def _half_open(self, event: Event) -> str:
-        """Cut a host from a broker, replace the broker's process, and let the host find its connections dead."""
+        """Cut a host off from a broker, replace the broker's process, and let the host find its connections dead."""
         brokers = list(self._cluster.brokers.values())
         node = brokers[int(event.victim * len(brokers))]
         self._heal_now(OWNER)
@@ -117,7 +117,7 @@ class NetworkFaults(Faults):
 
 
 def _established(host: Host, node: Node) -> set[str]:
-    """Return the local addresses of a host's connections to a broker, as its kernel has them."""
+    """Return the local addresses of a host's connections to a broker, from its kernel."""
     address, _, port = node.bootstrap_servers.rpartition(":")
     remote = "".join(f"{int(part):02X}" for part in reversed(address.split("."))) + f":{int(port):04X}"
     found = set()

@@ -14,26 +14,26 @@ from tests.chaos.workloads import BUDGET_SECONDS, WORKLOADS, Setting, Workload
 from tests.chaos.workloads.lossy_numbers import LossyNumbers
 from tests.chaos.workloads.numbers import Numbers, Queried
 
-#: How many events hit the older Kafka before the cluster is upgraded.
+#: Number of events that hit the older Kafka before the cluster is upgraded.
 UPGRADE_AFTER = 4
-#: Time without any output at the end after which the remaining records count as lost: enough for two sessions, a
+#: Seconds without any output at the end after which missing records count as lost: enough for two sessions, a
 #: transaction, a restart and their retries on a busy machine.
 PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is run.
+    """Parameters of a run.
 
-    kills: how many; each: every kind of fault once instead; minutes: as many kills as fit into them instead.
-    families: see schedule.FAMILIES. brokers: 1, or 3 with as many controllers. upgrade_from: the version of Kafka that
-    the cluster begins with; after UPGRADE_AFTER events it is upgraded, node by node. previous: the commit whose
-    Penstock takes turns with this one. without: kinds of faults that cannot be had here, see means.why_not. fault: see
-    program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to. workload: a name of WORKLOADS;
-    watch: hosts watch each other (penstock.host.watch). patience_seconds: how long nothing may come out at the end;
+    kills: their number. each: every kind of fault once instead. minutes: instead as many kills as fit into this time.
+    families: see schedule.FAMILIES. brokers: 1, or 3 with as many controllers. upgrade_from: the cluster's initial
+    version of Kafka; after UPGRADE_AFTER events it is upgraded, node by node. previous: the commit whose Penstock
+    alternates with this one. without: kinds of faults that are not available here, see means.why_not. fault: see
+    program.FAULT_VARIABLE. judged_as: the guarantee that the checker demands. workload: a name of WORKLOADS. watch:
+    hosts watch each other (penstock.host.watch). patience_seconds: the longest time without output at the end.
     budget_seconds: see Setting.
 
-    Raises ValueError if the workload cannot do with the families.
+    Raises ValueError if the workload does not support the families.
     """
 
     seed: int
@@ -66,23 +66,23 @@ class Options:
 
     @property
     def unclean(self) -> bool:
-        """Whether records may be lost, see unclean.py."""
+        """True if records may be lost, see unclean.py."""
         return UNCLEAN in self.families
 
     @property
     def exact(self) -> bool:
-        """Whether the application runs with exactly-once."""
+        """True if the application runs with exactly-once."""
         return self.guarantee == EXACTLY_ONCE
 
     def new_workload(self, directory: Path) -> Workload:
-        """Return what runs. directory: its own, see Workload."""
+        """Return the workload. directory: its own, see Workload."""
         setting = Setting(
             self.seed, HOSTS, self.guarantee, self.judged_as or self.guarantee, self.fault, self.budget_seconds
         )
         return (LossyNumbers if self.unclean else WORKLOADS[self.workload])(setting, directory)
 
     def events(self) -> Iterable[Event]:
-        """Return what happens, and when; without an end if it is a matter of minutes."""
+        """Return the events with their times; endless if the run is limited by minutes."""
         events: Iterable[Event]
         if self.minutes:
             events = endless(self.seed, self.families, self.without)

@@ -38,7 +38,7 @@ class ProcessFaults(Faults):
 
     def _absence(self, event: Event) -> str:
         host = self._hosts[event.host]
-        self._stage.agenda.drop(host.name)  # it may have been away already
+        self._stage.agenda.drop(host.name)  # it may have been stopped already
         if event.action is Action.RESTART_HOST:
             self._see(event, int(host.runs), "clean stops")
             what = f"exit code {stop_cleanly(self._stage, host)}"
@@ -93,17 +93,20 @@ class ProcessFaults(Faults):
 
 
 def stop_cleanly(stage: Stage, host: Host) -> int:
-    """Stop a host that may run; return its exit code. Another one than 0 fails the run, unless the host may end."""
+    """Stop a host that may be running; return its exit code.
+
+    Any other code than 0 fails the run, unless the host is excused.
+    """
     resume(host)  # a stopped process cannot stop cleanly
     started = bool(host.workers())
     code = host.stop() if host.runs else 0
-    if code and (started or code != -signal.SIGTERM):  # before it has handlers, SIGTERM just ends it
+    if code and (started or code != -signal.SIGTERM):  # before it has signal handlers, SIGTERM just kills it
         stage.report_end(host, TOLD_TO_STOP, code)
     return code
 
 
 def send(process: psutil.Process, number: signal.Signals) -> int:
-    """Send a signal; return how many processes got it: 0 if it is gone."""
+    """Send a signal; return the number of processes that received it: 0 if it is gone."""
     with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
         return 1
@@ -111,6 +114,6 @@ def send(process: psutil.Process, number: signal.Signals) -> int:
 
 
 def resume(host: Host) -> None:
-    """Let everything of a host run that is stopped."""
+    """Let all suspended processes of a host continue."""
     for worker in host.workers():
         send(worker, signal.SIGCONT)

@@ -20,13 +20,13 @@ APPLICATION_ID = "chaos"
 TALLY_STORE, GROUP_STORE, LAST_STORE = "per-key", "per-group", "last"
 #: Keys k0 … k<KEYS - 1>; key kN belongs to group gM with M = N modulo GROUPS.
 KEYS, GROUPS = 48, 12
-#: Environment variable of the program: intended faults, words of ``Fault``, which a test expects a checker to find.
+#: Environment variable of the program: planted faults, values of ``Fault``, which a test expects a checker to detect.
 FAULT_VARIABLE = "CHAOS_FAULT"
 #: Environment variable of the program: the broker's address, for a fault that needs it.
 ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
 #: Environment variable of the program: the number of groups, by default GROUPS.
 GROUPS_VARIABLE = "CHAOS_GROUPS"
-#: Environment variable of the program and the feeder: how long the slowest record takes, in seconds.
+#: Environment variable of the program and the feeder: duration of the slowest record, in seconds.
 SLOWEST_VARIABLE = "CHAOS_SLOWEST_SECONDS"
 #: Environment variable of the program: a file; while it exists, no records are refused.
 MENDED_VARIABLE = "CHAOS_MENDED"
@@ -36,13 +36,13 @@ Tally = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """Intended faults of the program."""
+    """Planted faults of the program."""
 
     DROP = "drop"  # one record
     DOUBLE = "double"  # one record
     OUTSIDE = "outside"  # write one copy with its own producer, so that it is in no transaction
     AHEAD = "ahead"  # send an output that the store does not contain
-    UNCOMMITTED = "uncommitted"  # read what is not committed; a setting, so it is the workload's
+    UNCOMMITTED = "uncommitted"  # read uncommitted records; this is a setting, so the workload does it
     WINDOW = "window"  # count in windows of another size
     PADDING = "padding"  # change a record's padding
 
@@ -55,14 +55,14 @@ def topology() -> Topology:
 
 
 def slow() -> Topology:
-    """Return a topology that takes as long for a record as the record says (``sleep``, in seconds)."""
+    """Return a topology that takes as long for a record as its value says (``sleep``, in seconds)."""
     builder = StreamsBuilder()
     _count(_numbers(builder).peek(lambda _key, value: time.sleep(value.get("sleep", 0))))
     return builder.build()
 
 
 def asking() -> Topology:
-    """Return a topology that asks a service for each record first; records of other keys do not wait for it."""
+    """Return a topology that first calls a service for each record; records of other keys do not wait for it."""
     builder = StreamsBuilder()
     answered = _numbers(builder).map_values_async(
         _ask, ordered_by="key", max_in_flight=256, retries=Retries(3, wait_initial=10), timeout=5_000
@@ -72,7 +72,7 @@ def asking() -> Topology:
 
 
 def large() -> Topology:
-    """Return a topology that also keeps the last record of each key, padding included."""
+    """Return a topology that also keeps the last record of each key, including its padding."""
     builder = StreamsBuilder()
     numbers = _numbers(builder)
     _count(numbers)
@@ -92,7 +92,7 @@ def dead_letters() -> Topology:
 
 
 def slowest_seconds() -> float:
-    """Return how long the slowest record takes."""
+    """Return the duration of the slowest record."""
     return float(os.environ.get(SLOWEST_VARIABLE, "5"))
 
 
@@ -138,7 +138,7 @@ def new_tally() -> Tally:
 
 
 def tally(_key: str, value: Tally, seen: Tally) -> Tally:
-    """Count one record. breaks: how often a number was not the one after the last."""
+    """Count one record. breaks: how often a number did not follow the previous one."""
     number = value["n"]
     return {
         "records": seen["records"] + 1,
@@ -154,7 +154,7 @@ def new_group_tally() -> Tally:
 
 
 def group_tally(_group: str, value: Tally, seen: Tally) -> Tally:
-    """Count one record of a group; last and breaks go by key."""
+    """Count one record of a group; last and breaks are by key."""
     key, number = value["key"], value["n"]
     return {
         "records": seen["records"] + 1,
@@ -165,7 +165,7 @@ def group_tally(_group: str, value: Tally, seen: Tally) -> Tally:
 
 
 async def _ask(value: Tally) -> Tally:
-    """Answer as late as the record says (``answer``, in seconds), or not at all the first time (``refused``)."""
+    """Respond as late as the record says (``answer``, in seconds), or refuse the first call (``refused``)."""
     await asyncio.sleep(value["answer"])
     if value["refused"] and (value["key"], value["n"]) not in _refused:
         _refused.add((value["key"], value["n"]))
@@ -173,7 +173,7 @@ async def _ask(value: Tally) -> Tally:
     return value
 
 
-#: What this process's service has refused.
+#: Records that this process's service has refused.
 _refused: set[tuple[str, int]] = set()
 
 
@@ -184,7 +184,7 @@ def _refuse_poison(value: Tally) -> Tally:
 
 
 def _faulty(value: Tally) -> list[Tally]:
-    """Return the copies of a record: a single correct one, except for the record that is hit by the fault."""
+    """Return the copies of a record: a single correct one, except for the record with the planted fault."""
     if value["key"] != "k1" or value["n"] != 1:
         return [value]
     if Fault.DROP in faults():

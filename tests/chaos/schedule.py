@@ -1,4 +1,11 @@
-"""The faults, their targets and times: a pure function of the seed, the number of rounds, and the fault families."""
+"""The faults, their targets and times: a pure function of the seed, the number of rounds, and the fault families.
+
+Exactly-once holds while each partition has a leader. Kafka treats a partition without a leader as deleted and drops the
+markers of its transactions (see dropped_markers.py). With three replicas, of which two must be in sync, two brokers may
+be down at a time. So with exactly-once LEADERLESS is left out, and brokers go down only if each broker has all
+partitions, in sync (BrokerFaults). With at-least-once all brokers may be down, and acknowledged records must still be
+processed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from itertools import chain, count, islice
 
 #: Two hosts, so that tasks can move; each is one `penstock run` with its own state directory.
 HOSTS = 2
-#: How long a member may be silent, and how long a transaction may stay open: SIGSTOPs last longer than either at times.
+#: Session timeout and transaction timeout: SIGSTOPs sometimes last longer than either.
 SESSION_TIMEOUT_MS = 4_000
 TRANSACTION_TIMEOUT_MS = 6_000
 
@@ -19,17 +26,17 @@ class Action(Enum):
     """The kinds of faults."""
 
     KILL_WORKER = "kill-worker"  # SIGKILL to one stream thread's process
-    KILL_SUPERVISOR = "kill-supervisor"  # SIGKILL to the parent alone: its workers have to end by themselves
+    KILL_SUPERVISOR = "kill-supervisor"  # SIGKILL to the parent alone: its workers must end by themselves
     KILL_HOST = "kill-host"  # SIGKILL to the supervisor and all its workers at once
-    DELETE_STATE = "delete-state"  # the same, and task directories are gone afterwards
-    CORRUPT_STATE = "corrupt-state"  # the same, and files of task directories are damaged afterwards
+    DELETE_STATE = "delete-state"  # the same, and then task directories are deleted
+    CORRUPT_STATE = "corrupt-state"  # the same, and then files of task directories are damaged
     KILL_BROKER = "kill-broker"  # SIGKILL to the broker
     STOP_WORKER = "stop-worker"  # SIGSTOP, and SIGCONT after a while
     RESTART_BROKER = "restart-broker"  # cleanly
     RESTART_HOST = "restart-host"  # SIGTERM, and a new start after a while
     ADD_WORKER = "add-worker"  # SIGTTIN: one more stream thread
     REMOVE_WORKER = "remove-worker"  # SIGTTOU: one fewer
-    # Of three brokers:
+    # With three brokers:
     KILL_TWO_BROKERS = "kill-two-brokers"  # SIGKILL to two of them at once
     KILL_ALL_BROKERS = "kill-all-brokers"  # SIGKILL to all of them at once
     KILL_CONTROLLER = "kill-controller"  # SIGKILL to the active controller
@@ -41,22 +48,22 @@ class Action(Enum):
     UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see Options.upgrade_from
     UNCLEAN_ELECTION = "unclean-election"  # a replica that lacks acknowledged records becomes leader; see unclean.py
     REASSIGN = "reassign"  # a replica of some partitions is taken away, and put back after a while
-    # Of the network between a host and the brokers:
-    CUT_COORDINATOR = "cut-coordinator"  # the group's coordinator cannot be reached, leaders can
-    CUT_LEADERS = "cut-leaders"  # leaders cannot be reached, the group's coordinator can
-    CUT_HOST = "cut-host"  # no broker can be reached
+    # In the network between a host and the brokers:
+    CUT_COORDINATOR = "cut-coordinator"  # the group's coordinator is unreachable, leaders are reachable
+    CUT_LEADERS = "cut-leaders"  # leaders are unreachable, the group's coordinator is reachable
+    CUT_HOST = "cut-host"  # no broker is reachable
     LOSE_REQUESTS = "lose-requests"  # packets to the brokers are lost, those from them arrive
     LOSE_ANSWERS = "lose-answers"  # the reverse
     SLOW_NETWORK = "slow-network"  # 200 ms each way, with jitter
-    HALF_OPEN = "half-open"  # a broker is replaced while no packet passes: the host still has its connections
-    # Of the machine that a host is:
+    HALF_OPEN = "half-open"  # a broker is replaced while all packets are lost: the host still has its connections
+    # In the machine of a host:
     CLOCK_APART = "clock-apart"  # its clock is minutes ahead or behind
     CLOCK_JUMPS = "clock-jumps"  # its clock jumps forward and back while it runs
-    SHORT_OF_MEMORY = "short-of-memory"  # a limit of its memory below what it uses
+    SHORT_OF_MEMORY = "short-of-memory"  # a memory limit below its current usage
     SLOW_DISK = "slow-disk"  # each write of its state takes longer
     FULL_DISK = "full-disk"  # ENOSPC for each write of its state
     BROKEN_DISK = "broken-disk"  # EIO for each write of its state
-    # Of the program that a host runs:
+    # In the program of a host:
     OTHER_VERSION = "other-version"  # a restart with the previous version of Penstock, or back with this one
     OTHER_PROTOCOL = "other-protocol"  # all hosts stop, and start again with the other group.protocol
 
@@ -81,7 +88,7 @@ OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kinds of faults that need the same means. kills, others: relative frequency of each."""
+    """Kinds of faults that need the same resources. kills, others: relative frequency of each."""
 
     kills: Mapping[Action, int]
     others: Mapping[Action, int]
@@ -132,16 +139,19 @@ FAMILIES = {
     VERSIONS: Family({}, {Action.OTHER_VERSION: 8, Action.OTHER_PROTOCOL: 4}),
     UNCLEAN: Family({Action.UNCLEAN_ELECTION: 1}, {}),
 }
-#: Where nothing may be lost.
+#: Kinds that always leave partitions without a leader.
+LEADERLESS = frozenset({Action.KILL_ALL_BROKERS, Action.RESTART_ALL_BROKERS})
+#: For runs in which no record may be lost.
 LOSSLESS = tuple(name for name in FAMILIES if name != UNCLEAN)
-#: Chances: that something that kills nothing comes before a kill, and that outputs are awaited before an event.
+#: Probabilities: that a fault without a kill precedes a kill, and that outputs are awaited before an event.
 OTHER_BEFORE_A_KILL = 0.5
 SETTLE = 0.75
 #: The wait before an event, in ms: from "in the middle of the recovery from the last one" to "some commits later".
 PAUSE_MS = (50, 1_500)
-#: How long a host stays away, in ms.
+#: How long a host stays down, in ms.
 ABSENCE_MS = (0, 2_500)
-#: How long a process is stopped, in ms: unnoticed; until its session is over; until its transaction has timed out too.
+#: How long a process is suspended, in ms: unnoticed; until its session is over; until its transaction has timed out
+#: too.
 STOP_MS = (
     (100, 1_500),
     (SESSION_TIMEOUT_MS + 500, SESSION_TIMEOUT_MS + 1_500),
@@ -149,12 +159,12 @@ STOP_MS = (
 )
 
 
-#: How long a broker is stopped, in ms: unnoticed, and until its session with the controller (5 s) is over.
+#: How long a broker is suspended, in ms: unnoticed, and until its session with the controller (5 s) is over.
 STOP_BROKER_MS = ((500, 3_000), (6_500, 10_000))
 #: Duration of faults of network, disk or clock, in ms: sometimes unnoticed, or until the session and the transaction
 #: have timed out, but shorter than request.timeout.ms (30 s).
 TROUBLE_MS = ((500, 2_500), (SESSION_TIMEOUT_MS + 1_000, TRANSACTION_TIMEOUT_MS + 6_000))
-#: Kinds that last, and for how long, in ms; all others: ABSENCE_MS.
+#: Lasting kinds with their duration, in ms; for all others: ABSENCE_MS.
 DURATIONS_MS: Mapping[Action, tuple[tuple[int, int], ...]] = {
     Action.STOP_WORKER: STOP_MS,
     Action.STOP_BROKER: STOP_BROKER_MS,
@@ -165,10 +175,10 @@ DURATIONS_MS: Mapping[Action, tuple[tuple[int, int], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a schedule. settle: first wait until every partition has given a new output; then pause_ms.
+    """One line of a schedule. settle: first wait until every partition has a new output; then pause_ms.
 
-    host: which one; victim: which of its processes or of the brokers, in 0…1 of however many there are; duration_ms:
-    how long something lasts; seed: for what is chosen on the spot (which files are damaged, and how).
+    host: its number. victim: selects one of its processes or of the brokers, in 0…1. duration_ms: of a lasting fault.
+    seed: for random choices during the event (which files are damaged, and how).
     """
 
     number: int
@@ -182,22 +192,22 @@ class Event:
 
     @property
     def kills(self) -> bool:
-        """Whether it counts as a kill."""
+        """True if it counts as a kill."""
         return any(self.action in family.kills for family in FAMILIES.values())
 
 
 def schedule(
     seed: int, kills: int, families: Collection[str] = (PROCESSES,), without: Collection[Action] = ()
 ) -> tuple[Event, ...]:
-    """Return what happens until so many kills are done; a round without a kill counts where no family has any.
+    """Return the events up to this many kills; if no family has kills, each round counts.
 
-    without: kinds that cannot be had here.
+    without: kinds that are not available here.
     """
     return tuple(chain.from_iterable(islice(_rounds(seed, families, without), kills)))
 
 
 def endless(seed: int, families: Collection[str], without: Collection[Action] = ()) -> Iterator[Event]:
-    """Yield the same without an end."""
+    """Yield the same endlessly."""
     return chain.from_iterable(_rounds(seed, families, without))
 
 
@@ -210,7 +220,7 @@ def each_once(seed: int, families: Collection[str], without: Collection[Action] 
 
 
 def _rounds(seed: int, families: Collection[str], without: Collection[Action]) -> Iterator[tuple[Event, ...]]:
-    """Yield a kill each time, at times with something before it that kills nothing."""
+    """Yield one kill per round, sometimes preceded by a fault without a kill."""
     rng = random.Random(seed)
     chosen = [FAMILIES[name] for name in families]
     others = {a: parts for family in chosen for a, parts in family.others.items() if a not in without}

@@ -1,8 +1,8 @@
 """Forwards packets between hosts and brokers, and drops or delays them by rules; a separate process.
 
-``python -m tests.chaos.switch FD…`` with the descriptors of TUN devices, the brokers' first. On its standard input it
-takes one JSON object a line, and answers each with what it has done since the last one: ``{"rules": [rule, …]}`` or
-``{}``. Linux's own means for this (netem, nftables) are not in every kernel, and need tools that few machines have.
+``python -m tests.chaos.switch FD…`` with the descriptors of TUN devices, the brokers' first. It reads one JSON object
+per line from standard input, ``{"rules": [rule, …]}`` or ``{}``, and responds to each with its work since the last one.
+Linux's own tools for this (netem, nftables) are not in every kernel, and need programs that few machines have.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 
-#: The longest packet that a device hands over: more than its MTU.
+#: The largest packet of a device: more than its MTU.
 PACKET_BYTES = 65_536
-#: Packets of one device before others have their turn.
+#: Packets of one device before the next device is served.
 BURST = 64
-#: Where an IPv4 header has its addresses.
+#: The position of the addresses in an IPv4 header.
 SOURCE, DESTINATION = slice(12, 16), slice(16, 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What happens to packets from one address to another. loss: the share that is lost; delays in ms."""
+    """The treatment of packets from one address to another. loss: the share that is lost; delays in ms."""
 
     source: str
     destination: str
@@ -38,7 +38,7 @@ class Rule:
 
 
 class Switch:
-    """Moves packets by their destination. tuns: descriptors; the first is that of every address without a rule."""
+    """Moves packets by their destination. tuns: descriptors; the first one is for all addresses without a rule."""
 
     def __init__(self, tuns: list[int], rng: random.Random) -> None:
         self._tuns = tuns
@@ -50,7 +50,7 @@ class Switch:
         self._order = 0
 
     def command(self, line: str) -> str:
-        """Take new rules, which replace all others, and return what was done since the last call."""
+        """Replace all rules by new ones, and return the work since the last call."""
         found = json.loads(line)
         if "rules" in found:
             rules = [Rule(**rule) for rule in found["rules"]]
@@ -59,7 +59,7 @@ class Switch:
         return json.dumps(counts)
 
     def take(self, tun: int) -> None:
-        """Move what has come through one device."""
+        """Move the packets that have arrived through one device."""
         for _ in range(BURST):
             try:
                 packet = os.read(tun, PACKET_BYTES)
@@ -91,7 +91,7 @@ class Switch:
             self._count["refused"] += 1  # a full queue: TCP sends it again
 
     def deliver_due(self) -> float | None:
-        """Deliver what was delayed for long enough; return the seconds until the next packet, None if there is none."""
+        """Deliver packets whose delay is over; return the seconds until the next one, None if there is none."""
         now = time.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             self._deliver(heapq.heappop(self._delayed)[2])

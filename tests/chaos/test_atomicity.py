@@ -1,4 +1,4 @@
-"""The checker of transactions finds what it is there to find: each fault is planted once, alone, in a made log."""
+"""The checker of transactions detects each kind of fault: each is planted once, alone, in a made log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def feed(made: MadeLog) -> None:
 
 
 def first(made: MadeLog, *, end: bool = True) -> None:
-    """The first transaction of the worker: k0:1 and k1:1, offsets 0 and 1; the marker is at 2."""
+    """The worker's first transaction: k0:1 and k1:1, offsets 0 and 1; the marker is at 2."""
     made.append(WORKER, OUT, number("k0", 1), number("k1", 1))
     made.append(WORKER, TALLIES, tally("k0", 1), tally("k1", 1))
     made.append(WORKER, TALLY_LOG, tally("k0", 1), tally("k1", 1))
@@ -55,7 +55,7 @@ def first(made: MadeLog, *, end: bool = True) -> None:
 
 
 def second(made: MadeLog) -> None:
-    """The second one, of another worker: k0:2."""
+    """The second transaction, of another worker: k0:2."""
     made.append(OTHER_WORKER, OUT, number("k0", 2))
     made.append(OTHER_WORKER, TALLIES, tally("k0", 2))
     made.append(OTHER_WORKER, TALLY_LOG, tally("k0", 2))
@@ -65,7 +65,7 @@ def second(made: MadeLog) -> None:
 
 
 def groups(made: MadeLog) -> None:
-    """What the groups make of the first three records behind the repartition topic, in two transactions."""
+    """The groups' transactions for the first three records behind the repartition topic, two of them."""
     made.append(WORKER, GROUPS, group_tally("g0", k0=1), group_tally("g1", k1=1))
     made.append(WORKER, GROUP_LOG, group_tally("g0", k0=1), group_tally("g1", k1=1))
     made.commit_offset(WORKER, PLACES.repartition, 3)
@@ -88,14 +88,14 @@ def faults(made: MadeLog, places: Places = PLACES) -> list[str]:
     return [*history.faults, *Atomicity(places, history, made.starts).faults()]
 
 
-def test_a_right_log_is_right() -> None:
+def test_a_correct_log_has_no_faults() -> None:
     made = good()
     judge = Atomicity(PLACES, made.history(), made.starts)
     assert (made.history().faults, list(judge.faults())) == ([], [])
     assert judge.committed == 4
 
 
-def test_an_aborted_try_changes_nothing() -> None:
+def test_an_aborted_attempt_changes_nothing() -> None:
     made = MadeLog()
     feed(made)
     first(made, end=False)
@@ -106,14 +106,14 @@ def test_an_aborted_try_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("coordinator_epoch", [0, 1], ids=["leader failed", "coordinator failed"])
-def test_a_marker_that_a_coordinator_wrote_twice_is_no_fault(coordinator_epoch: int) -> None:
+def test_a_marker_written_twice_by_a_coordinator_is_no_fault(coordinator_epoch: int) -> None:
     made = good()
     made.mark(WORKER, OUT, coordinator_epoch=coordinator_epoch)
     assert faults(made) == []
 
 
-def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginning_is_gone() -> None:
-    """The number of markers says nothing there: this partition has as many as there were transactions."""
+def test_a_duplicate_marker_is_identified_by_its_epoch_if_the_beginning_is_deleted() -> None:
+    """The number of markers does not help there: this partition has as many as there were transactions."""
     made = MadeLog(bumps=True)
     for number_, commit in ((1, True), (2, False), (3, True)):
         made.append(FEEDER, IN, number("k0", number_, aborted=not commit))
@@ -125,8 +125,8 @@ def test_a_marker_that_was_written_twice_is_known_by_its_epoch_where_the_beginni
     assert made.history().faults == []
 
 
-def test_a_commit_that_was_marked_twice_shifts_no_records_where_the_beginning_is_gone() -> None:
-    """A rolling upgrade did that to a partition whose processed records are deleted."""
+def test_a_commit_marked_twice_shifts_no_records_if_the_beginning_is_deleted() -> None:
+    """In a rolling upgrade this happened to a partition whose processed records are deleted."""
     made = MadeLog()
     for number_ in (1, 2, 3):
         made.append(FEEDER, IN, number("k0", number_))
@@ -141,8 +141,8 @@ def test_a_commit_that_was_marked_twice_shifts_no_records_where_the_beginning_is
     assert held == [[], [2], [5]]
 
 
-def test_a_repeated_marker_is_told_from_the_end_of_a_transaction_that_wrote_nothing_here() -> None:
-    """Without epochs of their own both are markers without records behind one of the same kind."""
+def test_a_duplicate_marker_differs_from_the_end_of_a_transaction_without_records() -> None:
+    """Without an epoch per transaction, both are markers without records behind a marker of the same kind."""
     made = MadeLog()
     feed(made)
     made.decide(FEEDER, [IN])  # nothing was written
@@ -163,12 +163,12 @@ ONGOING, COMMIT, ABORT, COMMITTED, ABORTED = 1, 2, 3, 4, 5
         pytest.param([ONGOING, COMMIT, COMMIT, COMMITTED, ONGOING], [True], id="by a second coordinator"),
         pytest.param([ONGOING, COMMIT, COMMITTED, ONGOING, ABORT, ABORTED], [True, False], id="one after the other"),
         pytest.param([ONGOING, COMMIT], [True], id="not completed yet"),
-        # Too few replicas had the first, so that it was not carried out.
+        # It reached too few replicas, so it was not carried out.
         pytest.param([ONGOING, COMMIT, ABORT, ABORTED], [False], id="otherwise"),
         pytest.param([ONGOING, COMMIT, ONGOING, COMMIT, COMMITTED], [True], id="once more"),
     ],
 )
-def test_what_coordinators_prepare_more_than_once_is_one_decision(states: list[int], decided: list[bool]) -> None:
+def test_a_decision_prepared_more_than_once_counts_once(states: list[int], decided: list[bool]) -> None:
     log = Log(0, len(states), tuple(_state_batch(offset, state) for offset, state in enumerate(states)))
     found = [decision.commit for decision in decisions({("__transaction_state", 0): log})]
     assert found == decided
@@ -182,27 +182,27 @@ def _state_batch(offset: int, state: int) -> Batch:
     return Batch(offset, offset, -1, 0, False, (record,), None)
 
 
-def test_a_repartition_topic_that_was_emptied_is_no_fault() -> None:
+def test_a_repartition_topic_with_deleted_records_is_no_fault() -> None:
     made = good()
-    made.starts[AGAIN] = 3  # of the first transaction nothing is left
+    made.starts[AGAIN] = 3  # all of the first transaction is deleted
     assert faults(made) == []
-    made.batches[AGAIN] = made.batches[AGAIN][2:]  # its segment is gone, too
+    made.batches[AGAIN] = made.batches[AGAIN][2:]  # its segment is deleted, too
     assert faults(made) == []
 
 
-def test_a_transaction_whose_records_are_emptied_while_its_marker_remains_is_no_fault() -> None:
-    """Brokers delete whole segments, so a large record goes alone."""
+def test_a_transaction_with_deleted_records_and_a_remaining_marker_is_no_fault() -> None:
+    """Brokers delete whole segments, so a large record may be deleted alone."""
     made = good()
     made.starts[AGAIN] = 2
     made.batches[AGAIN] = made.batches[AGAIN][1:]
     assert faults(made) == []
 
 
-# -- planted faults: how the log is made, and what has to be said
+# -- planted faults: the log, and the expected finding
 
 
 def without(topic: Partition) -> Callable[[], MadeLog]:
-    """The first transaction has nothing in this partition, although it takes part."""
+    """The first transaction has no record in this partition, although it takes part."""
 
     def make() -> MadeLog:
         made = MadeLog()
@@ -217,7 +217,7 @@ def without(topic: Partition) -> Callable[[], MadeLog]:
 
 
 def outputs_before_their_offsets() -> MadeLog:
-    """Two transactions in place of one: the content is right, and a crash in between would have doubled it."""
+    """Two transactions instead of one: the content is right, but a crash in between would have duplicated it."""
     made = MadeLog()
     feed(made)
     first(made, end=False)
@@ -333,10 +333,10 @@ PLANTED: dict[Callable[[], MadeLog], str] = {
     without(OFFSETS): "torn: copies of in-0 are k0:1 k1:1, consumed were none",
     outputs_before_their_offsets: "torn: copies of in-0 are k0:1 k1:1, consumed were none",
     outside_of_any_transaction: "torn: copies of in-0 are none, consumed were k0:1 k1:1",
-    another_end_in_one_partition: "torn: transaction 3 of 2 ends at out-0 offset 0 otherwise than",
+    another_end_in_one_partition: "torn: transaction 3 of producer-2 ends at out-0 offset 0 otherwise than",
     no_end_in_one_partition: "open: a transaction of producer 2 at out-0 offset 0 has no end",
-    an_end_without_a_decision: "torn: out-0 has 2 markers of producer 2, whose coordinator has decided 1",
-    a_partition_that_did_not_take_part: "torn: out-0 has 1 markers of producer 2, whose coordinator has decided 0",
+    an_end_without_a_decision: "producer 2 at out-0 offset 5 has an end that no coordinator has decided",
+    a_partition_that_did_not_take_part: "producer 2 at out-0 offset 0 has an end that no coordinator has decided",
     offsets_go_back: "the offset of in-0 goes back from 7 to 2",
     an_output_of_an_aborted_record: "aborted read: copies of in-0 hold",
     a_repartitioned_aborted_record: "aborted read: repartition hold",
@@ -347,12 +347,12 @@ PLANTED: dict[Callable[[], MadeLog], str] = {
 
 
 @pytest.mark.parametrize("make", PLANTED, ids=lambda make: getattr(make, "__name__", str(make)))
-def test_a_planted_fault_is_found(make: Callable[[], MadeLog]) -> None:
+def test_a_planted_fault_is_detected(make: Callable[[], MadeLog]) -> None:
     found = faults(make())
     assert any(PLANTED[make] in fault for fault in found), found
 
 
-def test_where_keys_may_overtake_each_other_only_the_order_of_a_key_counts() -> None:
+def test_with_reordered_keys_only_the_order_within_a_key_counts() -> None:
     def copied(*numbers: tuple[str, int]) -> list[str]:
         made = MadeLog()
         feed(made)
@@ -367,7 +367,7 @@ def test_where_keys_may_overtake_each_other_only_the_order_of_a_key_counts() -> 
     assert copied(("k0", 1), ("k1", 1))
 
 
-def test_a_group_that_forgets_is_found() -> None:
+def test_a_group_that_forgets_is_detected() -> None:
     made = good()
     made.append(FEEDER, IN, number("k0", 3))
     made.decide(FEEDER, [IN])
@@ -383,7 +383,7 @@ def test_a_group_that_forgets_is_found() -> None:
     assert [fault.split(": ", 1)[1].split(" has ")[0] for fault in faults(made)] == ["torn: groups", "torn: group-log"]
 
 
-# -- what a read_committed reader was given
+# -- records that a read_committed reader received
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_a_group_that_forgets_is_found() -> None:
         ([0, 1, 1, 3], ["a read_committed reader was given in-0 offset 1 more than once"]),
     ],
 )
-def test_what_a_reader_was_given_is_compared_with_the_log(given: Iterable[int], said: list[str]) -> None:
+def test_records_of_a_reader_are_compared_with_the_log(given: Iterable[int], said: list[str]) -> None:
     made = MadeLog()
     made.append(FEEDER, IN, number("k0", 1), number("k1", 1))
     made.decide(FEEDER, [IN])

@@ -1,4 +1,6 @@
-"""A small chaos for each guarantee, with real processes; and that it can fail, and is the same for the same seed."""
+"""A small chaos run for each guarantee, with real processes; runs can fail, and the same
+seed gives the same schedule.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,14 @@ from tests.chaos.options import Options
 from tests.chaos.run import Chaos, Outcome, run
 from tests.chaos.schedule import FAMILIES, KILLS, PROCESSES, Action, Event, each_once, schedule
 
-#: For all attempts of a run; one takes about a minute, and two more of waiting if something is lost.
+#: A run takes about a minute, and four more minutes of waiting if a record is lost.
 pytestmark = pytest.mark.timeout(900)
-#: How often a run that the broker has spoiled is made again, see Outcome.judged.
-ATTEMPTS = 3
 
 
 def chaos(directory: Path, options: Options) -> Outcome:
-    for attempt in range(ATTEMPTS):
-        outcome = run(options, directory / str(attempt), io.StringIO())
-        print("\n".join(outcome.events))  # pytest shows it if the test fails
-        if outcome.judged:
-            return outcome
-    pytest.fail(f"{ATTEMPTS} times the broker itself has made a mistake: nothing can be said of Penstock")
+    outcome = run(options, directory / "run", io.StringIO())
+    print("\n".join(outcome.events))  # pytest shows it if the test fails
+    return outcome
 
 
 # -- the schedule
@@ -52,7 +49,7 @@ def test_a_longer_schedule_begins_like_a_shorter_one() -> None:
     assert schedule(7, 50)[: len(short)] == short
 
 
-def test_a_schedule_has_so_many_kills_and_everything_in_it() -> None:
+def test_a_schedule_has_the_requested_kills_and_all_other_faults() -> None:
     events = schedule(1, 200)
     assert sum(event.kills for event in events) == 200
     assert {event.action for event in events} == set(FAMILIES[PROCESSES].actions)
@@ -63,7 +60,7 @@ def test_a_schedule_has_so_many_kills_and_everything_in_it() -> None:
     assert [event.number for event in events] == list(range(1, len(events) + 1))
 
 
-def test_each_kind_of_fault_once_and_every_kind_is_in_a_family_or_is_the_upgrade() -> None:
+def test_each_kind_of_fault_occurs_once_and_is_in_a_family_or_is_the_upgrade() -> None:
     events = each_once(3, list(FAMILIES))
     assert each_once(3, list(FAMILIES)) == events
     assert {event.action for event in events} | {Action.UPGRADE_CLUSTER} == set(Action)
@@ -80,7 +77,7 @@ def test_each_kind_of_fault_once_and_every_kind_is_in_a_family_or_is_the_upgrade
         (["--faults", "network", "--workload", "queries"], "reaches no host in a network of its own"),
     ],
 )
-def test_a_workload_that_cannot_do_with_the_faults_is_refused(arguments: list[str], said: str) -> None:
+def test_a_workload_that_does_not_support_the_faults_is_refused(arguments: list[str], said: str) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--dry-run", *arguments]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 2
@@ -90,8 +87,8 @@ def test_a_workload_that_cannot_do_with_the_faults_is_refused(arguments: list[st
 # -- Ctrl-C
 
 
-def test_ctrl_c_lets_the_event_that_is_under_way_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that has been killed and is not started again would let nothing come to rest."""
+def test_ctrl_c_lets_the_current_event_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was killed and not restarted would never let the system come to rest."""
     carried_out: list[str] = []
 
     def do(_chaos: Chaos, event: Event) -> str:
@@ -118,7 +115,7 @@ def test_ctrl_c_lets_the_event_that_is_under_way_end(tmp_path: Path, monkeypatch
 @pytest.mark.broker
 @pytest.mark.slow
 def test_ctrl_c_ends_it_early_with_a_verdict(tmp_path: Path) -> None:
-    """Also where a shell has started it in the background, which makes it ignore SIGINT from the beginning."""
+    """Also if a shell has started it in the background, which makes it ignore SIGINT from the beginning."""
     program = [sys.executable, "-u", "-m", "tests.chaos", "--seed", "7", "--kills", "500"]
     command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *program]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -141,17 +138,17 @@ def test_kills_with_exactly_once(tmp_path: Path) -> None:
     """test_workloads has runs with at-least-once and with the streams protocol."""
     outcome = chaos(tmp_path, Options(seed=20, kills=8, watch=True))
     assert outcome.failures == ()
-    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+    assert str(outcome.verdict).startswith("0 lost, 0 doubled, 0 out of order, state equal")
     assert outcome.records > 1_000
     assert outcome.aborted > 0
 
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_doubled_record_and_a_fault_that_hits_nobody_are_found(
+def test_a_duplicate_record_and_a_fault_without_effect_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """test_workloads has a run with a record that is dropped."""
+    """test_workloads has a run with a dropped record."""
     monkeypatch.setattr(Host, "victim", lambda _host, _share: None)
     without = frozenset(Action) - {Action.KILL_WORKER}
     outcome = chaos(tmp_path, Options(seed=1, each=True, without=without, fault=program.Fault.DOUBLE))
@@ -162,8 +159,9 @@ def test_a_doubled_record_and_a_fault_that_hits_nobody_are_found(
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_at_least_once_does_not_pass_for_exactly_once(tmp_path: Path) -> None:
-    """Kills of workers that have processed and not committed: their records are processed again."""
+@pytest.mark.long
+def test_at_least_once_does_not_pass_as_exactly_once(tmp_path: Path) -> None:
+    """Workers are killed after processing and before the commit: their records are processed again."""
     options = Options(seed=38, kills=6, guarantee=AT_LEAST_ONCE, judged_as="exactly_once_v2")
     outcome = chaos(tmp_path, options)
     assert not outcome.verdict.good
@@ -171,7 +169,7 @@ def test_at_least_once_does_not_pass_for_exactly_once(tmp_path: Path) -> None:
     assert outcome.verdict.lost == 0
 
 
-def test_the_program_and_the_checker_name_the_same_groups() -> None:
+def test_the_program_and_the_checker_compute_the_same_groups() -> None:
     assert {program.group_of(f"k{number}") for number in range(program.KEYS)} == {
         f"g{number}" for number in range(program.GROUPS)
     }

@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each kind of fault is made once and must be told."""
+"""The checker detects each kind of fault: each is planted once and must be reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def numbers(count: int) -> range:
 
 
 def ledger(guarantee: str = EXACTLY_ONCE) -> Ledger:
-    """A ledger that has seen the input and nothing of the outputs."""
+    """A ledger that has seen the input and none of the outputs."""
     made = Ledger(guarantee, GROUPS)
     for key, count in COUNTS.items():
         for number in numbers(count):
@@ -40,7 +40,7 @@ def judge(made: Ledger, tallies: Any = None, groups: Any = None) -> Verdict:
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-def test_a_right_run_is_right(guarantee: str) -> None:
+def test_a_correct_run_has_no_faults(guarantee: str) -> None:
     made = good(ledger(guarantee))
     assert made.complete()
     verdict = judge(made)
@@ -124,13 +124,13 @@ def test_each_fault_breaks_exactly_once(fault: Callable[[Ledger], None]) -> None
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_at_least_once_allows_doubles_and_nothing_else(fault: Callable[[Ledger], None]) -> None:
+def test_at_least_once_allows_duplicates_and_nothing_else(fault: Callable[[Ledger], None]) -> None:
     made = good(ledger(AT_LEAST_ONCE))
     fault(made)
     assert judge(made).good is (fault in ALLOWED_AT_LEAST_ONCE)
 
 
-def test_a_changelog_that_is_not_a_replay_is_told() -> None:
+def test_a_changelog_that_differs_from_a_replay_is_reported() -> None:
     made = good(ledger())
     tallies, groups = made.replayed_tallies(), made.replayed_group_tallies()
     del tallies["k1"]
@@ -155,6 +155,8 @@ def test_at_least_once_may_count_more_but_not_less() -> None:
     assert not judge(made, tallies).good
 
 
-def test_an_input_with_a_gap_is_the_feeders_fault() -> None:
+def test_an_input_with_a_gap_is_an_error_of_the_feeder() -> None:
+    made = good(ledger())
+    made.see_input("k0", {"n": 5})
     with pytest.raises(ValueError, match="the feeder is wrong"):
-        ledger().see_input("k0", {"n": 5})
+        judge(made)

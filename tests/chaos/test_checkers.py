@@ -1,4 +1,4 @@
-"""The checkers of stuck records, queries and outputs find what they are there to find; and the report says so."""
+"""The checkers of stuck records, queries and outputs detect their faults, and the report shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUDGET = 10.0
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,12 +28,12 @@ class Clock:
 # -- the report
 
 
-def test_a_checker_that_saw_nothing_proves_nothing() -> None:
+def test_a_checker_without_records_proves_nothing() -> None:
     assert Report.of("x", 1, "answers", []).good
     assert Report.of("x", 0, "answers", []).faults == ("x: there were no answers, so nothing is proved",)
 
 
-def test_a_report_spells_out_the_first_faults() -> None:
+def test_a_report_prints_the_first_faults() -> None:
     lines = Report("x", "9 answers", tuple(f"fault {number}" for number in range(7))).lines()
     assert lines == ["x: 9 answers, 7 faults", *(f"  fault {number}" for number in range(5)), "  and 2 more"]
 
@@ -49,9 +49,9 @@ def stuck() -> tuple[Stuck, Clock]:
     return made, clock
 
 
-def test_what_comes_out_in_time_is_not_stuck() -> None:
+def test_an_output_in_time_is_not_stuck() -> None:
     made, clock = stuck()
-    clock.now = 100.0  # as long as faults are not healed nothing counts
+    clock.now = 100.0  # while a fault lasts, nothing counts
     made.came_out("k", 1)
     made.healed()
     clock.now = 109.0
@@ -60,7 +60,7 @@ def test_what_comes_out_in_time_is_not_stuck() -> None:
     assert report == Report("stuck", "2 records, the slowest took 9.0 of 10 s")
 
 
-def test_a_record_that_does_not_come_out_is_stuck() -> None:
+def test_a_record_without_an_output_is_stuck() -> None:
     made, clock = stuck()
     made.came_out("k", 1)
     made.healed()
@@ -68,7 +68,7 @@ def test_a_record_that_does_not_come_out_is_stuck() -> None:
     assert made.report().faults == ("stuck: record 2 of k has not come out within 11.0 s",)
 
 
-def test_a_record_that_comes_out_late_was_stuck() -> None:
+def test_a_record_with_a_late_output_was_stuck() -> None:
     made, clock = stuck()
     made.healed()
     clock.now = 11.0
@@ -80,8 +80,8 @@ def test_a_record_that_comes_out_late_was_stuck() -> None:
     )
 
 
-def test_a_record_that_is_seen_to_come_out_first_is_not_stuck() -> None:
-    """Its input's partition was without a leader when its copy was read."""
+def test_a_record_whose_output_is_seen_before_its_input_is_not_stuck() -> None:
+    """The input's partition had no leader when the copy was read."""
     made, clock = stuck()
     for number in (3, 1, 2):
         made.came_out("k", number)
@@ -91,7 +91,7 @@ def test_a_record_that_is_seen_to_come_out_first_is_not_stuck() -> None:
     assert made.report() == Report("stuck", "3 records, the slowest took 0.0 of 10 s")
 
 
-def test_others_that_move_do_not_hide_a_record_that_is_stuck() -> None:
+def test_other_records_do_not_hide_a_stuck_one() -> None:
     made, clock = stuck()
     made.came_in("other", 1)
     made.healed()
@@ -118,7 +118,7 @@ def tally(last: int, **changes: int) -> dict[str, Any]:
     ("answer", "said"),
     [
         (Answer("k", 3, tally(3)), ""),
-        (Answer("k", 3, tally(5)), ""),  # not committed yet, and there is such a record in the end
+        (Answer("k", 3, tally(5)), ""),  # not committed yet, but such a record exists at the end
         (Answer("k", 3, tally(2)), "stale: k was answered with 2, 3 was committed before"),
         (Answer("k", 1, tally(0)), "stale: k was answered with 0, 1 was committed before"),
         (Answer("k", 3, tally(3, records=4)), "impossible: k was answered with"),
@@ -126,14 +126,14 @@ def tally(last: int, **changes: int) -> dict[str, Any]:
         (Answer("k", 3, tally(6)), "alien: k was answered with 6, its last record is 5"),
     ],
 )
-def test_an_answer_is_judged(answer: Answer, said: str) -> None:
+def test_a_response_is_judged(answer: Answer, said: str) -> None:
     queries = Queries(exact=True)
     queries.take(answer)
     faults = queries.report({"k": 5}).faults
     assert [fault.startswith(said) for fault in faults] == [True] * bool(said)
 
 
-def test_at_least_once_answers_may_be_older_and_of_doubles() -> None:
+def test_at_least_once_responses_may_be_older_and_include_duplicates() -> None:
     queries = Queries(exact=False)
     queries.take(Answer("k", 3, tally(2, records=4)))
     assert queries.report({"k": 5}).good
@@ -141,7 +141,7 @@ def test_at_least_once_answers_may_be_older_and_of_doubles() -> None:
     assert not queries.report({"k": 5}).good
 
 
-def test_refusals_are_counted_and_are_no_answers() -> None:
+def test_refusals_are_counted_and_are_no_responses() -> None:
     queries = Queries(exact=True)
     queries.refused["RESTORING"] += 2
     report = queries.report({})

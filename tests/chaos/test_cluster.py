@@ -1,4 +1,4 @@
-"""What the chaos program asks of a cluster that is not ready to answer."""
+"""The chaos program's requests to a cluster that is not ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cluster(bootstrap_servers: str) -> Cluster:
     return found
 
 
-def test_a_cluster_is_asked_again_while_a_coordinator_loads_its_groups(cluster: Cluster) -> None:
+def test_a_request_is_repeated_while_a_coordinator_loads_its_groups(cluster: Cluster) -> None:
     errors = [CoordinatorLoadInProgressError("not yet"), CoordinatorLoadInProgressError("still not")]
 
     def question(client: Any) -> Any:
@@ -32,7 +32,7 @@ def test_a_cluster_is_asked_again_while_a_coordinator_loads_its_groups(cluster: 
     assert not errors
 
 
-def test_an_error_that_will_not_pass_is_raised_at_once(cluster: Cluster) -> None:
+def test_a_fatal_error_is_raised_at_once(cluster: Cluster) -> None:
     asked = []
 
     def question(client: Any) -> None:

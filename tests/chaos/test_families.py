@@ -1,4 +1,4 @@
-"""A short run with faults of each family, and each of them seen where it took effect."""
+"""A short run with faults of each family; each fault must have an observed effect."""
 
 from __future__ import annotations
 
@@ -15,40 +15,35 @@ from tests.chaos.run import Outcome, run
 from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, UNCLEAN, VERSIONS, Action
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
-#: How often a run that a broker has spoiled is made again, see Outcome.judged.
-ATTEMPTS = 3
-#: Of schedules in which nothing lasts for long; the limit of memory, which may take time to be hit, comes last.
+#: From schedules without long faults; the memory limit, which may take time to be hit, comes last.
 SEED_OF_BROKERS, SEED_OF_MACHINES = 2377, 54576
 
 
 def only(*actions: Action) -> frozenset[Action]:
-    """Return all other kinds."""
+    """Return all kinds except these."""
     return frozenset(Action) - frozenset(actions)
 
 
 def chaos(directory: Path, options: Options) -> Outcome:
-    missing = why_not(options.families, options.brokers, options.previous, options.upgrade_from)
+    missing = why_not(options.families, options.brokers, options.previous, options.upgrade_from, exact=options.exact)
     wanted = {event.action for event in options.events()} & set(missing)
     if wanted:
         pytest.skip("; ".join(f"{action.value}: {missing[action]}" for action in wanted))
-    for attempt in range(ATTEMPTS):
-        outcome = run(options, directory / str(attempt), io.StringIO())
-        print("\n".join((*outcome.events, *outcome.table)))  # pytest shows it if the test fails
-        if outcome.judged:
-            return outcome
-    pytest.fail(f"{ATTEMPTS} times a broker itself has made a mistake: nothing can be said of Penstock")
+    outcome = run(options, directory / "run", io.StringIO())
+    print("\n".join((*outcome.events, *outcome.table)))  # pytest shows it if the test fails
+    return outcome
 
 
 def check(outcome: Outcome, *actions: Action) -> None:
-    """Nothing is lost or doubled, and the table has what was seen of each fault."""
+    """Check that nothing is lost or duplicated, and that the table shows an effect of each fault."""
     assert outcome.failures == ()
-    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+    assert str(outcome.verdict).startswith("0 lost, 0 doubled, 0 out of order, state equal")
     for action in actions:
         (line,) = (line for line in outcome.table if line.startswith(f"{action.value} "))
         assert re.match(rf"{action.value} +1 +[1-9]", line), line
 
 
-def test_three_brokers_and_a_network_that_lies(tmp_path: Path) -> None:
+def test_three_brokers_and_a_faulty_network(tmp_path: Path) -> None:
     brokers = (Action.MOVE_LEADERS, Action.STOP_BROKER, Action.KILL_CONTROLLER)
     network = (Action.CUT_COORDINATOR, Action.HALF_OPEN, Action.SLOW_NETWORK)
     options = Options(
@@ -57,14 +52,16 @@ def test_three_brokers_and_a_network_that_lies(tmp_path: Path) -> None:
     check(chaos(tmp_path, options), *brokers, *network)
 
 
-def test_bad_machines_and_other_versions(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_faulty_machines_and_other_versions(tmp_path: Path) -> None:
     machines = (Action.CLOCK_APART, Action.BROKEN_DISK, Action.SHORT_OF_MEMORY)
     versions = (Action.OTHER_VERSION, Action.OTHER_PROTOCOL)
     options = Options(SEED_OF_MACHINES, each=True, families=(MACHINES, VERSIONS), without=only(*machines, *versions))
     check(chaos(tmp_path, options), *machines, *versions)
 
 
-def test_records_that_an_unclean_election_cuts_off_are_named_and_all_others_come_out(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_records_lost_by_an_unclean_election_are_named_and_all_others_arrive(tmp_path: Path) -> None:
     outcome = chaos(tmp_path, Options(1, kills=1, guarantee=AT_LEAST_ONCE, families=(UNCLEAN,), brokers=3))
     assert outcome.failures == ()
     (line,) = (line for line in outcome.table if line.startswith(f"{Action.UNCLEAN_ELECTION.value} "))
@@ -73,6 +70,7 @@ def test_records_that_an_unclean_election_cuts_off_are_named_and_all_others_come
     assert str(outcome.verdict).endswith("; 0 of the last records lost")
 
 
+@pytest.mark.long
 def test_an_older_kafka_is_upgraded_under_load(tmp_path: Path) -> None:
     options = Options(1, each=True, families=(PROCESSES,), without=only(Action.KILL_WORKER), upgrade_from="3.9.1")
     outcome = chaos(tmp_path, options)

@@ -1,4 +1,4 @@
-"""What grows in a long run is found, and what replaces processes all the time is not taken for growth."""
+"""Growth in a long run is detected, and the replacement of processes does not count as growth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIELDS = [allowance.field for allowance in ALLOWANCES]
 
 
 def growth(field: str = "", factor: float = 1.0, seconds: float = SECONDS) -> Growth:
-    """Return one that has seen processes of which each lives for a minute; one field is higher in the second half."""
+    """Return samples of processes that live for a minute each; one field is higher in the second half."""
     made = Growth()
     for number in range(int(seconds / SAMPLE_SECONDS)):
         at = number * SAMPLE_SECONDS
@@ -29,7 +29,7 @@ def test_steady_processes_do_not_grow() -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_kind_of_growth_is_found(field: str) -> None:
+def test_each_kind_of_growth_is_detected(field: str) -> None:
     (fault,) = growth(field, 2.0).faults(SECONDS)
     assert fault.startswith(f"worker: {field} grew from ")
     assert growth(field, 1.1).faults(SECONDS) == [], "within what is allowed"

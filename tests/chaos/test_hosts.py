@@ -1,4 +1,4 @@
-"""Who is hit on a host: stream threads mostly, and the event's line says what it was."""
+"""Which processes of a host are hit: mostly stream threads; the event's line names them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ show_in_ps(SimpleNamespace(slot={slot}, config={{"application.id": "app"}}))"""
 
 @contextmanager
 def running(code: str) -> Iterator[psutil.Process]:
-    """Run a process that has done this and waits."""
+    """Run a process that has executed this code and waits."""
     command = [sys.executable, "-c", f"{code}; print('ready', flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -32,7 +32,7 @@ def running(code: str) -> Iterator[psutil.Process]:
             process.kill()
 
 
-def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_process_is_hit_rarely_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host("host-1", tmp_path, {}, {}, "no:topology")
     with running(SHOWN.format(slot=1)) as thread, running(SHOWN.format(slot=None)) as spare:
         assert is_stream_thread(thread)
@@ -47,7 +47,7 @@ def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: py
     assert host.victim(0.5) is None
 
 
-def test_the_last_error_is_a_line_of_that_level(tmp_path: Path) -> None:
+def test_the_last_error_is_the_last_line_of_that_level(tmp_path: Path) -> None:
     host = Host("host-1", tmp_path, {}, {}, "no:topology")
     assert host.last_error() == ""
     state = "2026-11-25 21:40:15,132 INFO    State transition from PENDING_ERROR to ERROR (penstock)"

@@ -1,4 +1,4 @@
-"""The low-level reader against a real broker: batches, markers, transactions, and what the coordinators decided."""
+"""The low-level reader against a real broker: batches, markers, transactions, and the coordinators' decisions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.chaos.checker import TopicReader
 from tests.chaos.checkers.log_reader import LogReader
 from tests.chaos.checkers.record_batches import varint
 from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, committed_offset
+from tests.topics import create_topics, delete_topics
+from tests.waiting import eventually
 
 SECONDS = 30.0
 
@@ -31,7 +33,7 @@ def transaction(made: Producer, topic: str, *values: bytes | None, commit: bool 
     made.begin_transaction()
     for value in values:
         made.produce(topic, value, b"key", partition=0, headers=[("h", None)])
-    made.flush(SECONDS)  # what is aborted before it is sent never is
+    made.flush(SECONDS)  # a transaction aborted before it is sent is never written
     (made.commit_transaction if commit else made.abort_transaction)(SECONDS)
 
 
@@ -49,6 +51,8 @@ def test_every_kind_of_batch_is_read(
     packed = producer(bootstrap_servers, unique_name("packer"), **{"compression.type": "gzip"})
     transaction(packed, topic, b"c" * 500, None)
     with LogReader(bootstrap_servers) as reader:
+        # A broker writes the last marker after it has answered the producer.
+        eventually(lambda: reader.read((topic, 0)).end == 9, "the last marker is there")
         log = reader.read((topic, 0))
         batches = [b for b in log.batches if b.marker is None]
         assert [b.transactional for b in batches] == [False, True, True, True]
@@ -63,7 +67,7 @@ def test_every_kind_of_batch_is_read(
         assert reader.partitions("no-such-topic") == []
 
 
-def test_transactions_are_put_together_across_partitions_and_offsets(
+def test_transactions_are_reassembled_across_partitions_and_offsets(
     bootstrap_servers: str, make_topic: MakeTopic, unique_name: Callable[[str], str]
 ) -> None:
     source, out, group = make_topic("in"), make_topic("out"), unique_name("group")
@@ -87,7 +91,7 @@ def test_transactions_are_put_together_across_partitions_and_offsets(
     assert offsets == [((source, 0), 2)]
 
 
-def test_an_open_transaction_is_found(
+def test_an_open_transaction_is_detected(
     bootstrap_servers: str, make_topic: MakeTopic, unique_name: Callable[[str], str]
 ) -> None:
     topic = make_topic("in")
@@ -110,9 +114,7 @@ def test_numbers_of_variable_length(data: bytes, number: int) -> None:
     assert varint(data, 0) == (number, len(data))
 
 
-def test_a_reader_continues_with_a_new_consumer_where_the_last_one_was(
-    bootstrap_servers: str, make_topic: MakeTopic
-) -> None:
+def test_a_renewed_reader_continues_at_its_position(bootstrap_servers: str, make_topic: MakeTopic) -> None:
     topic = make_topic("in")
     plain = Producer({"bootstrap.servers": bootstrap_servers})
     reader = TopicReader(bootstrap_servers, [topic])
@@ -130,14 +132,14 @@ def test_a_reader_continues_with_a_new_consumer_where_the_last_one_was(
 
 
 def test_a_reader_waits_until_its_broker_knows_the_topic(bootstrap_servers: str) -> None:
-    """Otherwise it never reads anything, and the run blames the application: "nothing has come out"."""
+    """Otherwise it never reads anything, and the run blames the application for missing output."""
     topic = f"created-late-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     with ThreadPoolExecutor(1) as others:
         made = others.submit(TopicReader, bootstrap_servers, [topic])
         with pytest.raises(TimeoutError):
             made.result(1)
-        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(SECONDS)
+        create_topics(admin, NewTopic(topic, 2, 1))
         reader = made.result(SECONDS)
     try:
         producer = Producer({"bootstrap.servers": bootstrap_servers})
@@ -146,4 +148,4 @@ def test_a_reader_waits_until_its_broker_knows_the_topic(bootstrap_servers: str)
         assert [sight.value for sight in reader.read_to_end()] == [b"value"]
     finally:
         reader.close()
-        admin.delete_topics([topic])[topic].result(SECONDS)
+        delete_topics(admin, topic)

@@ -25,7 +25,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Victim:
-    """A process that evaluates lines, and answers with what they are."""
+    """A process that evaluates lines and prints the results."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.pid = process.pid
@@ -61,7 +61,7 @@ def victim(environment: dict[str, str]) -> Iterator[Victim]:
 
 
 @with_compiler
-def test_a_clock_is_apart_and_jumps_while_the_process_runs(shim: Path, tmp_path: Path) -> None:
+def test_a_clock_is_shifted_and_jumps_while_the_process_runs(shim: Path, tmp_path: Path) -> None:
     control = Control(shim, tmp_path, tmp_path / "disk")
     with victim(control.environment) as process:
         assert abs(float(process.evaluate("time.time()")) - time.time()) < 5
@@ -76,7 +76,7 @@ def test_a_clock_is_apart_and_jumps_while_the_process_runs(shim: Path, tmp_path:
 
 @with_compiler
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_writes_fail_below_the_disk_and_nowhere_else(shim: Path, tmp_path: Path, error: int) -> None:
+def test_writes_fail_on_the_faulty_disk_only(shim: Path, tmp_path: Path, error: int) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     control = Control(shim, tmp_path, disk)

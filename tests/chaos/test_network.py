@@ -1,4 +1,4 @@
-"""The run's own network: what it loses, delays and lets through, with real connections through real namespaces."""
+"""The run's own network: lost, delayed and forwarded packets, with real connections through real namespaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.switch import Rule
 
 pytestmark = pytest.mark.skipif((REASON := why_not()) is not None, reason=f"no network can be made here: {REASON}")
 PORT = 5_000
-#: A packet that was lost is sent again after 200 ms and more.
+#: A lost packet is sent again after 200 ms or more.
 PATIENCE_SECONDS = 10.0
 
 
@@ -27,7 +27,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def connections(network: Network) -> Iterator[dict[int, socket.socket]]:
-    """A host's connections to something that answers with the same bytes, by broker."""
+    """A host's connections to an echo server, by broker."""
     servers = {number: socket.create_server((address, PORT)) for number, address in network.brokers.items()}
     for server in servers.values():
         threading.Thread(target=_echo, args=(server,), daemon=True).start()
@@ -51,7 +51,7 @@ def ask(connection: socket.socket, data: bytes) -> bytes:
     return connection.recv(len(data))
 
 
-def test_a_cut_holds_up_one_broker_and_not_the_other(network: Network, connections: dict[int, socket.socket]) -> None:
+def test_a_cut_affects_one_broker_and_not_the_other(network: Network, connections: dict[int, socket.socket]) -> None:
     network.rule([Rule(network.hosts[1], network.brokers[1], loss=1.0)])
     connections[1].settimeout(0.5)
     with pytest.raises(TimeoutError):
@@ -62,7 +62,7 @@ def test_a_cut_holds_up_one_broker_and_not_the_other(network: Network, connectio
     assert connections[1].recv(16) == b"cut", "the connection has outlived it"
 
 
-def test_answers_are_lost_while_requests_arrive(network: Network, connections: dict[int, socket.socket]) -> None:
+def test_responses_are_lost_while_requests_arrive(network: Network, connections: dict[int, socket.socket]) -> None:
     network.rule([Rule(network.brokers[1], network.hosts[1], loss=1.0)])
     connections[1].settimeout(0.5)
     with pytest.raises(TimeoutError):
@@ -74,7 +74,7 @@ def test_answers_are_lost_while_requests_arrive(network: Network, connections: d
     assert connections[1].recv(16) == b"answer"
 
 
-def test_a_delay_is_that_long_and_jitter_changes_it(network: Network, connections: dict[int, socket.socket]) -> None:
+def test_a_delay_has_its_length_and_jitter_varies_it(network: Network, connections: dict[int, socket.socket]) -> None:
     assert ask(connections[1], b"warm") == b"warm"
     network.rule([Rule(network.hosts[1], network.brokers[1], delay_ms=200.0, jitter_ms=100.0)])
     took = []
@@ -87,7 +87,7 @@ def test_a_delay_is_that_long_and_jitter_changes_it(network: Network, connection
     assert network.rule([])["delayed"] >= 5
 
 
-def test_the_thread_is_back_in_its_own_network_afterwards() -> None:
+def test_the_thread_returns_to_its_own_network_afterwards() -> None:
     before = sorted(name for _, name in socket.if_nameindex())
     with Network([1], [1]) as network:
         assert "wire" in [name for _, name in socket.if_nameindex()]

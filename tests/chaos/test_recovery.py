@@ -1,4 +1,4 @@
-"""How recoveries are measured: from the end of the last fault, and against a budget."""
+"""The measurement of recoveries: from the end of the last fault, and against a limit."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Measured:
-    """A recovery of two partitions, whose outputs the test moves."""
+    """A recovery of two partitions, whose outputs the test controls."""
 
     def __init__(self) -> None:
         self.outputs = dict(OUTPUTS)
         self.failures: list[str] = []
         self.agenda = Agenda()
-        self.recovery = Recovery(self.agenda, lambda: dict(self.outputs), self.failures.append)
+        self.recovery = Recovery(
+            self.agenda, lambda: dict(self.outputs), lambda stalled: self.failures.append(str(stalled))
+        )
 
     def move(self, *partitions: int) -> None:
         for partition in partitions:
@@ -46,7 +48,7 @@ class Measured:
         self.recovery.look()
 
 
-def test_the_time_ends_when_all_partitions_have_moved(clock: Clock) -> None:
+def test_the_measurement_ends_when_all_partitions_have_output(clock: Clock) -> None:
     run = Measured()
     run.recovery.begin(Action.KILL_WORKER)
     run.recovery.end(Action.KILL_WORKER)
@@ -60,7 +62,7 @@ def test_the_time_ends_when_all_partitions_have_moved(clock: Clock) -> None:
     assert run.failures == []
 
 
-def test_a_partition_that_stays_behind_for_longer_than_the_budget_is_named(clock: Clock) -> None:
+def test_a_partition_without_output_beyond_the_limit_is_named(clock: Clock) -> None:
     run = Measured()
     run.recovery.begin(Action.KILL_BROKER)
     run.recovery.end(Action.KILL_BROKER)
@@ -70,7 +72,7 @@ def test_a_partition_that_stays_behind_for_longer_than_the_budget_is_named(clock
     assert not run.recovery.waits(), "it is said once"
 
 
-def test_a_recovery_that_is_hit_again_is_not_measured(clock: Clock) -> None:
+def test_a_recovery_interrupted_by_a_fault_is_not_measured(clock: Clock) -> None:
     run = Measured()
     run.recovery.begin(Action.KILL_WORKER)
     run.recovery.end(Action.KILL_WORKER)
@@ -80,7 +82,7 @@ def test_a_recovery_that_is_hit_again_is_not_measured(clock: Clock) -> None:
     assert run.recovery.kinds[Action.KILL_WORKER].seconds == []
 
 
-def test_the_time_begins_when_the_last_fault_has_ended(clock: Clock) -> None:
+def test_the_measurement_starts_when_the_last_fault_has_ended(clock: Clock) -> None:
     run = Measured()
     run.recovery.begin(Action.SLOW_DISK)
     run.agenda.add(0.0, lambda: run.recovery.end(Action.SLOW_DISK))
@@ -97,7 +99,7 @@ def test_the_time_begins_when_the_last_fault_has_ended(clock: Clock) -> None:
 
 
 class Trouble(Faults):
-    """Something that lasts for a second, and shows an effect when the test says so."""
+    """A fault that lasts for a second, and shows an effect when the test says so."""
 
     def __init__(self, run: Measured) -> None:
         super().__init__(Stage(run.agenda, run.recovery, print, run.failures.append))
@@ -118,7 +120,7 @@ def event(action: Action) -> Event:
     return Event(1, False, 0, action, 0, 0.0, 1_000, 0)
 
 
-def test_a_fault_ends_the_one_before_of_the_same_owner(clock: Clock) -> None:
+def test_a_fault_ends_the_previous_one_of_the_same_owner(clock: Clock) -> None:
     run = Measured()
     trouble = Trouble(run)
     trouble.carry_out(event(Action.SLOW_DISK))
@@ -132,7 +134,7 @@ def test_a_fault_ends_the_one_before_of_the_same_owner(clock: Clock) -> None:
     assert not run.agenda
 
 
-def test_a_fault_without_an_effect_lasts_longer_though_not_forever(clock: Clock) -> None:
+def test_a_fault_without_an_effect_lasts_longer_but_not_forever(clock: Clock) -> None:
     run = Measured()
     trouble = Trouble(run)
     for shown_after in (5, None):
@@ -148,7 +150,7 @@ def test_a_fault_without_an_effect_lasts_longer_though_not_forever(clock: Clock)
         assert second == (shown_after or 1 + UNSEEN_SECONDS)
 
 
-def test_a_kind_without_any_effect_is_named_and_the_table_has_a_line_for_each() -> None:
+def test_a_kind_without_an_effect_is_named_and_the_table_has_a_line_for_each() -> None:
     run = Measured()
     for action in (Action.CUT_HOST, Action.KILL_WORKER):
         run.recovery.begin(action)

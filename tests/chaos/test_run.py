@@ -1,25 +1,27 @@
-"""How hosts end is judged too: by themselves, when they are told to stop, and when their supervisor is killed."""
+"""The ends of hosts are judged too: by themselves, when asked to stop, and when their supervisor is killed."""
 
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.chaos.agenda import Agenda
+from tests.chaos.broker_logs import ForgottenOffsets
 from tests.chaos.faults import Stage
 from tests.chaos.hosts import Host
 from tests.chaos.options import Options
 from tests.chaos.process_faults import ProcessFaults, stop_cleanly
 from tests.chaos.recovery import Recovery
-from tests.chaos.run import Chaos
+from tests.chaos.run import FORGOTTEN, Chaos
 from tests.chaos.schedule import Action, Event
 
 
 class Ending:
-    """Stands in for a Host whose processes end in one way."""
+    """Replaces a Host whose processes end in one particular way."""
 
     name = "host-1"
     troubled = excused = False
@@ -51,7 +53,7 @@ class Ending:
 
 
 class Silent:
-    """Stands in for a reader that is given nothing."""
+    """Replaces a reader without records."""
 
     seen: ClassVar[dict[tuple[str, int], int]] = {}
 
@@ -68,7 +70,8 @@ def chaos(tmp_path: Path) -> Chaos:
 
 def stage(failures: list[str]) -> Stage:
     agenda = Agenda()
-    return Stage(agenda, Recovery(agenda, dict, failures.append), lambda _line: None, failures.append)
+    recovery = Recovery(agenda, dict, lambda stalled: failures.append(str(stalled)))
+    return Stage(agenda, recovery, lambda _line: None, failures.append)
 
 
 def end(chaos: Chaos, host: Ending) -> Ending:
@@ -77,14 +80,14 @@ def end(chaos: Chaos, host: Ending) -> Ending:
     return host
 
 
-def test_a_host_that_ends_by_itself_is_a_failure_and_is_started_again(chaos: Chaos) -> None:
+def test_a_host_that_ends_by_itself_is_a_failure_and_is_restarted(chaos: Chaos) -> None:
     assert end(chaos, Ending(1)).starts == 1
     assert chaos.failures == ["host-1 ended by itself with exit code 1: why"]
     chaos._turn()
     assert len(chaos.failures) == 1
 
 
-def test_a_host_whose_disk_has_failed_may_end_and_one_whose_disk_fails_waits(chaos: Chaos) -> None:
+def test_a_host_ended_by_a_disk_failure_restarts_unless_the_disk_still_fails(chaos: Chaos) -> None:
     excused, troubled = Ending(1), Ending(1)
     excused.excused = troubled.troubled = True
     assert end(chaos, excused).starts == 1
@@ -93,13 +96,39 @@ def test_a_host_whose_disk_has_failed_may_end_and_one_whose_disk_fails_waits(cha
     assert ["ended by itself" in line for line in chaos._lines] == [True], "it is said all the same"
 
 
+class Forgetful(Ending):
+    """Ends because the group has no committed offsets."""
+
+    def last_error(self) -> str:
+        return f"LostOffsetsError: Task 0_1 {FORGOTTEN} numbers-1"
+
+
+@pytest.mark.parametrize(
+    ("host", "seconds_ago", "is_failure"),
+    [
+        (Forgetful, 1, False),
+        (Forgetful, 3_600, True),
+        (Forgetful, None, True),
+        (Ending, 1, True),
+    ],
+)
+def test_a_forgetful_coordinator_excuses_only_an_end_for_lack_of_offsets(
+    chaos: Chaos, host: type[Ending], seconds_ago: float | None, is_failure: bool
+) -> None:
+    if seconds_ago is not None:
+        at = round((time.time() - seconds_ago) * 1000)
+        chaos._broker_logs.forgotten.append(ForgottenOffsets(at, "broker-1", "line"))
+    assert end(chaos, host(1)).starts == 1
+    assert bool(chaos.failures) is is_failure
+
+
 def test_a_host_that_does_not_stop_cleanly_is_a_failure() -> None:
     failures: list[str] = []
     assert stop_cleanly(stage(failures), Ending(0)) == 0  # type: ignore[arg-type]
     assert failures == []
     stop_cleanly(stage(failures), Ending(6))  # type: ignore[arg-type]
     assert failures == ["host-1 was told to stop and ended with exit code 6: why"]
-    excused = Ending(1)  # it met a failing disk just before
+    excused = Ending(1)  # a disk failure hit it just before
     excused.excused = True
     assert stop_cleanly(stage(failures), excused) == 1  # type: ignore[arg-type]
     assert len(failures) == 1

@@ -1,4 +1,4 @@
-"""What the verdict says where loss is legal: which records are gone, and that the last ones must be there."""
+"""The verdict where loss is legal: which records are lost, and that the last ones must exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seen(inputs: dict[str, list[int]], copies: dict[str, list[int]]) -> LossLedg
     return ledger
 
 
-def test_records_that_are_gone_are_named_and_legal() -> None:
+def test_lost_records_are_named_and_legal() -> None:
     ledger = seen({"k1": [1, 2, 6, 7], "k2": [1, 2]}, {"k1": [1, 2, 4, 7], "k2": [1, 2]})
     verdict = ledger.verdict({}, {})
     assert ledger.complete()
@@ -29,8 +29,8 @@ def test_records_that_are_gone_are_named_and_legal() -> None:
     ]
 
 
-def test_a_last_record_that_does_not_come_out_is_lost() -> None:
-    """It was written when the cluster was whole again."""
+def test_a_last_record_without_an_output_is_a_failure() -> None:
+    """It was written after the cluster had recovered."""
     ledger = seen({"k1": [1, 2, 3]}, {"k1": [1, 2]})
     assert not ledger.complete()
     verdict = ledger.verdict({}, {})

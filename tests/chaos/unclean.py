@@ -1,7 +1,7 @@
-"""Unclean leader elections: a replica that lacks acknowledged records becomes leader, and they are gone.
+"""Unclean leader elections: a replica that lacks acknowledged records becomes leader, and the records are lost.
 
-``workloads.lossy_numbers`` says what must hold all the same. Not with transactions: their ends can be cut off too, and
-Kafka then holds the partition's readers until an operator ends the transaction (kafka-transactions.sh, KIP-664).
+``workloads.lossy_numbers`` says what must still hold. Not with transactions: their ends can be lost too, and Kafka then
+blocks the partition's readers until an operator ends the transaction (kafka-transactions.sh, KIP-664).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults, Stage
 from tests.chaos.schedule import Action, Event
 
-#: One replica may acknowledge alone, and any may become leader, within a second of the last one's death.
+#: One replica may acknowledge alone, and any may become leader, within a second after the last one's death.
 CONFIG = {
     "unclean.leader.election.enable": "true",
     "unclean.leader.election.interval.ms": "1000",
     "min.insync.replicas": "1",
     "transaction.state.log.min.isr": "1",
 }
-#: What a controller logs for each partition.
+#: A controller's log line for each partition.
 ELECTED = "UNCLEAN partition change"
-#: Kafka never lets a replica lead it that lacks records: it waits for the broker that was alone.
+#: Kafka never elects a replica that lacks records: it waits for the broker that was alone.
 TRANSACTION_TOPIC = "__transaction_state"
 
 
 class UncleanFaults(Faults):
-    """reader: says where partitions end."""
+    """reader: returns the end offsets of partitions."""
 
     def __init__(self, stage: Stage, cluster: Cluster, brokers: BrokerFaults, reader: Reader) -> None:
         super().__init__(stage)
@@ -44,7 +44,7 @@ class UncleanFaults(Faults):
         return {Action.UNCLEAN_ELECTION: self._elect}
 
     def _elect(self, event: Event) -> str:
-        """Let one broker alone take records, kill it, and let the others, which lack them, go on without it."""
+        """Let one broker alone accept records, kill it, and let the others, which lack them, continue without it."""
         self._brokers.await_settled()
         self._await_records()
         brokers = list(self._cluster.brokers.values())
@@ -77,7 +77,7 @@ class UncleanFaults(Faults):
         return all(leader not in (-1, alone) for (topic, _), leader in leaders if topic != TRANSACTION_TOPIC)
 
     def _await_records(self) -> None:
-        """Wait until every partition has got another record."""
+        """Wait until every partition has a new record."""
         begin = dict(self._reader.seen)
         self._brokers.wait_until(
             lambda: all(end > begin[partition] for partition, end in self._reader.seen.items()),

@@ -16,7 +16,7 @@ from tests.chaos.schedule import Action, Event
 from tests.chaos.versions import processes_of
 from tests.waiting import eventually
 
-#: For the new processes to be members.
+#: Seconds for the new processes to become members.
 JOIN_SECONDS = 90.0
 PROTOCOLS = ("classic", "streams")
 #: States of a group without members.
@@ -73,7 +73,7 @@ class VersionFaults(Faults):
         return f"from {before} to {wanted}"
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        """Let the run continue until something is so, or too much time has passed; what was seen says which."""
+        """Let the run continue until the condition holds or the time is over."""
         deadline = time.monotonic() + JOIN_SECONDS
         while not condition() and time.monotonic() < deadline:
             self._turn()

@@ -1,4 +1,4 @@
-"""Another version of Penstock, beside this one: a commit's files, with its compiled kernel."""
+"""Another version of Penstock, beside this one: the files of a commit, with its compiled kernel."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from tests.chaos.hosts import ROOT, Host
 
-#: The module of the topology, which is taken from this version, because all hosts must run the same one.
+#: The module of the topology, which comes from this version, because all hosts must run the same one.
 PROGRAM = "tests/chaos/program.py"
 KERNEL = "kernel"
 
 
 def why_not(commit: str) -> str | None:
-    """Return why there is no such commit here, None if there is."""
+    """Return why this commit is not available here, None if it is."""
     result = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
     return None if result.returncode == 0 else f"git knows no commit {commit} in {ROOT}"
 
 
 def check_out(commit: str, directory: Path) -> Path:
-    """Lay a commit out in a directory, build its kernel, and return where it is. Raises CalledProcessError."""
+    """Check out a commit into a directory, build its kernel, and return the path. Raises CalledProcessError."""
     root = directory / "previous"
     root.mkdir(parents=True)
     archive = _git("archive", commit)
@@ -40,7 +40,7 @@ def check_out(commit: str, directory: Path) -> Path:
 
 
 def processes_of(host: Host, root: Path) -> int:
-    """Return how many processes of a host run code of this version: those that have mapped its kernel."""
+    """Return how many processes of a host run this version's code: those that have mapped its kernel."""
     return sum(f"{root / KERNEL}/" in Path(f"/proc/{pid}/maps").read_text() for pid in host.pids())
 
 

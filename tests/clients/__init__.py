@@ -1,5 +1,5 @@
-"""What users see of the Kafka client when brokers, topics and networks change. Real brokers, `penstock run`.
+"""The Kafka client as users see it when brokers, topics and networks change. Real brokers, `penstock run`.
 
-Tests of faults that are known are strict expected failures which name the issue; AssertionError only, so that a test
-whose stage breaks still fails.
+Tests of known faults are strict expected failures that name the issue; with AssertionError only, so that a test with a
+broken set-up still fails.
 """

@@ -1,4 +1,4 @@
-"""An application as a user runs it, and its topics as its user sees them."""
+"""An application as a user runs it, and its topics."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.clients import programs
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually, wait_for_partitions
+from tests.topics import create_topics, delete_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 60.0
 
 
 class Application:
     """`penstock run` of one of the programs, with one stream thread.
 
-    config: on top of what keeps tests short. module: what is run in place of the command, with the same arguments.
+    config: added to the settings that keep tests short. module: runs in place of the command, with the same arguments.
     """
 
     def __init__(
@@ -63,23 +63,23 @@ class Application:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended by itself, None while it runs."""
+        """The exit code if it ended by itself, None while it runs."""
         return None if self._process is None else self._process.poll()
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """Its log so far."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def wait_until_begun(self, value: str) -> None:
-        """Wait until the program ``slow`` works on a value."""
+        """Wait until the program ``slow`` processes a value."""
         file = self._folder / programs.BEGUN
         eventually(
             lambda: file.exists() and value in file.read_text().splitlines(), lambda: f"{value} awaited: {self.log}"
         )
 
     def kill(self) -> None:
-        """End it and its workers as a power failure would; nothing if it does not run."""
+        """Kill it and its workers, as a power failure would; no effect if it does not run."""
         if self._process is not None:
             self._process.kill()  # its workers end with it
             self._process.wait()
@@ -94,17 +94,15 @@ class Topics:
 
     def create(self, topic: str, partitions: int = 1) -> str:
         """Create a topic and wait until the broker shows it."""
-        self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_SECONDS)
-        wait_for_partitions(self._admin, topic, partitions)
+        create_topics(self._admin, NewTopic(topic, partitions, 1))
         return topic
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and wait until brokers have forgotten it."""
-        self._admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
-        eventually(lambda: topic not in self._admin.list_topics(timeout=10).topics, f"{topic} is gone")
+        """Delete a topic and wait until no broker has it any more."""
+        delete_topics(self._admin, topic)
 
     def write(self, topic: str, values: Sequence[str | bytes], **config: object) -> None:
-        """Write values, with keys that spread them, and wait until the broker has them."""
+        """Write values, with keys that spread them, and wait until they are acknowledged."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, **settings})
         errors: set[KafkaError | None] = set()
@@ -127,9 +125,9 @@ def wait_for_values(
     patience_seconds: float,
     repeated: bool = False,
 ) -> None:
-    """Wait until a topic has these values, in any order; an application that ends is not waited for.
+    """Wait until a topic has these values, in any order; fails at once if the application ends.
 
-    repeated: some may be there more than once, as with at-least-once when a task has begun again.
+    repeated: duplicates are allowed, as with at-least-once when a task has restarted.
     """
     wanted = sorted(values)
 

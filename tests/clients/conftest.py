@@ -14,17 +14,17 @@ MakeTopic = Callable[..., str]
 
 
 class Closable(Protocol):
-    """What has connections."""
+    """An object with connections."""
 
     def close(self) -> None:
-        """Close them."""
+        """Close its connections."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 class Open(Protocol):
-    """Makes clients of a kind: ``opened(Cluster, bootstrap_servers)``."""
+    """Opens clients of a kind: ``opened(Cluster, bootstrap_servers)``."""
 
     def __call__(self, kind: Callable[[NetworkSettings], C], bootstrap_servers: str) -> C: ...
 

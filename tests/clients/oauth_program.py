@@ -1,4 +1,4 @@
-"""An application that authenticates with a token that it fetches itself, and says what the token is for."""
+"""An application that authenticates with a token from its own function, and prints the purpose of each token."""
 
 from __future__ import annotations
 

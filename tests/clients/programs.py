@@ -1,4 +1,4 @@
-"""The topologies that the tests run, as a user's module; topics come from the environment."""
+"""The topologies that the tests run, as a user's module; topic names come from the environment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 from penstock import KStream, Serdes, StreamsBuilder, Topology
 
-#: Where ``slow`` notes each value before it begins to work on it, in the application's folder.
+#: The file in the application's folder to which ``slow`` writes each value before it processes it.
 BEGUN = Path("begun")
 SOURCE_VARIABLE, SINK_VARIABLE = "CLIENTS_SOURCE", "CLIENTS_SINK"
 
 
 def _source(builder: StreamsBuilder, value_serde: Any) -> KStream[Any, Any]:
-    return builder.stream(os.environ[SOURCE_VARIABLE], key_serde=Serdes.string(), value_serde=value_serde)
+    topics = os.environ[SOURCE_VARIABLE].split(",")
+    return builder.stream(topics, key_serde=Serdes.string(), value_serde=value_serde)
 
 
 def copy() -> Topology:
@@ -26,7 +27,7 @@ def copy() -> Topology:
 
 
 def slow() -> Topology:
-    """Copy records, each after the seconds that its value begins with: "2.5 x" takes 2.5 s."""
+    """Copy records, each after the number of seconds at the start of its value: "2.5 x" takes 2.5 s."""
     builder = StreamsBuilder()
     worked = _source(builder, Serdes.string()).map_values(_work)
     worked.to(os.environ[SINK_VARIABLE], value_serde=Serdes.string())
@@ -43,7 +44,7 @@ def counts() -> Topology:
 
 
 def sizes() -> Topology:
-    """Write how long each value is."""
+    """Write the length of each value."""
     builder = StreamsBuilder()
     measured = _source(builder, Serdes.bytes()).map_values(lambda value: str(len(value)))
     measured.to(os.environ[SINK_VARIABLE], value_serde=Serdes.string())

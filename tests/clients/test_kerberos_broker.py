@@ -1,4 +1,4 @@
-"""SASL by Kerberos tickets: a real key distribution center (MIT's krb5kdc), a real broker, and the package gssapi."""
+"""SASL with Kerberos tickets: a real key distribution center (MIT's krb5kdc), a real broker, and the package gssapi."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ import pytest
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.connection import opening
 from penstock.clients.errors import BrokerError
-from penstock.clients.network_settings import network_settings
-from penstock.dev.dev_broker import OPTIONS_VARIABLE, DevBroker
-from tests.clients.test_security_broker import DEADLINE_SECONDS, SESSION_MS, SESSIONS, free_ports
-from tests.waiting import eventually
+from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.dev.dev_broker import OPTIONS_VARIABLE
+from tests.brokers import SESSION_MS, SecuredBroker
+from tests.clients.test_security_broker import SESSIONS
+from tests.free_port import free_port
+from tests.waiting import PATIENCE_SECONDS, eventually
 
-#: Programs of Debian's krb5-kdc, krb5-admin-server and krb5-user, which may be where only root looks.
+#: Programs of Debian's krb5-kdc, krb5-admin-server and krb5-user; they may be on root's PATH only.
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MISSING = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
@@ -33,7 +35,6 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed here: {', '.join(MISSING)}"),
 ]
 REALM = "PENSTOCK.TEST"
-KDC_SECONDS = 30.0
 Ask = Callable[..., Any]
 
 
@@ -45,7 +46,7 @@ class Realm:
     environment: dict[str, str]
 
     def run(self, *command: str, stdin: str = "") -> str:
-        """Run one of the programs; return what it prints."""
+        """Run one of the programs; return its output."""
         done = subprocess.run(
             command, env=self.environment, input=stdin, capture_output=True, text=True, check=False, timeout=60
         )
@@ -53,14 +54,14 @@ class Realm:
         return done.stdout
 
     def take_ticket(self) -> None:
-        """Have kinit put a ticket of reader into the credential cache."""
+        """Put a ticket for reader into the credential cache with kinit."""
         self.run("kinit", "-k", "-t", str(self.folder / "reader.keytab"), f"reader@{REALM}")
 
 
 @pytest.fixture(scope="module")
 def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
     folder = tmp_path_factory.mktemp("realm")
-    (port,) = free_ports(1)
+    port = free_port()
     (folder / "krb5.conf").write_text(
         f"""[libdefaults]
 default_realm = {REALM}
@@ -106,7 +107,7 @@ kdc = FILE:{folder}/kdc.log
         made.run("kadmin.local", "-r", REALM, "ktadd", "-k", str(folder / f"{keytab}.keytab"), principal)
     with subprocess.Popen(["krb5kdc", "-n", "-r", REALM], env=made.environment) as kdc:
         try:
-            eventually(lambda: "commencing operation" in _text(folder / "kdc.log"), "the KDC", KDC_SECONDS)
+            eventually(lambda: "commencing operation" in _text(folder / "kdc.log"), "the KDC", PATIENCE_SECONDS)
             yield made
         finally:
             kdc.terminate()
@@ -118,18 +119,12 @@ def _text(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def broker(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker's listener that lets in who has a ticket."""
-    folder = tmp_path_factory.mktemp("kerberos")
-    ports = dict(zip(("BROKER", "CONTROLLER", "SASL"), free_ports(3), strict=True))
+    """The address of a broker's listener that requires a ticket. A separate broker, because its JVM has the realm."""
     jaas = (
         "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
         f'keyTab="{realm.folder}/kafka.keytab" principal="kafka/localhost@{REALM}";'
     )
     config = {
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "advertised.listeners": f"BROKER://localhost:{ports['BROKER']},SASL://localhost:{ports['SASL']}",
-        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "GSSAPI",
         "sasl.kerberos.service.name": "kafka",
         "listener.name.sasl.gssapi.sasl.jaas.config": jaas,
@@ -137,13 +132,14 @@ def broker(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OPTIONS_VARIABLE, f"-Djava.security.krb5.conf={realm.folder}/krb5.conf")
-        with DevBroker("kerberos", folder / "broker", port=ports["BROKER"], config=config):
-            yield f"localhost:{ports['SASL']}"
+        folder = tmp_path_factory.mktemp("kerberos")
+        with SecuredBroker("kerberos", folder, {"SASL": "SASL_PLAINTEXT"}, config) as running:
+            yield running.addresses["SASL"]
 
 
 @pytest.fixture
 def asked(realm: Realm, broker: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
-    """Ask the cluster for its brokers, over a client that is closed at the end."""
+    """Request the cluster's brokers, over a client that is closed at the end."""
     for name in ("KRB5_CONFIG", "KRB5CCNAME"):
         monkeypatch.setenv(name, realm.environment[name])
     settings = {"bootstrap.servers": broker, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
@@ -152,7 +148,7 @@ def asked(realm: Realm, broker: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
     def ask(**more: str) -> Any:
         if not made:
             made.append(Cluster(network_settings({**settings, **more})))
-        return made[0].submit(made[0].metadata, []).result(DEADLINE_SECONDS)
+        return made[0].submit(made[0].metadata, []).result(PATIENCE_SECONDS)
 
     yield ask
     for cluster in made:
@@ -160,17 +156,17 @@ def asked(realm: Realm, broker: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
     Path(realm.environment["KRB5CCNAME"].removeprefix("FILE:")).unlink(missing_ok=True)
 
 
-def test_a_ticket_lets_in_and_sessions_are_renewed(
+def test_a_ticket_authenticates_and_sessions_are_renewed(
     realm: Realm, asked: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened: list[str] = []
-    connect = opening._connect
+    connect = opening._connected
 
-    async def noted(host: str, port: int) -> Any:
+    async def noted(resolved: Any, host: str, settings: NetworkSettings) -> Any:
         opened.append(host)
-        return await connect(host, port)
+        return await connect(resolved, host, settings)
 
-    monkeypatch.setattr(opening, "_connect", noted)
+    monkeypatch.setattr(opening, "_connected", noted)
     realm.take_ticket()
     end = time.monotonic() + SESSIONS * SESSION_MS / 1000
     while time.monotonic() < end:
@@ -180,13 +176,13 @@ def test_a_ticket_lets_in_and_sessions_are_renewed(
     assert not caplog.records
 
 
-def test_without_a_ticket_the_reason_is_said(asked: Ask) -> None:
+def test_without_a_ticket_the_error_has_the_reason(asked: Ask) -> None:
     with pytest.raises(BrokerError, match=r"GSSAPI: .*[Nn]o (Kerberos )?credentials") as raised:
         asked()
     assert not raised.value.code.retriable
 
 
-def test_another_service_is_named_as_unknown(realm: Realm, asked: Ask) -> None:
+def test_the_error_names_an_unknown_service(realm: Realm, asked: Ask) -> None:
     realm.take_ticket()
     with pytest.raises(BrokerError, match=r"GSSAPI: .*other/localhost"):
         asked(**{"sasl.kerberos.service.name": "other"})

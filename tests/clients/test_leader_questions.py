@@ -1,4 +1,4 @@
-"""Questions for leaders that are asked at the same time, over a cluster whose answers the test holds back."""
+"""Concurrent requests to leaders, over a cluster whose responses the test holds back."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 from penstock.clients.cluster.leader_questions import LeaderQuestions
 from penstock.clients.cluster.offsets import LATEST, offsets_at
 from penstock.clients.errors import ErrorCode, UnreachableError
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.retry_log import RetryLog
 from penstock.topology.records import TopicPartition
 
 PARTITION = TopicPartition("in", 0)
 
 
 class HeldCluster:
-    """Has one topic with one leader. Answers to ListOffsets are those that the test puts in."""
+    """Has one topic with one leader. ListOffsets returns the responses that the test provides."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.retries = RetryLog(PrefixedLogger("penstock.test", ""))
 
     async def metadata(self, topics: Any, timeout_ms: float) -> Any:
         leads = SimpleNamespace(
@@ -44,10 +47,10 @@ async def asked(cluster: HeldCluster, number: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_leader_that_another_question_has_found_gone_is_looked_up_again() -> None:
+def test_a_leader_that_another_request_found_unreachable_is_looked_up_again() -> None:
     async def ask_twice() -> list[int]:
         cluster: Any = HeldCluster()
-        questions = LeaderQuestions(cluster, retry_backoff_ms=1)
+        questions = LeaderQuestions(cluster, 1)
         futures: list[Future[int]] = [Future() for _ in range(3)]
 
         def ask(future: Future[int]) -> asyncio.Task[None]:
@@ -60,7 +63,7 @@ def test_a_leader_that_another_question_has_found_gone_is_looked_up_again() -> N
         await known
         first = ask(futures[1])
         await asked(cluster, 2)
-        second = ask(futures[2])  # will ask the leader that is known, in the moment in which the first one forgets it
+        second = ask(futures[2])  # will use the known leader just when the first request removes it
         cluster.answers.put_nowait((ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
         for _ in range(2):
             cluster.answers.put_nowait((0, 5))
@@ -70,14 +73,14 @@ def test_a_leader_that_another_question_has_found_gone_is_looked_up_again() -> N
     assert asyncio.run(ask_twice()) == [3, 5, 5]
 
 
-def test_a_leader_that_is_away_is_asked_again() -> None:
+def test_an_unreachable_leader_is_retried() -> None:
     async def ask() -> tuple[int, int]:
         cluster: Any = HeldCluster()
         for answer in (UnreachableError("connection refused"), UnreachableError("connection refused"), (0, 5)):
             cluster.answers.put_nowait(answer)
         future: Future[int] = Future()
         question = offsets_at({PARTITION: LATEST}, committed_only=False)
-        await LeaderQuestions(cluster, retry_backoff_ms=1).ask(question, {PARTITION: future}, 10_000)
+        await LeaderQuestions(cluster, 1).ask(question, {PARTITION: future}, 10_000)
         return cluster.asked, future.result()
 
     assert asyncio.run(ask()) == (3, 5)

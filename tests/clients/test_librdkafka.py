@@ -1,4 +1,4 @@
-"""The adapter for librdkafka: what its errors are called, its writer over librdkafka's own mock of a broker."""
+"""The adapter for librdkafka: the mapping of its errors, and its writer over librdkafka's own mock broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def codes_of_librdkafka() -> dict[str, int]:
     return {name: code for name, code in found.items() if isinstance(code, int)}
 
 
-def test_each_code_of_a_broker_is_the_same_one_here() -> None:
+def test_each_broker_error_code_is_the_same() -> None:
     of_brokers = {code for code in codes_of_librdkafka().values() if code >= -1 and code != 0}
     assert len(of_brokers) > 100
     for code in of_brokers:
@@ -62,7 +62,7 @@ def test_each_code_of_a_broker_is_the_same_one_here() -> None:
         (KafkaError._INVALID_ARG, ClientError, Kind.FATAL),
     ],
 )
-def test_codes_of_librdkafkas_own_have_classes_here(code: int, kind: type[ClientError], meant: Kind) -> None:
+def test_librdkafkas_own_error_codes_have_classes(code: int, kind: type[ClientError], meant: Kind) -> None:
     error = client_error(KafkaError(code))
     assert (type(error), error.kind) == (kind, meant)
     assert KafkaError(code).str() in str(error)
@@ -77,7 +77,7 @@ def test_codes_of_librdkafkas_own_have_classes_here(code: int, kind: type[Client
         (KafkaError._BAD_MSG, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_codes_of_librdkafkas_own_that_mean_a_brokers(code: int, meant: ErrorCode) -> None:
+def test_some_of_librdkafkas_own_codes_stand_for_a_brokers_code(code: int, meant: ErrorCode) -> None:
     error = client_error(KafkaError(code))
     assert isinstance(error, BrokerError)
     assert error.code == meant
@@ -101,12 +101,12 @@ def test_a_full_queue_is_waited_for() -> None:
     made.close()
 
 
-def test_a_record_that_is_given_up_is_told_with_its_reason() -> None:
+def test_a_lost_record_is_reported_with_its_reason() -> None:
     unreachable = {"test.mock.num.brokers": 0, "bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 200}
     made = mock(**unreachable)
     made.produce("topic", b"k", b"v", 0, 1)
     made.flush(SECONDS)
-    ((error, record),) = made.take_lost()
+    ((error, record, _source, _is_refused),) = made.take_lost()
     assert (type(error), record.topic(), record.key(), record.value()) == (DeliveryTimeoutError, "topic", b"k", b"v")
     assert made.take_lost() == []
     made.close()
@@ -119,7 +119,7 @@ def test_a_record_that_is_refused_at_once_raises() -> None:
     made.close()
 
 
-def test_records_that_are_given_up_on_purpose_are_not_lost() -> None:
+def test_purged_records_are_not_reported_as_lost() -> None:
     made = mock(**{"linger.ms": 60_000})
     made.produce("topic", b"k", b"v", 0, 1)
     made.close()
@@ -132,10 +132,10 @@ def test_records_that_are_given_up_on_purpose_are_not_lost() -> None:
 
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set at the end, so that the thread that was left behind ends too."""
+    """Set at the end, so that the abandoned thread ends too."""
     monkeypatch.setattr(writer, "GRACE_SECONDS", 0.05)
     event = threading.Event()
-    before = set(threading.enumerate())  # tests of real transactions may have left threads behind that never end
+    before = set(threading.enumerate())  # tests of real transactions may have left threads that never end
     yield event
     event.set()
     for thread in set(threading.enumerate()) - before:
@@ -143,7 +143,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert not thread.is_alive()
 
 
-def test_a_call_that_does_not_return_is_given_up_and_can_be_told(release: threading.Event) -> None:
+def test_a_call_that_does_not_return_is_abandoned_and_counted(release: threading.Event) -> None:
     def commit_transaction(_seconds: float) -> None:
         release.wait()
 
@@ -153,7 +153,7 @@ def test_a_call_that_does_not_return_is_given_up_and_can_be_told(release: thread
     assert not given_up.value.can_abort
 
 
-def test_what_a_call_raises_is_raised() -> None:
+def test_an_exception_of_a_call_is_raised() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "x", "log_level": 0}
     made = LibrdkafkaWriter(Producer(settings))
     with pytest.raises(TransactionError, match="Operation not valid"):
@@ -163,7 +163,7 @@ def test_what_a_call_raises_is_raised() -> None:
     assert isinstance(timed_out.value.cause, RetriableError)
 
 
-def test_every_call_of_a_transaction_that_waits_is_bounded(release: threading.Event) -> None:
+def test_every_blocking_transaction_call_has_a_timeout(release: threading.Event) -> None:
     class Hung:
         """A Producer whose calls do not return."""
 
@@ -188,6 +188,6 @@ def test_every_call_of_a_transaction_that_waits_is_bounded(release: threading.Ev
         assert time.monotonic() - began < SECONDS
 
 
-def test_settings_that_librdkafka_refuses_are_named() -> None:
+def test_the_error_names_settings_that_librdkafka_refuses() -> None:
     with pytest.raises(ConfigError, match=r'settings of the consumer: No such configuration property: "no\.such"'):
         make_consumer({"group.id": "group", "no.such": 1})

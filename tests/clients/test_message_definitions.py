@@ -1,4 +1,4 @@
-"""Messages have the fields of Kafka's own definitions, which are in the jar that the dev broker runs."""
+"""Messages have the fields of Kafka's own definitions, from the jar of the dev broker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ import pytest
 import penstock.pipeline.java.jar_lock
 from penstock.clients.protocol import admin_messages, messages, streams_messages
 from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
+from penstock.testing.broker.apis import SERVED
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (admin_messages, messages, streams_messages)
-APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
-#: Kafka's names of fields that only brokers send, or that are called so for brokers' sake.
+#: Record batches are opaque bytes in a message.
+RECORDS = {"records": "bytes"}
+#: Each message with the lowest version that a client sends or that the in-memory broker serves.
+APIS = {
+    **{api: api.lowest for module in MODULES for api in vars(module).values() if isinstance(api, Api)},
+    **{served.api: served.lowest for served in SERVED.values()},
+}
+#: Prefixes and suffixes in Kafka's field names that mark versions, or fields that only brokers send.
 PREFIXES = "v3_and_below_"
 SUFFIXES = "_v3_and_below"
 
@@ -41,13 +48,13 @@ def snake(name: str) -> str:
 
 
 def theirs(listed: list[dict[str, Any]], shared: dict[str, Any], version: int) -> list[Any]:
-    """Return what a definition says of a version's fields: name, type, tag, and the fields inside."""
+    """Return a definition's fields in a version: name, type, tag, and the fields inside."""
     found = []
     for each in listed:
         if has(each["versions"], version):
             kind = each["type"].removeprefix("[]")
             inner = each.get("fields") or shared.get(kind)
-            item = theirs(inner, shared, version) if inner else encoding(_PRIMITIVES[kind]())
+            item = theirs(inner, shared, version) if inner else encoding(_PRIMITIVES[RECORDS.get(kind, kind)]())
             is_array = each["type"] != kind
             is_nullable = bool(inner) and not is_array and has(each.get("nullableVersions", "none"), version)
             found.append((snake(each["name"]), is_array, is_nullable, item, each.get("tag")))
@@ -66,7 +73,7 @@ def has(versions: str, version: int) -> bool:
 
 
 def ours(definition: Structure, version: int) -> list[Any]:
-    """Return the same of our definition."""
+    """Return the same for Penstock's definition."""
     found = []
     for each in definition._fields:
         if each.since <= version <= each.until:
@@ -80,9 +87,9 @@ def ours(definition: Structure, version: int) -> list[Any]:
     return found
 
 
-@pytest.mark.broker  # its jars
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
-def test_our_definitions_say_what_kafkas_say(definitions: zipfile.ZipFile, api: Api) -> None:
+@pytest.mark.broker  # the jars of this Kafka version
+@pytest.mark.parametrize(("api", "lowest"), APIS.items(), ids=lambda value: getattr(value, "name", ""))
+def test_the_definitions_match_those_of_kafka(definitions: zipfile.ZipFile, api: Api, lowest: int) -> None:
     for kind, definition in (("Request", api.request), ("Response", api.response)):
         message = defined(definitions, api.name + kind)
         assert message["apiKey"] == api.key
@@ -91,5 +98,5 @@ def test_our_definitions_say_what_kafkas_say(definitions: zipfile.ZipFile, api: 
         flexible = message["flexibleVersions"].rstrip("+")
         assert flexible == ("none" if api.flexible > most else str(api.flexible))
         shared = {found["name"]: found["fields"] for found in message.get("commonStructs", [])}
-        for version in range(max(api.lowest, int(message["validVersions"].partition("-")[0])), api.highest + 1):
+        for version in range(max(lowest, int(message["validVersions"].partition("-")[0])), api.highest + 1):
             assert ours(definition, version) == theirs(message["fields"], shared, version), f"version {version}"

@@ -1,4 +1,6 @@
-"""Messages are those of Kafka's own definitions, in each version that we speak: kio is generated from them."""
+"""Messages have the encoding of Kafka's own definitions, in each version that clients use:
+kio is generated from them.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,18 @@ from penstock.clients.protocol.schema import Api, structure
 
 MODULES = (admin_messages, messages, streams_messages)
 APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
-#: Versions that kio, of Kafka 4.2, does not have.
+#: Versions that kio, made for Kafka 4.2, does not have.
 NEWER = {("Metadata", 13), ("StreamsGroupHeartbeat", 1), ("ListOffsets", 11)}
 VERSIONS = [
     (api, version) for api in APIS for version in range(api.lowest, api.highest + 1) if (api.name, version) not in NEWER
 ]
 IDS = [f"{api.name}-{version}" for api, version in VERSIONS]
-#: Fields with other names here: what version 1 calls so is another field.
+#: Fields with other names here, because version 1 uses the name for another field.
 RENAMED = {"acceptable_recovery_lag": "acceptable_recovery_lag_legacy"}
 
 
 def made_up(annotation: Any, kafka_type: str | None, rng: random.Random) -> Any:
-    """Return a value for a field of kio's."""
+    """Return a random value for a field of kio's."""
     text = str(annotation)
     if is_dataclass(annotation):
         return entity(annotation, rng)
@@ -66,7 +68,7 @@ def made_up(annotation: Any, kafka_type: str | None, rng: random.Random) -> Any:
 
 
 def entity(kind: Any, rng: random.Random) -> Any:
-    """Return one of kio's entities with values by chance; sometimes null, or its default."""
+    """Return one of kio's entities with random values; sometimes null or the default."""
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for each in fields(kind):
@@ -80,7 +82,7 @@ def entity(kind: Any, rng: random.Random) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return kio's entity, or what we decoded, as dicts of plain values."""
+    """Return kio's entity, or our decoded message, as dicts of plain values."""
     if isinstance(value, SimpleNamespace):
         return {name: plain(found) for name, found in vars(value).items()}
     if is_dataclass(value):
@@ -93,17 +95,17 @@ def plain(value: Any) -> Any:
 
 
 def ours(each: Any) -> str:
-    """Return our name of a field of kio's, which drops the unit of durations."""
+    """Return our name of kio's field, without the unit of durations."""
     kafka_type = each.metadata.get("kafka_type", "")
     name = f"{each.name}_ms" if kafka_type.startswith("timedelta") else each.name
     return RENAMED.get(name, name.removeprefix("v3_and_below_").removesuffix("_v3_and_below"))
 
 
 def assert_same(kios: Any, our: Any) -> None:
-    """Compare what kio has with what we have, which may have fields of other versions."""
+    """Compare kio's values with ours, which may also have fields of other versions."""
     if isinstance(kios, dict):
         for name, value in kios.items():
-            assert_same(value, our[name if name in our else f"{name}_or_member_epoch"])  # renamed behind Kafka 4.2
+            assert_same(value, our[name if name in our else f"{name}_or_member_epoch"])  # renamed after Kafka 4.2
     elif isinstance(kios, list):
         assert len(kios) == len(our)
         for one, other in zip(kios, our, strict=True):
@@ -113,7 +115,7 @@ def assert_same(kios: Any, our: Any) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
-def test_what_kio_writes_we_read_and_write_the_same(api: Api, version: int) -> None:
+def test_messages_of_kio_are_decoded_and_encoded_identically(api: Api, version: int) -> None:
     for kind, definition in (
         (load_request_schema(api.key, version), api.request),
         (load_response_schema(api.key, version), api.response),
@@ -134,15 +136,15 @@ def encoded(written: Any) -> bytes:
     return buffer.getvalue()
 
 
-def test_what_a_newer_broker_adds_is_skipped() -> None:
-    """kio 0.6.5 raises KeyError for such a field, and ValueError for such an error code."""
+def test_fields_of_a_newer_broker_are_skipped() -> None:
+    """kio 0.6.5 raises KeyError for such a field, and ValueError for an unknown error code."""
     added = b"\1\x09\3abc"  # one tagged field, number 9, three bytes
     _, answer = HEARTBEAT.decode_response(b"\0\0\0\5\0" + b"\0\0\0\0" + b"\x03\xe7" + added, 4)
     assert answer.error_code == 999
     assert ErrorCode(answer.error_code).name == "ERROR_999"
 
 
-def test_null_is_refused_where_there_is_no_null() -> None:
+def test_null_is_refused_for_a_field_that_is_not_nullable() -> None:
     with pytest.raises(ValueError, match="null where"):
         CONSUMER_SUBSCRIPTION.decode(CompactReader(b"\0\0" + b"\0\0\0\1" + b"\xff\xff" + bytes(4)), 0, False)
     with pytest.raises(ValueError, match="null where"):
@@ -157,13 +159,23 @@ def test_a_field_that_no_version_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize("line", ["name string", "name: string 5-", "name: [string", "name:int32"])
-def test_a_definition_that_cannot_be_read_is_refused(line: str) -> None:
+def test_an_unparsable_definition_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="not a field of a message"):
         structure(line)
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
-def test_any_bytes_are_an_answer_or_a_value_error(chosen: tuple[Api, int], data: bytes) -> None:
+def test_any_bytes_decode_or_raise_value_error(chosen: tuple[Api, int], data: bytes) -> None:
     api, version = chosen
     with suppress(ValueError):
         api.decode_response(data, version)
+
+
+@pytest.mark.parametrize(
+    ("installed", "named"),
+    [("0.1.0", "0.1.0"), ("0.1.1.dev5+g12ab34", "0.1.1.dev5-g12ab34"), ("0+unknown", "0-unknown")],
+)
+def test_brokers_learn_the_installed_version(monkeypatch: pytest.MonkeyPatch, installed: str, named: str) -> None:
+    monkeypatch.setattr(messages, "version", lambda: installed)
+    body = messages.api_versions().body
+    assert (body["client_software_name"], body["client_software_version"]) == ("penstock", named)

@@ -1,4 +1,4 @@
-"""What settings mean at their special values: 0, -1, and not set. One table for all that asks brokers."""
+"""Settings at their special values: 0, -1, and not set. One table for all clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from penstock.clients.network_settings import FOREVER_MS, NETWORK_FIELDS, NetworkSettings, network_settings, servers
 from penstock.clients.reading.fetch_settings import FRAMING_BYTES, fetch_settings
 
-#: By name: the value, and what it means. Not set: Kafka Streams' default, or librdkafka's.
+#: By name: the value and its effect. Not set: the default of Kafka Streams, or of librdkafka.
 MEANINGS: dict[str, list[tuple[Any, Any]]] = {
     "bootstrap.servers": [(None, ()), ("a:1", (("a", 1),))],
     "metadata.broker.list": [(None, ()), ("a:1", (("a", 1),))],
@@ -31,7 +31,7 @@ MEANINGS: dict[str, list[tuple[Any, Any]]] = {
 }
 
 
-def test_each_setting_has_its_meanings_written_down() -> None:
+def test_the_table_has_each_setting() -> None:
     assert MEANINGS.keys() == NETWORK_FIELDS.keys()
 
 
@@ -39,7 +39,7 @@ def test_each_setting_has_its_meanings_written_down() -> None:
     ("name", "value", "meaning"),
     [(name, value, meaning) for name, pairs in MEANINGS.items() for value, meaning in pairs],
 )
-def test_a_setting_means_what_librdkafka_means_by_it(name: str, value: Any, meaning: Any) -> None:
+def test_a_setting_has_the_same_meaning_as_in_librdkafka(name: str, value: Any, meaning: Any) -> None:
     found = network_settings({} if value is None else {name: value})
     assert getattr(found, NETWORK_FIELDS[name][0]) == meaning
     assert network_settings({name: None}) == NetworkSettings()
@@ -56,12 +56,12 @@ def test_a_setting_means_what_librdkafka_means_by_it(name: str, value: Any, mean
         ("::1", [("::1", 9092)]),
     ],
 )
-def test_bootstrap_servers_are_read_as_librdkafka_reads_them(value: str, addresses: list[tuple[str, int]]) -> None:
+def test_bootstrap_servers_are_parsed_as_by_librdkafka(value: str, addresses: list[tuple[str, int]]) -> None:
     assert servers(value) == tuple(addresses)
 
 
-def test_an_answer_may_be_as_large_as_it_is_asked_for() -> None:
-    """Else it would be refused, and asked for again, without an end."""
+def test_a_response_of_the_requested_size_is_accepted() -> None:
+    """Otherwise it would be refused and requested again, forever."""
     assert fetch_settings({"fetch.max.bytes": 150_000_000}).max_answer_bytes == 150_000_000 + FRAMING_BYTES
     assert fetch_settings({"fetch.max.bytes": 1_000}).max_answer_bytes == 100_000_000
     assert fetch_settings({}).max_answer_bytes == 100_000_000

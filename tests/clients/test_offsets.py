@@ -1,4 +1,4 @@
-"""Questions for offsets as they go out and come back; tests/clients/test_admin_broker.py asks real brokers."""
+"""Encoding of offset requests and responses; tests/clients/test_admin_broker.py uses real brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_0, IN_1, OUT_0 = TopicPartition("in", 0), TopicPartition("in", 1), TopicParti
 
 
 def response(*offsets: tuple[TopicPartition, int, int]) -> Any:
-    """Return an answer of ListOffsets: partitions with error code and offset."""
+    """Return a ListOffsets response: partitions with error code and offset."""
     topics = [
         SimpleNamespace(
             name=p.topic, partitions=[SimpleNamespace(partition_index=p.partition, error_code=code, offset=offset)]
@@ -25,7 +25,7 @@ def response(*offsets: tuple[TopicPartition, int, int]) -> Any:
     return SimpleNamespace(topics=topics)
 
 
-def test_a_request_has_all_partitions_by_topic_with_their_leaders_epochs() -> None:
+def test_a_request_has_all_partitions_by_topic_with_leader_epochs() -> None:
     question = offsets_at({IN_0: LATEST, IN_1: 1_000, OUT_0: EARLIEST}, committed_only=True)
     body = question.request({IN_1: 7, OUT_0: 8, IN_0: 9}).body
     assert body["isolation_level"] == 1
@@ -41,8 +41,8 @@ def test_a_request_has_all_partitions_by_topic_with_their_leaders_epochs() -> No
     ]
 
 
-def test_an_answer_without_an_offset_is_no_end_of_a_partition() -> None:
-    """Taken for the end of a changelog it would make an empty store a restored one."""
+def test_a_response_without_an_offset_is_no_end_of_a_partition() -> None:
+    """If it counted as the end of a changelog, an empty store would count as restored."""
     question = offsets_at({IN_0: LATEST, IN_1: 1_000, OUT_0: EARLIEST}, committed_only=False)
     answers = list(question.answers(response((IN_0, 0, -1), (IN_1, 0, NO_RECORD), (OUT_0, 0, 5))))
     assert answers == [
@@ -53,8 +53,8 @@ def test_an_answer_without_an_offset_is_no_end_of_a_partition() -> None:
     assert ErrorCode.OFFSET_NOT_AVAILABLE.retriable
 
 
-def test_a_last_try_with_too_little_time_hides_no_brokers_answer() -> None:
-    """The connection was well: a few ms are not enough for any broker."""
+def test_a_last_attempt_with_too_little_time_keeps_the_brokers_error() -> None:
+    """The connection worked: no broker can respond within a few ms."""
     answer, silence = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), UnreachableError("no answer within 3 ms")
     assert to_tell(answer, silence, 3) is answer
     assert to_tell(answer, silence, TRY_MS) is silence, "it went away"

@@ -1,9 +1,10 @@
-"""Connections to brokers that are played: older ones, and those that do not say what they should."""
+"""Connections to brokers that the test plays: older ones, and ones that violate the protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import socket
 import struct
 import subprocess
@@ -11,14 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.clients.cluster.broker_connection import BrokerConnection
+from penstock.clients.connection import opening
 from penstock.clients.connection.broker_socket import BrokerSocket
-from penstock.clients.connection.opening import Opened, _connect, open_connection
+from penstock.clients.connection.opening import Opened, open_connection
+from penstock.clients.connection.waiting import first_result
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.compact import CompactReader
@@ -37,12 +43,13 @@ SCRAM = network_settings(
     }
 )
 
-#: Answers a request (its API, version and body) with a version and a body; None: not at all, b"": by hanging up.
+#: Responds to a request (its API, version and body) with a version and a body. None: no response; b"": closes the
+#: connection.
 Handler = Callable[[Api, int, Any], tuple[int, Mapping[str, Any]] | bytes | None]
 
 
 def versions(**api_versions: tuple[int, int]) -> dict[str, Any]:
-    """Return what a broker says that it knows; of Api's names."""
+    """Return a response that lists a broker's supported versions, by Api's names."""
     known = {"ApiVersions": (0, 4), "SaslHandshake": (0, 1), "SaslAuthenticate": (0, 2), **api_versions}
     keys = {api.name: api.key for api in APIS.values()}
     return {
@@ -54,7 +61,7 @@ def versions(**api_versions: tuple[int, int]) -> dict[str, Any]:
 
 @contextmanager
 def played(handler: Handler) -> Iterator[tuple[str, int]]:
-    """Serve connections, one after the other, and yield where."""
+    """Serve connections, one after the other, and yield the address."""
 
     def serve(connection: socket.socket) -> None:
         with connection:
@@ -76,7 +83,7 @@ def played(handler: Handler) -> Iterator[tuple[str, int]]:
                 connection, _ = listener.accept()
             except OSError:  # the end
                 return
-            with suppress(OSError):  # a client that does not like an answer may close before it has read all of it
+            with suppress(OSError):  # a client that refuses a response may close before it has read all of it
                 serve(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -97,7 +104,7 @@ def opened(address: tuple[str, int], settings: NetworkSettings = SETTINGS) -> Op
     return asyncio.run(open_connection(*address, settings))
 
 
-def test_an_older_broker_says_in_its_first_answer_what_it_knows() -> None:
+def test_an_older_broker_lists_its_versions_in_its_first_response() -> None:
     asked: list[int] = []
 
     def handler(api: Api, version: int, body: Any) -> Any:
@@ -125,32 +132,138 @@ def test_an_older_broker_says_in_its_first_answer_what_it_knows() -> None:
     ],
     ids=["silence", "the end", "half an answer", "a length beyond it"],
 )
-def test_what_does_not_answer_as_a_broker_is_unreachable(answer: bytes | None, says: str) -> None:
+def test_a_peer_that_is_no_broker_is_unreachable(answer: bytes | None, says: str) -> None:
     with played(lambda api, version, body: answer) as address, pytest.raises(UnreachableError, match=says):
         opened(address)
 
 
-def test_an_answer_that_is_too_long_is_refused() -> None:
+def test_a_too_long_response_is_refused() -> None:
     says = r"a response of 200 bytes exceeds receive\.message\.max\.bytes=100"
     with played(lambda api, version, body: bytes(200)) as address, pytest.raises(UnreachableError, match=says):
         opened(address, NetworkSettings(max_answer_bytes=100))
 
 
-def test_a_host_that_there_is_not_is_unreachable() -> None:
+def test_an_unknown_host_is_unreachable() -> None:
     with pytest.raises(UnreachableError, match=r"no-such-host\.invalid:9092: "):
         opened(("no-such-host.invalid", 9092))
 
 
-def test_all_addresses_of_a_host_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as reserved, played(lambda api, version, body: (version, versions())) as (host, port):
+Host = Callable[[], AbstractContextManager[tuple[str, int]]]
+
+
+@contextmanager
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that drops every SYN, like that of a dead host: the queue of its listener is full."""
+    with ExitStack() as opened, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()
+
+
+@contextmanager
+def mute() -> Iterator[tuple[str, int]]:
+    """An address that accepts connections and sends nothing, like a suspended process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()
+
+
+@contextmanager
+def refusing() -> Iterator[tuple[str, int]]:
+    with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
-        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", at) for at in (reserved.getsockname(), (host, port))]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
-        opened(("two-addresses", 1)).socket.close()
+        yield reserved.getsockname()
 
 
-def test_a_broker_that_does_not_know_the_password_either_is_not_trusted() -> None:
-    """SCRAM is mutual: only who has the stored key can sign the exchange."""
+def hanging_up() -> AbstractContextManager[tuple[str, int]]:
+    return played(lambda api, version, body: b"")
+
+
+@contextmanager
+def named(monkeypatch: pytest.MonkeyPatch, *addresses: Host) -> Iterator[list[tuple[str, int]]]:
+    """Make any name resolve to these addresses, in this order."""
+    with ExitStack() as opened:
+        found = [opened.enter_context(address()) for address in addresses]
+        resolved = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", at) for at in found]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: resolved)
+        yield found
+
+
+def answering() -> AbstractContextManager[tuple[str, int]]:
+    return played(lambda api, version, body: (version, versions()))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [(refusing,), (silent,), (mute,), (hanging_up,), (silent, silent, mute, refusing)],
+    ids=["refusing", "silent", "mute", "hanging up", "many"],
+)
+def test_all_addresses_of_a_host_are_tried(monkeypatch: pytest.MonkeyPatch, others: tuple[Host, ...]) -> None:
+    with (
+        named(monkeypatch, *others, answering) as addresses,
+        opened(("several-addresses", 1), replace(SETTINGS, setup_timeout_ms=5_000)).socket as found,
+    ):
+        assert found.getpeername() == addresses[-1]
+
+
+def test_each_address_has_the_whole_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        named(monkeypatch, *(silent,) * 5, answering) as addresses,
+        opened(("several-addresses", 1)).socket as found,
+    ):
+        assert found.getpeername() == addresses[-1]
+
+
+def test_the_error_has_a_reason_for_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = r"^several-addresses:1: 127\.0\.0\.1: .*refused; 127\.0\.0\.1: no connection within 500 ms$"
+    with named(monkeypatch, mute, refusing), pytest.raises(UnreachableError, match=says):
+        opened(("several-addresses", 1))
+
+
+def test_address_families_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with broken IPv6 costs one head start, even if it has many IPv6 addresses."""
+    six, four = socket.AF_INET6, socket.AF_INET
+    found = [
+        (family, socket.SOCK_STREAM, 6, "", (name, 1))
+        for family, name in zip([six] * 3 + [four] * 2, "abcde", strict=True)
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    addresses = asyncio.run(opening._addresses("host", 1, SETTINGS))
+    assert "".join(resolved.address[0] for resolved in addresses) == "adbec"
+
+
+def test_an_attempt_that_succeeds_too_late_is_discarded() -> None:
+    async def result(found: str) -> str:
+        return found
+
+    async def both() -> tuple[str | None, list[str]]:
+        late: list[str] = []
+        first = asyncio.Event()
+
+        async def slow() -> str:
+            try:
+                await first.wait()
+            finally:
+                return "slow"  # noqa: B012  as a connection that was ready when it was cancelled
+
+        return await first_result([slow, partial(result, "fast")], 0.01, late.append), late
+
+    assert asyncio.run(both()) == ("fast", ["slow"])
+
+
+def test_one_module_opens_connections() -> None:
+    """Any other place would also have to try all addresses of a host."""
+    room = Path(opening.__file__).parents[1]
+    connects = re.compile(r"create_connection|\.connect\(|connect_ex|asyncio\.open_connection")
+    found = {path.relative_to(room).as_posix() for path in room.rglob("*.py") if connects.search(path.read_text())}
+    assert found == {"connection/opening.py", "connection/listener_probe.py"}  # the latter diagnoses a failure
+
+
+def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
+    """SCRAM is mutual: only a broker with the stored key can sign the exchange."""
 
     def handler(api: Api, version: int, body: Any) -> Any:
         if api is SASL_AUTHENTICATE:
@@ -169,7 +282,7 @@ def test_a_broker_that_does_not_know_the_password_either_is_not_trusted() -> Non
         opened(address, SCRAM)
 
 
-def test_a_request_without_an_answer_ends_the_connection_and_those_behind_it() -> None:
+def test_a_request_without_a_response_ends_the_connection_and_all_requests_behind_it() -> None:
     def handler(api: Api, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Heartbeat=(0, 4))
@@ -192,7 +305,7 @@ def test_a_request_without_an_answer_ends_the_connection_and_those_behind_it() -
     assert [str(failure) for failure in failures] == ["127.0.0.1: no response within 100 ms"] * 2
 
 
-def test_a_quota_is_kept() -> None:
+def test_a_throttle_time_is_respected() -> None:
     def handler(api: Api, version: int, body: Any) -> Any:
         if api is API_VERSIONS:
             return version, versions(Heartbeat=(0, 4))
@@ -213,10 +326,9 @@ def test_a_quota_is_kept() -> None:
 
 
 SENDS_MORE_THAN_IS_READ = """
-import asyncio, signal, sys
+import signal, socket, sys
 from penstock.clients.connection.broker_socket import BrokerSocket
-from penstock.clients.connection.opening import _connect
-opened = BrokerSocket(asyncio.run(_connect("127.0.0.1", int(sys.argv[1]))), 1)
+opened = BrokerSocket(socket.create_connection(("127.0.0.1", int(sys.argv[1]))), 1)
 opened.drop_at_close(True)
 opened.send(bytes(64 << 20))
 print(opened.has_unsent, flush=True)
@@ -229,8 +341,8 @@ def read_to_end(connection: socket.socket) -> None:
         pass
 
 
-def test_what_the_kernel_has_not_sent_yet_is_dropped_when_a_process_is_killed() -> None:
-    """Found by chaos: delivered once the network was whole again, it came behind the records of the next owner."""
+def test_unsent_bytes_in_the_kernel_are_dropped_when_the_process_is_killed() -> None:
+    """Found by chaos tests: after the network recovered, they were delivered behind the records of the next owner."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         command = [sys.executable, "-c", SENDS_MORE_THAN_IS_READ, str(port)]
@@ -246,9 +358,9 @@ def test_what_the_kernel_has_not_sent_yet_is_dropped_when_a_process_is_killed() 
 
 
 @pytest.mark.parametrize("is_delivered", [True, False])
-def test_what_the_kernel_has_not_sent_yet_is_delivered_after_a_close_only_if_it_may_be(is_delivered: bool) -> None:
+def test_unsent_bytes_in_the_kernel_are_delivered_after_close_only_if_allowed(is_delivered: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        sending = BrokerSocket(asyncio.run(_connect("127.0.0.1", listening.getsockname()[1])), 1)
+        sending = BrokerSocket(socket.create_connection(listening.getsockname()), 1)
         connection, _ = listening.accept()
         sending.send(bytes(64 << 20))
         sending.drop_at_close(not is_delivered)

@@ -1,4 +1,4 @@
-"""A broker that has left its cluster sends its clients back to bootstrap.servers (KIP-1102)."""
+"""A broker that was removed from its cluster sends its clients back to bootstrap.servers (KIP-1102)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import API_VERSIONS
 from penstock.clients.protocol.schema import Api
 from tests.clients.test_opening import played, versions
+from tests.waiting import PATIENCE_SECONDS
 
-ANSWER_SECONDS = 20.0
 
-
-def test_a_broker_that_has_left_is_asked_no_more() -> None:
+def test_a_removed_broker_gets_no_more_requests() -> None:
     asked: list[str] = []
 
     def leaving(api: Api, version: int, body: Any) -> Any:
@@ -36,7 +35,7 @@ def test_a_broker_that_has_left_is_asked_no_more() -> None:
         try:
 
             def ask() -> Any:
-                return cluster.submit(cluster.metadata, []).result(ANSWER_SECONDS)
+                return cluster.submit(cluster.metadata, []).result(PATIENCE_SECONDS)
 
             ask()
             with pytest.raises(RetriableBrokerError, match="REBOOTSTRAP_REQUIRED"):

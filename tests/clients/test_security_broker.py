@@ -1,10 +1,9 @@
-"""Connections that are secured, by each mechanism that a real broker offers, and stay so when their sessions end."""
+"""Secured connections with each mechanism that a real broker offers, also after their sessions end."""
 
 from __future__ import annotations
 
 import base64
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.cluster.cluster import Cluster
@@ -23,74 +21,29 @@ from penstock.clients.connection import opening
 from penstock.clients.connection.broker_link import Api
 from penstock.clients.errors import BrokerError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import network_settings
+from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.protocol.messages import METADATA
-from penstock.dev.dev_broker import DevBroker
+from tests.brokers import SESSION_MS, SecuredBroker
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
-DEADLINE_SECONDS = 30.0
-#: How long a session lasts (connections.max.reauth.ms), and how many of them a test sees.
-SESSION_MS, SESSIONS = 3_000, 2
-_MODULE = "org.apache.kafka.common.security"
+#: The number of sessions that a test covers.
+SESSIONS = 2
 LOG = PrefixedLogger("penstock.test", "")
-#: Of Metadata requests.
+#: The number of Metadata requests.
 VERSION = 12
 
 Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def broker(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def broker(secured_broker: SecuredBroker) -> dict[str, str]:
     """A broker's addresses by listener: SASL_PLAINTEXT with all mechanisms, SASL_SSL, SSL with client certificates."""
-    folder = tmp_path_factory.mktemp("secured")
-    keystore = folder / "keystore.pem"
-    keystore.write_text((certificate / "key.pem").read_text() + (certificate / "cert.pem").read_text())
-    names = ("BROKER", "CONTROLLER", "SASL", "TLS", "MUTUAL")
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
-    config = {
-        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "advertised.listeners": ",".join(
-            f"{name}://localhost:{port}" for name, port in ports.items() if name != "CONTROLLER"
-        ),
-        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
-        "listener.security.protocol.map": (
-            "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL"
-        ),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(keystore),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(certificate / "cert.pem"),
-        "listener.name.mutual.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        "connections.max.reauth.ms": str(SESSION_MS),
-    }
-    for name in ("sasl", "tls"):
-        for mechanism, module in (
-            ("plain", 'plain.PlainLoginModule required user_reader="secret";'),
-            ("scram-sha-256", "scram.ScramLoginModule required;"),
-            ("scram-sha-512", "scram.ScramLoginModule required;"),
-            ("oauthbearer", 'oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'),
-        ):
-            config[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = f"{_MODULE}.{module}"
-    with DevBroker("secured", folder / "broker", port=ports["BROKER"], config=config) as running:
-        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
-        for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            change = UserScramCredentialUpsertion("scram-reader", ScramCredentialInfo(kind, 4_096), b"hush")
-            for future in admin.alter_user_scram_credentials([change]).values():
-                future.result(DEADLINE_SECONDS)
-        yield {name: f"localhost:{port}" for name, port in ports.items()}
-
-
-def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+    return secured_broker.addresses
 
 
 def token(config: str) -> tuple[str, float, str, dict[str, str]]:
-    """Return what librdkafka's oauth_cb does: a token that the broker's validator for tests takes, and extensions."""
+    """Behave as librdkafka's oauth_cb: return a token that the broker's test validator accepts, and extensions."""
     now = time.time()
 
     def part(claims: dict[str, Any]) -> str:
@@ -113,12 +66,12 @@ class TokenEndpoint(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({**answer, "scope": body.get("scope", [""])[0]}).encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def provider() -> Iterator[dict[str, str]]:
-    """The settings of a client that an OpenID provider knows."""
+    """The settings of a client that is registered at an OpenID provider."""
     with HTTPServer(("127.0.0.1", 0), TokenEndpoint) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
@@ -147,13 +100,13 @@ MECHANISMS = [
 
 @pytest.fixture
 def asked() -> Iterator[Ask]:
-    """Ask a cluster for its brokers, over a client that is closed at the end."""
+    """Request a cluster's brokers, over a client that is closed at the end."""
     made: list[Cluster] = []
 
     def ask(settings: dict[str, Any]) -> Any:
         if not made:
             made.append(Cluster(network_settings(settings)))
-        return made[0].submit(made[0].metadata, []).result(DEADLINE_SECONDS)
+        return made[0].submit(made[0].metadata, []).result(PATIENCE_SECONDS)
 
     yield ask
     for cluster in made:
@@ -162,21 +115,21 @@ def asked() -> Iterator[Ask]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Where connections were opened to."""
+    """The addresses to which connections were opened."""
     found: list[tuple[str, int]] = []
-    connect = opening._connect
+    connect = opening._connected
 
-    async def noted(host: str, port: int) -> socket.socket:
-        found.append((host, port))
-        return await connect(host, port)
+    async def noted(resolved: Any, host: str, settings: NetworkSettings) -> opening.Opened:
+        found.append((host, resolved.address[1]))
+        return await connect(resolved, host, settings)
 
-    monkeypatch.setattr(opening, "_connect", noted)
+    monkeypatch.setattr(opening, "_connected", noted)
     return found
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism["sasl.mechanism"])
 @pytest.mark.parametrize("listener", ["SASL", "TLS"])
-def test_each_mechanism_lets_in_who_has_the_credentials(
+def test_each_mechanism_accepts_valid_credentials(
     broker: dict[str, str], certificate: Path, asked: Ask, mechanism: dict[str, Any], listener: str
 ) -> None:
     protocol = "SASL_PLAINTEXT" if listener == "SASL" else "SASL_SSL"
@@ -195,7 +148,7 @@ def test_each_mechanism_lets_in_who_has_the_credentials(
     ],
     ids=["PLAIN", "SCRAM", "OAUTHBEARER", "callback", "mechanism"],
 )
-def test_others_are_refused_for_good_and_told_why(
+def test_invalid_credentials_are_refused_permanently_with_a_reason(
     broker: dict[str, str], asked: Ask, settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(BrokerError, match=says) as raised:
@@ -208,18 +161,18 @@ def test_tokens_come_from_an_openid_provider(broker: dict[str, str], asked: Ask,
     assert asked({**settings, **provider}).brokers
 
 
-def test_a_provider_that_refuses_is_quoted(broker: dict[str, str], asked: Ask, provider: dict[str, str]) -> None:
+def test_the_error_quotes_a_provider_that_refuses(broker: dict[str, str], asked: Ask, provider: dict[str, str]) -> None:
     settings = {"bootstrap.servers": broker["SASL"], "security.protocol": "SASL_PLAINTEXT"}
     with pytest.raises(BrokerError, match=r"/token answered 401 Unauthorized: .*invalid_client"):
         asked({**settings, **provider, "sasl.oauthbearer.client.secret": "wrong"})
 
 
-def test_a_broker_without_a_known_certificate_is_not_trusted(broker: dict[str, str], asked: Ask) -> None:
+def test_a_broker_with_an_unknown_certificate_is_not_trusted(broker: dict[str, str], asked: Ask) -> None:
     with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
         asked({"bootstrap.servers": broker["TLS"], "security.protocol": "SASL_SSL", **PLAIN})
 
 
-def test_a_client_shows_its_certificate(broker: dict[str, str], certificate: Path, asked: Ask) -> None:
+def test_a_client_sends_its_certificate(broker: dict[str, str], certificate: Path, asked: Ask) -> None:
     files = {"ssl.certificate.location": certificate / "cert.pem", "ssl.key.location": certificate / "key.pem"}
     settings = {name: str(path) for name, path in files.items()}
     ca = {"security.protocol": "SSL", "ssl.ca.location": str(certificate / "cert.pem")}
@@ -229,7 +182,7 @@ def test_a_client_shows_its_certificate(broker: dict[str, str], certificate: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("listener", ["SASL", "TLS"])
 @pytest.mark.parametrize("mechanism", [PLAIN, MECHANISMS[2], MECHANISMS[3]], ids=lambda each: each["sasl.mechanism"])
-def test_a_session_is_renewed_in_place_where_questions_are_asked(
+def test_a_session_is_renewed_in_place_for_requests(
     broker: dict[str, str],
     certificate: Path,
     asked: Ask,
@@ -238,7 +191,7 @@ def test_a_session_is_renewed_in_place_where_questions_are_asked(
     mechanism: dict[str, Any],
     listener: str,
 ) -> None:
-    """A broker closes a connection that asks something after its session has ended."""
+    """A broker closes a connection on which a request arrives after its session has ended."""
     protocol = "SASL_PLAINTEXT" if listener == "SASL" else "SASL_SSL"
     settings = {"bootstrap.servers": broker[listener], "security.protocol": protocol, **mechanism}
     end = time.monotonic() + SESSIONS * SESSION_MS / 1000
@@ -250,7 +203,7 @@ def test_a_session_is_renewed_in_place_where_questions_are_asked(
 
 
 class Brokers:
-    """An answer to Metadata, as a stream thread's connection has it."""
+    """Returns Metadata, over a connection as a stream thread has it."""
 
     throttle_ms = 0
 
@@ -260,7 +213,7 @@ class Brokers:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listener", ["SASL", "TLS"])
-def test_a_session_is_renewed_in_place_where_a_stream_thread_reads(
+def test_a_session_is_renewed_in_place_for_a_stream_threads_reader(
     broker: dict[str, str], certificate: Path, opened: list[Any], caplog: pytest.LogCaptureFixture, listener: str
 ) -> None:
     protocol = "SASL_PLAINTEXT" if listener == "SASL" else "SASL_SSL"
@@ -276,12 +229,12 @@ def test_a_session_is_renewed_in_place_where_a_stream_thread_reads(
     client: NetworkClient[Brokers] = NetworkClient(
         brokers := KafkaBrokers(settings),
         settings,
-        Api(METADATA.key, (VERSION, VERSION), "2.8", "asked", "penstock.fetcher", Brokers),
+        Api(METADATA.key, METADATA.name, (VERSION, VERSION), "2.8", "asked", "penstock.fetcher", Brokers),
         lambda *failure: failures.append(failure),
         LOG,
     )
     try:
-        brokers.leaders([], client.wake).result(DEADLINE_SECONDS)
+        brokers.leaders([], client.wake).result(PATIENCE_SECONDS)
         before, answers = len(opened), 0
         end = time.monotonic() + SESSIONS * SESSION_MS / 1000
         while (now := time.monotonic()) < end:

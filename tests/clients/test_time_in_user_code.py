@@ -1,4 +1,4 @@
-"""Time that a record takes in user code is not the brokers' time."""
+"""Time that a record takes in user code does not count against the brokers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
+def test_records_do_not_expire_while_user_code_processes_the_next_one(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
-    """It takes longer than delivery.timeout.ms: nothing is sent meanwhile, and that is not the broker's fault."""
+    """It takes longer than delivery.timeout.ms. Nothing is sent meanwhile, which is not the broker's fault."""
     source, sink = make_topic("in"), make_topic("out")
     values = [*(f"0 instant {number}" for number in range(6)), "5 slow"]
     topics.write(source, values)
@@ -27,17 +27,17 @@ def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
         sink,
         topics.bootstrap_servers,
         auto_offset_reset="earliest",
-        linger_ms=1_000,  # those before it wait in the client when it begins
+        linger_ms=1_000,  # those before it are buffered in the client when it begins
         producer_delivery_timeout_ms=3_000,
         request_timeout_ms=1_500,
     )
     wait_for_values(application, topics, sink, values, 60)
 
 
-def test_a_topic_that_is_back_is_not_taken_for_missing(
+def test_a_topic_that_exists_again_is_not_reported_as_missing(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, unique_name: Callable[[str], str]
 ) -> None:
-    """It was away for a moment, of which the application has seen the beginning only: user code was at work."""
+    """It was missing for a moment, and the application has seen only the beginning of that: user code was running."""
     source, sink = make_topic("in"), topics.create(unique_name("out"))
     with WireProxy(topics.bootstrap_servers) as proxy:
         application = run(

@@ -1,4 +1,4 @@
-"""What an application says on the wire, seen by a proxy; and what it makes of a request that comes late."""
+"""An application's requests on the wire, seen by a proxy, and its handling of a request that arrives late."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def versions(proxy: WireProxy, api: str) -> set[int]:
 def test_records_of_every_codec_are_read_by_one_client(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy, codec: str
 ) -> None:
-    """A second client that takes over would speak another version of Fetch."""
+    """A second client would use another version of Fetch."""
     source, sink = make_topic("in"), make_topic("out")
     values = [f"{number} " + "x" * 1_000 for number in range(100)]
     topics.write(source, values, compression_type=codec, linger_ms=100)
@@ -41,10 +41,13 @@ def test_records_of_every_codec_are_read_by_one_client(
     assert len(versions(proxy, "Fetch")) == 1
 
 
-def test_a_commit_that_the_network_delivers_late_does_not_commit_the_next_transaction(
+def test_a_commit_delivered_late_does_not_commit_the_next_transaction(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy
 ) -> None:
-    """The next transaction never commits: its process dies. So its outputs must not be seen, or they come out twice."""
+    """The next transaction never commits, because its process dies.
+
+    Its outputs must stay invisible, or they would appear twice.
+    """
     source, sink = make_topic("in"), make_topic("out")
     application = run(
         "slow", source, sink, proxy.bootstrap_servers, auto_offset_reset="earliest", processing_guarantee=EXACTLY_ONCE

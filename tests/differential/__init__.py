@@ -1,1 +1,3 @@
-"""Runs golden cases on both engines: what the capability report promises of Spark is held against the local engine."""
+"""Runs golden cases on both engines: compares Spark's results with the local engine's, as the capability report
+promises.
+"""

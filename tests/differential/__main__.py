@@ -1,7 +1,7 @@
 """``python -m tests.differential PATH…``: runs golden cases on Spark and locally, and compares the results.
 
 A path is a case or a folder of cases. $KAFKA_BOOTSTRAP_SERVERS names the broker, else a dev broker is started. Prints
-one line for each case that differs, then what was left out and why, and ends with "N of M cases agree". Exit status 0
+one line for each case that differs, then the cases left out and why, and ends with "N of M cases agree". Exit status 0
 only if all do, 2 if there is none.
 """
 

@@ -1,4 +1,4 @@
-"""Without pyspark or a JDK for it, these tests are left out, and the last lines of the run say so."""
+"""Without pyspark or a JDK for it, these tests are skipped, and the last lines of the run report that."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def spark() -> Iterator[Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what was left out."""
+    """Report skipped tests."""
     if WHY is not None:
         terminalreporter.write_line(f"SKIPPED the tests on Spark: {WHY}")

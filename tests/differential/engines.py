@@ -1,8 +1,8 @@
-"""One case on both engines: Penstock's test driver, which is held against Kafka Streams' recordings, and Spark.
+"""One case on both engines: Penstock's test driver, which is compared with Kafka Streams' recordings, and Spark.
 
-Both get the same records in the order in which a task takes them: of several topics, the record with the lowest
-timestamp next. Compared are the rows of all stores, byte by byte, and the outputs: as multisets where the report says
-identical, else the last record of each key.
+Both get the same records in the order in which a task processes them: of several topics, the record with the lowest
+timestamp next. The rows of all stores are compared byte by byte, and the outputs: as multisets where the report says
+identical, otherwise by the last record of each key.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from penstock.topology.run.compiled import CompiledSource, StampedRecord
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
 from tests.read_to_end import read_to_end
+from tests.topics import create_topics, delete_topics, delete_topics_of
 
 Case = dict[str, Any]
 #: Outputs by topic: (key, value, timestamp, headers) in order. Stores: rows by store.
@@ -41,7 +42,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Results(NamedTuple):
-    """What one engine has made of a case."""
+    """The results of one engine for a case."""
 
     outputs: Mapping[str, list[Sent]]
     stores: Mapping[str, dict[bytes, bytes]]
@@ -50,7 +51,7 @@ class Results(NamedTuple):
 def not_comparable(case: Case) -> str | None:
     """Return why a case cannot run on both engines, None if it can.
 
-    Many move the wall clock, but nothing in them reads it once _without_throttling has had its way.
+    Many cases move the wall clock, but no operator in them reads it after _without_throttling.
     """
     if case["error"] is not None:
         return "it ends in an error"
@@ -63,24 +64,24 @@ def not_comparable(case: Case) -> str | None:
 
 
 def _without_throttling(case: Case) -> dict[str, Any]:
-    """Return a case's configuration in which results of closed windows and joins wait for no wall clock."""
+    """Return a case's configuration in which closed windows and joins do not wait for the wall clock."""
     return {**case_config(case), **dict.fromkeys(_EMIT_INTERVALS, 0)}
 
 
 def in_buckets(case: Case, buckets: int) -> Case:
-    """Return the case with penstock.spark.buckets, which the local engine does not look at."""
+    """Return the case with penstock.spark.buckets, which the local engine ignores."""
     return {**case, "config": {**case["config"], "penstock.spark.buckets": buckets}}
 
 
 def depends_on_buckets(case: Case, buckets: int) -> bool:
-    """Return whether the report says that a case comes out otherwise: buckets have their own stream times."""
+    """Return True if the report says that buckets change a case's results: each bucket has its own stream time."""
     case = in_buckets(case, buckets)
     report = report_capabilities(interpreter.build(case), StreamsConfig(case_config(case)))
     return any("(penstock.spark.buckets)" in finding.text for finding in report.findings)
 
 
 def own_topics(case: Case) -> Case:
-    """Return the case with its own topics and application.id, so that cases do not meet on the broker."""
+    """Return the case with its own topics and application.id, so that cases do not share topics on the broker."""
     case = deepcopy(case)
     mark = f"d{uuid.uuid4().hex[:8]}"
     for op in case["topology"]:
@@ -105,7 +106,7 @@ class Input(NamedTuple):
 
 
 def merged_inputs(case: Case) -> list[Input]:
-    """Return a case's records in the order in which a task that has all of them takes them."""
+    """Return a case's records in the order in which a task with all of them processes them."""
     waiting: dict[str, list[Input]] = {}
     for step in case["inputs"]:
         headers: list[tuple[str, str | bytes | None]] = [
@@ -129,7 +130,7 @@ def _bytes(encoded: Any) -> bytes | None:
 
 
 class Turns:
-    """In place of the driver's queues: sub-topology by sub-topology takes all that waits for it, as micro-batches do.
+    """Replaces the driver's queues: each sub-topology in turn processes all its waiting records, as in micro-batches.
 
     order: the sub-topologies' topics. end_turn: commits. Each sub-topology has its own stream time, as its task.
     """
@@ -149,11 +150,11 @@ class Turns:
         return self._offsets[source.topic] - 1
 
     def add(self, source: CompiledSource, message: Message) -> None:
-        """Let a record wait for the next turn of its sub-topology."""
+        """Queue a record for the next turn of its sub-topology."""
         next(waiting[source.topic] for waiting in self._waiting if source.topic in waiting).append((source, message))
 
     def drain(self) -> Iterator[tuple[CompiledSource, StampedRecord]]:
-        """Yield records until none is left: what is sent to a sub-topology while it has its turn waits for the next."""
+        """Yield records until none is left; records sent to a sub-topology during its turn wait for the next one."""
         while any(records for waiting in self._waiting for records in waiting.values()):
             for number, waiting in enumerate(self._waiting):
                 taken = {topic: records[:] for topic, records in sorted(waiting.items()) if records}
@@ -175,7 +176,9 @@ class Turns:
 def _lowest_first(
     taken: Mapping[str, list[tuple[CompiledSource, Message]]],
 ) -> Iterator[tuple[CompiledSource, StampedRecord]]:
-    """Yield records, of several topics that with the lowest timestamp next, then of that which has waited longest."""
+    """Yield records of several topics: the lowest timestamp next; among equal ones the topic that has waited
+    longest.
+    """
 
     def stamped(records: list[tuple[CompiledSource, Message]]) -> Iterator[tuple[CompiledSource, StampedRecord]]:
         for source, message in records:
@@ -195,7 +198,7 @@ def _lowest_first(
 
 
 def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> Results:
-    """Run a case in the test driver, which takes turns and commits as Spark does, micro-batch by micro-batch."""
+    """Run a case in the test driver, with turns and commits as in Spark's micro-batches."""
     config, application_id = _without_throttling(case), case["config"]["application.id"]
     outputs: dict[str, list[Sent]] = {}
     order, _ = processing_order(topology.internal_builder.build_subtopologies(StreamsConfig(config), frozenset()))
@@ -251,14 +254,11 @@ class SparkEngine:
                 streams.process_available()
             return Results(self._outputs(names), _read_stores(self._spark, checkpoint, streams.stateful))
         finally:
-            prefix = config["application.id"] + "-"
-            mine = [t for t in self._admin.list_topics(timeout=TIMEOUT_SECONDS).topics if t.startswith(prefix)]
-            for future in self._admin.delete_topics([*names, *mine]).values():
-                future.result(TIMEOUT_SECONDS)
+            delete_topics(self._admin, *names)
+            delete_topics_of(self._admin, config["application.id"] + "-")
 
     def _create(self, names: set[str]) -> None:
-        for future in self._admin.create_topics([NewTopic(name, 1, 1) for name in sorted(names)]).values():
-            future.result(TIMEOUT_SECONDS)
+        create_topics(self._admin, *(NewTopic(name, 1, 1) for name in sorted(names)))
 
     def _produce(self, inputs: list[Input]) -> None:
         producer = Producer({"bootstrap.servers": self._servers})
@@ -298,9 +298,9 @@ def topics_of(topology: Topology, config: StreamsConfig) -> set[str]:
 
 
 def compare(case: Case, spark: SparkEngine, batches: int = 1, buckets: int = 1) -> str | None:
-    """Run a case on both engines, its records cut into micro-batches; return the first difference, None if none.
+    """Run a case on both engines, split into micro-batches; return the first difference, None if none.
 
-    buckets: into how many tasks Spark shares out the keys of a partition.
+    buckets: the number of tasks over which Spark spreads the keys of a partition.
     """
     case = in_buckets(own_topics(case), buckets)
     # librdkafka takes timestamp 0 for "now".

@@ -1,6 +1,6 @@
-"""What the handover tests run: every kind of store that an aggregation, a join or a buffer keeps.
+"""The topology of the handover tests: every kind of store that an aggregation, a join or a buffer uses.
 
-$HANDOVER_TOPICS is what its topics' names begin with: stream threads are their own processes and import this.
+$HANDOVER_TOPICS is the prefix of its topics: stream threads are separate processes and import this.
 """
 
 from __future__ import annotations

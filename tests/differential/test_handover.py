@@ -1,7 +1,8 @@
-"""An application goes from the local engine to Spark and back; its tables are those of a plain recomputation."""
+"""An application moves from the local engine to Spark and back; its tables equal those of a plain recomputation."""
 
 from __future__ import annotations
 
+import gzip
 import struct
 import subprocess
 import sys
@@ -39,20 +40,21 @@ from penstock.supervisor.offline.application_reset import ApplicationReset
 from penstock.supervisor.source.topology_gate import admit
 from tests.differential import handover_app as app
 from tests.read_to_end import read_to_end
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]  # a minute each on a quiet machine
 TOPOLOGY = "tests.differential.handover_app:topology"
-DEADLINE_SECONDS = 240.0
 PARTITIONS = 2
-#: An hour ago: topics and the changelogs of windows delete what is older than their retention.
+#: An hour ago: topics and changelogs of windows delete records older than their retention.
 START_MS = (time.time_ns() // 1_000_000 - 3_600_000) // 60_000 * 60_000
 QUARTER = 150  # records, a second of event time apart
-BURST = 40  # records of one key before the next key's turn: a session
+BURST = 40  # records of one key before the next key: a session
 KEYS = 7
 
 
 class Data:
-    """The input, quarter by quarter, and what plain Python makes of all of it."""
+    """The input, in quarters, and the results of plain Python for all of it."""
 
     def __init__(self, servers: str, mark: str) -> None:
         self._producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
@@ -99,7 +101,7 @@ class Data:
         self.tables["sessions"][f"{key}@{start}-{at}"] = count + 1
 
     def expected(self) -> dict[str, dict[str, Any]]:
-        """Return the tables of all that was produced."""
+        """Return the expected tables for all produced records."""
         windows = self.tables["windows"]
         ends = {window: int(window.split("@")[1]) + 60_000 for window in windows}
         newest = {window: self._newest[self._partition[window.split("@")[0]]] for window in windows}
@@ -120,7 +122,7 @@ def read_table(servers: str, topic: str, text: bool) -> dict[str, Any]:
 
 
 def run_locally(config: StreamsConfig, mark: str) -> None:
-    """Run the local engine until it has committed all there is."""
+    """Run the local engine until all input is committed."""
     ended = threading.Event()
     inputs = [f"{mark}{name}" for name in app.INPUTS]
     with (
@@ -129,11 +131,11 @@ def run_locally(config: StreamsConfig, mark: str) -> None:
     ):
         streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
         streams.start()
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not reader.read().finished:
             assert not ended.wait(0.2), streams.failure_reason
             assert time.monotonic() < deadline, reader.read()
-        streams.close(leave_group=True)  # else a static member is there until its session times out
+        streams.close(leave_group=True)  # otherwise a static member remains until its session times out
 
 
 class Application:
@@ -160,13 +162,13 @@ class Application:
             return handover.to_spark() if engine == "spark" else handover.to_local()
 
     def hand_over_by_command(self, engine: str) -> Any:
-        """Run the command in its own process, whose Spark has run no query; return what it prints."""
+        """Run the command in a separate process, whose Spark has run no query; return its output."""
         command = [sys.executable, "-m", "penstock.cli", "handover", TOPOLOGY, "--to", engine, "--json"]
         options = ["--master", "local[2]", "--checkpoint", self.checkpoint]
         given = ("application.id", "bootstrap.servers", "state.dir")
         own = [word for key in given for word in ("-c", f"{key}={self.config[key]}")]
         command += [*options, *own]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return orjson.loads(done.stdout)
 
@@ -184,15 +186,13 @@ def application(
     spark: Any, admin: Any, bootstrap_servers: str, application_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Application:
     mark = f"{application_id}-test-"  # the fixture deletes what begins with the application.id
-    topics = [NewTopic(f"{mark}{name}", PARTITIONS, 1) for name in (*app.INPUTS, *app.OUTPUTS)]
-    for future in admin.create_topics(topics).values():
-        future.result(DEADLINE_SECONDS)
+    create_topics(admin, *(NewTopic(f"{mark}{name}", PARTITIONS, 1) for name in (*app.INPUTS, *app.OUTPUTS)))
     monkeypatch.setenv(app.VARIABLE, mark)
     return Application(spark, bootstrap_servers, application_id, mark, tmp_path)
 
 
 class BrokenOffError(Exception):
-    """What ends a handover in the middle of these tests, as a SIGKILL would: nothing of it is caught."""
+    """Ends a handover in the middle, as a SIGKILL would: no code catches it."""
 
 
 def break_off(_what: str, done: int, _total: int) -> None:
@@ -200,7 +200,7 @@ def break_off(_what: str, done: int, _total: int) -> None:
         raise BrokenOffError
 
 
-def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Application) -> None:
+def test_an_application_runs_locally_then_on_spark_then_locally_again(application: Application) -> None:
     data = application.data
     data.produce_quarter({f"k{number}": f"n{number}" for number in range(KEYS)})
     data.produce_quarter({"k3": "m3"})
@@ -246,7 +246,7 @@ def run_on_another_host(application: Application) -> tuple[int | None, str]:
     with KafkaStreams(TOPOLOGY, config) as streams:
         streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
         streams.start()
-        assert ended.wait(DEADLINE_SECONDS)
+        assert ended.wait(PATIENCE_SECONDS)
         known = "was handed over to Spark, says the group"
         return streams.exit_code, known if known in (streams.failure_reason or "") else str(streams.failure_reason)
 
@@ -256,13 +256,15 @@ def broken_off(*_: Any) -> None:
 
 
 @pytest.mark.long
-def test_without_a_record_in_between_the_seed_goes_back_though_both_ways_are_broken_off_at_their_ends(
+def test_a_handover_and_its_return_without_new_records_survive_interruptions_at_the_end(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application.data.produce_quarter({"k0": "n0"})
     run_locally(application.config, application.mark)
     with monkeypatch.context() as patch:
-        patch.setattr(ApplicationReset, "move", broken_off)  # Spark has everything, but the group does not say so
+        patch.setattr(
+            ApplicationReset, "move", broken_off
+        )  # Spark has everything, but the group's offsets do not show it
         with pytest.raises(BrokenOffError):
             application.hand_over("spark")
     admit(app.topology().build(), application.config)
@@ -270,7 +272,7 @@ def test_without_a_record_in_between_the_seed_goes_back_though_both_ways_are_bro
         application.run_on_spark()
     there = application.hand_over("spark")
     with monkeypatch.context() as patch:
-        patch.setattr(Handover, "_end", broken_off)  # the changelogs have everything, and the group says so
+        patch.setattr(Handover, "_end", broken_off)  # the changelogs have everything, and so do the group's offsets
         with pytest.raises(BrokenOffError):
             application.hand_over("local")
     with pytest.raises(CheckpointError, match="is the local engine's: the group"):
@@ -283,16 +285,18 @@ def test_without_a_record_in_between_the_seed_goes_back_though_both_ways_are_bro
     assert application.tables() == application.data.expected()
 
 
-def test_a_backfill_of_a_stretch_of_history_from_files_and_topics_and_the_local_engine_goes_on(
-    application: Application, tmp_path: Path
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_the_local_engine_continues_after_a_backfill_from_files_and_topics(
+    application: Application, tmp_path: Path, kind: str
 ) -> None:
     data = application.data
     data.produce_quarter({"k0": "n0"})
     data.produce_quarter({"k1": "n1"})
-    files = str(tmp_path / "history")
-    dump(application, f"{application.mark}words", files)
+    path = tmp_path / ("history" if kind == "parquet" else "history.jsonl.gz")
+    (dump if kind == "parquet" else dump_lines)(application, f"{application.mark}words", path)
+    files = f"{kind}:{path}"
     with Backfill(TOPOLOGY, application.config, application.spark, checkpoint=application.checkpoint) as backfill:
-        with pytest.raises(StreamsError, match=r"There is no history in Parquet files at .*-nowhere"):
+        with pytest.raises(StreamsError, match=r"There is no history in .* at .*-nowhere"):
             backfill.run(files=f"{files}-nowhere")
         done = backfill.run(None, START_MS + 1000 * QUARTER, files)
     words = done.handed_over.offsets[f"{application.mark}words"]
@@ -306,14 +310,25 @@ def test_a_backfill_of_a_stretch_of_history_from_files_and_topics_and_the_local_
     assert application.tables() == data.expected()
 
 
-def dump(application: Application, topic: str, path: str) -> None:
-    """Write a topic's records to Parquet files, in the wrong order."""
+def dump(application: Application, topic: str, path: Path) -> None:
+    """Write a topic's records to Parquet files, in a different order."""
     options = {"kafka.bootstrap.servers": application.config["bootstrap.servers"], "subscribe": topic}
     records = application.spark.read.format("kafka").options(**options).load()
-    records.repartition(3).sortWithinPartitions("offset", ascending=False).write.parquet(path)
+    records.repartition(3).sortWithinPartitions("offset", ascending=False).write.parquet(str(path))
 
 
-def test_what_cannot_be_carried_is_refused_before_anything_starts() -> None:
+def dump_lines(application: Application, topic: str, path: Path) -> None:
+    """Write a topic's records to a file as lines of JSON, in a different order."""
+    command = [sys.executable, "-m", "penstock.cli", "topic", "consume", topic, "--json"]
+    servers = f"bootstrap.servers={application.config['bootstrap.servers']}"
+    serdes = ("--key-serde", "string", "--value-serde", "string")
+    lines = subprocess.check_output([*command, "-c", servers, *serdes], text=True).splitlines()
+    assert len(lines) == 2 * QUARTER
+    with gzip.open(path, "wt") as file:
+        file.writelines(f"{line}\n" for line in reversed(lines))
+
+
+def test_an_application_that_cannot_be_handed_over_is_refused_before_anything_starts() -> None:
     config = StreamsConfig({"application.id": "a", "bootstrap.servers": "localhost:1"})
     strings: dict[str, Any] = app.STRINGS
     with pytest.raises(TopologyError, match="the store tally has no changelog"):

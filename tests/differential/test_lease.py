@@ -1,4 +1,4 @@
-"""Drivers that start with one checkpoint at the same moment, with the files that Spark writes."""
+"""Drivers that start with one checkpoint at the same moment, with Spark's own file writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRIVERS = 3
 
 
 class Meeting(HadoopFiles):
-    """The first read of each driver returns once all have read: none sees the lease of another."""
+    """Lets the first read of each driver return once all have read: none sees another's lease."""
 
     def __init__(self, spark: Any, all_have_read: threading.Barrier) -> None:
         super().__init__(spark)
@@ -42,7 +42,7 @@ def has_lost(lease: CheckpointLease) -> bool:
     return False
 
 
-def test_of_drivers_that_start_at_the_same_moment_one_keeps_the_lease(spark: Any, tmp_path: Path) -> None:
+def test_only_one_of_several_concurrent_drivers_keeps_the_lease(spark: Any, tmp_path: Path) -> None:
     barrier = threading.Barrier(DRIVERS, timeout=60)
     leases = [CheckpointLease(Meeting(spark, barrier), str(tmp_path)) for _ in range(DRIVERS)]
     try:

@@ -1,4 +1,6 @@
-"""What operators do to an application on Spark, with real processes: start it twice, stop it, start it wrongly."""
+"""Operators' actions on an application on Spark, with real processes: starting it twice, stopping it, starting it
+wrongly.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ import pytest
 
 from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE
 from penstock.supervisor.exit_codes import ExitCode
-from tests.differential.application import DEADLINE_SECONDS, Application, kill_all
+from tests.differential.application import Application, kill_all
 from tests.differential.kills import count_more, finish
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_FACTOR, PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: How long a clean stop takes at most on a quiet machine.
+STOP_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -29,8 +34,8 @@ def application(bootstrap_servers: str, tmp_path: Path) -> Iterator[Application]
         yield found
 
 
-@pytest.mark.long  # waits for a lease; test_lease.py has its rules
-def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> None:
+@pytest.mark.long  # waits for a lease; test_lease.py tests the lease itself
+def test_a_checkpoint_has_one_driver_across_all_hosts(application: Application) -> None:
     with application.running() as process:
         count_more(application)
         status, printed = application.run("run", "--engine", "spark", host="other")
@@ -47,7 +52,7 @@ def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> N
 
 
 @pytest.mark.long  # as long as a lease
-def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application: Application) -> None:
+def test_a_driver_suspended_beyond_its_lease_stops(application: Application) -> None:
     with application.running() as process:
         count_more(application)
         first = psutil.Process(process.pid)
@@ -56,12 +61,12 @@ def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application:
             each.suspend()
         with application.command("run", "--engine", "spark", host="other", output=subprocess.DEVNULL) as other:
             lease = application.checkpoint / LEASE_FILE
-            eventually(lambda: f'"pid":{other.pid}' in lease.read_text(), lease.read_text, DEADLINE_SECONDS)
+            eventually(lambda: f'"pid":{other.pid}' in lease.read_text(), lease.read_text, PATIENCE_SECONDS)
             other.send_signal(signal.SIGTERM)
-            assert other.wait(DEADLINE_SECONDS) == ExitCode.OK
+            assert other.wait(PATIENCE_SECONDS) == ExitCode.OK
         for each in suspended:
             each.resume()
-        assert process.wait(DEADLINE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
     assert "was taken over by another driver" in application.log.read_text()
 
 
@@ -73,7 +78,7 @@ def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application:
         (("backfill",), "50%"),
     ],
 )
-def test_a_checkpoint_whose_state_could_not_be_handed_over_is_refused_at_once(
+def test_a_checkpoint_whose_state_cannot_be_handed_over_is_refused_at_once(
     application: Application, command: tuple[str, ...], name: str
 ) -> None:
     application.checkpoint = application.checkpoint.with_name(name)
@@ -84,25 +89,25 @@ def test_a_checkpoint_whose_state_could_not_be_handed_over_is_refused_at_once(
 
 @pytest.mark.parametrize(("command", "options"), [("run", ("--engine", "spark")), ("handover", ("--to", "local"))])
 @pytest.mark.parametrize(
-    # The shell script, which is there for some milliseconds, and the Java that it becomes.
+    # The shell script, which runs for some milliseconds, and the Java that it becomes.
     "program",
     [pytest.param("spark-submit", marks=pytest.mark.long), "SparkSubmit"],
 )
-def test_ctrl_c_while_java_starts_leaves_no_process(
+def test_ctrl_c_during_javas_start_leaves_no_process(
     application: Application, command: str, options: tuple[str, ...], program: str
 ) -> None:
     with application.command(command, *options) as process:
         java = child(process, program)
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
+        printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == (ExitCode.OK if command == "run" else ExitCode.FAILED), printed
         assert "Traceback" not in printed
         assert not java.is_running() or java.status() == psutil.STATUS_ZOMBIE
 
 
 def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
-    """Return the child whose command line names a program, waiting for it."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    """Wait for the child whose command line names a program, and return it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for found in psutil.Process(process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
@@ -122,7 +127,7 @@ def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
         pytest.param(signal.SIGTERM, True, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_to_all_processes_is_a_clean_stop(
+def test_a_signal_to_all_processes_stops_cleanly(
     application: Application, number: signal.Signals, to_java: bool
 ) -> None:
     with application.running() as process:
@@ -131,38 +136,63 @@ def test_a_signal_to_all_processes_is_a_clean_stop(
         os.killpg(process.pid, number)
         for each in java if to_java else ():
             each.terminate()
-        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK, application.log.read_text()
     assert "Traceback" not in application.log.read_text()
     assert to_java or "ERROR" not in application.log.read_text()
     assert not [each for each in java if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.parametrize(
+    "phase",
+    ["planned", pytest.param("counted", marks=pytest.mark.long), pytest.param("finished", marks=pytest.mark.long)],
+)
+def test_ctrl_c_in_a_micro_batch_stops_within_seconds(application: Application, phase: str) -> None:
+    with application.running() as process:
+        count_more(application)
+        application.produce_until(phase)
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK, application.log.read_text()
+        took = time.monotonic() - began
+    print(f"{phase}: {took:.1f} s")
+    assert took < STOP_SECONDS * PATIENCE_FACTOR
+    assert "Traceback" not in application.log.read_text()
+    with application.running() as process:
+        application.await_counts()
+        finish(application, process)
+
+
 @pytest.mark.long
-def test_java_that_is_killed_is_named(application: Application) -> None:
+def test_the_error_names_a_killed_java(application: Application) -> None:
     with application.running() as process:
         count_more(application)
         child(process, "SparkSubmit").kill()
-        assert process.wait(DEADLINE_SECONDS) == ExitCode.FAILED, application.log.read_text()
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.FAILED, application.log.read_text()
     *_, last = application.log.read_text().splitlines()
     assert last.startswith("Error: Spark's Java has ended"), last
     with application.running() as process:
         finish(application, process)
 
 
-# Java ends at the first and the third; to SparkContext, which raises, the last is as the second, a minute later.
+# Java ends at the first and the third. With the last two, SparkContext raises as with the second, but a minute later.
 @pytest.mark.parametrize(
-    "master", ["nonsense", "local[0]", "yarn", pytest.param("spark://127.0.0.1:1", marks=pytest.mark.long)]
+    "master",
+    [
+        "nonsense",
+        "local[0]",
+        "yarn",
+        pytest.param("spark://127.0.0.1:1", marks=pytest.mark.long),
+        pytest.param("k8s://https://127.0.0.1:1", marks=pytest.mark.long),
+    ],
 )
-def test_a_master_that_spark_does_not_start_with_is_named_in_the_last_line(
-    application: Application, master: str
-) -> None:
+def test_the_last_line_names_a_master_with_which_spark_does_not_start(application: Application, master: str) -> None:
     status, printed = application.run("run", "--engine", "spark", master=master)
     last = printed.splitlines()[-1]
     assert (status, last.startswith(f"Error: Spark does not start with --master {master}: ")) == (2, True), printed
 
 
 @pytest.mark.long
-def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(application: Application) -> None:
+def test_a_recreated_or_repartitioned_source_topic_is_refused(application: Application) -> None:
     with application.running() as process:
         finish(application, process)
     application.add_partition()
@@ -173,7 +203,7 @@ def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(a
         application.produce()
         application.await_growth(ends)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK, application.log.read_text()
     application.recreate_source()
     application.add_partition()
     application.produce(3 * application.produced)
@@ -181,10 +211,11 @@ def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(a
     assert (status, "-in was deleted and created again" in printed) == (ExitCode.FAILED, True), printed
 
 
-def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_how(application: Application) -> None:
+@pytest.mark.long
+def test_an_interrupted_backfill_is_continued_and_the_local_engine_says_how(application: Application) -> None:
     application.produce()
     with application.command("backfill") as process:
-        eventually(application.handed_over.exists, lambda: str(process.poll()), DEADLINE_SECONDS)
+        eventually(application.handed_over.exists, lambda: str(process.poll()), PATIENCE_SECONDS)
         kill_all(process)
     status, printed = application.run("run")
     assert (status, "run `penstock backfill` again" in printed) == (ExitCode.TOPOLOGY, True), printed
@@ -194,14 +225,14 @@ def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_h
 
 
 @pytest.mark.long
-def test_after_a_local_run_by_mistake_spark_goes_on_with_its_checkpoint(application: Application) -> None:
+def test_after_a_local_run_by_mistake_spark_continues_with_its_checkpoint(application: Application) -> None:
     with application.running() as process:
         finish(application, process)
     ends = application.ends()
     with application.command("run", output=subprocess.DEVNULL) as process:
         application.await_growth(ends)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
     status, printed = application.run("run", "--engine", "spark")
     assert (status, "handover --to spark --keep-checkpoint" in printed) == (ExitCode.FAILED, True), printed
     status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")

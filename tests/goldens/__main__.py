@@ -20,7 +20,7 @@ Comparison = Callable[[Case], str | None]
 
 
 def comparisons(only: str | None) -> dict[str, Comparison]:
-    """Return what is compared, by name, in order; all of it unless only one is asked for."""
+    """Return the comparisons by name, in order; only the requested one, if any."""
     found: dict[str, Comparison] = {"describe": compare_topology}
     if only != "describe":
         from tests.goldens.compare import COMPARISONS
@@ -30,7 +30,7 @@ def comparisons(only: str | None) -> dict[str, Comparison]:
 
 
 def compare(case: Case, parts: dict[str, Comparison]) -> str | None:
-    """Return the first difference of a case; an exception that no one expects is one too."""
+    """Return the first difference of a case; an unexpected exception counts too."""
     for comparison in parts.values():
         try:
             difference = comparison(case)

@@ -1,4 +1,4 @@
-"""Cases: reading them, and comparing what needs no driver - the description and refused topologies."""
+"""Reads cases, and compares the parts that need no driver: the description and refused topologies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Case = dict[str, Any]
 
 FORMAT = "penstock-golden/1"
 
-#: Penstock's class for each of Java's that a topology is refused with.
+#: Penstock's exceptions for Java's when a topology is refused.
 BUILD_ERRORS = {
-    "StreamsException": TopologyError,  # the optimizer gives up
+    "StreamsException": TopologyError,  # the optimizer fails
     "TopologyException": TopologyError,
     "IllegalArgumentException": TopologyError,
 }

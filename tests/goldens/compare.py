@@ -1,4 +1,4 @@
-"""Runs a golden case in TopologyTestDriver and compares everything that Kafka Streams' driver has recorded.
+"""Runs a golden case in TopologyTestDriver and compares everything that Kafka Streams' driver recorded.
 
 The format is penstock-golden/1; section numbers refer to its description.
 """
@@ -23,7 +23,7 @@ Json = Any
 #: Section 2: the wall clock at the start, in ms.
 WALL_CLOCK_START_MS = 1_000_000
 
-#: Which of our exceptions stand for Java's, section 6.
+#: Penstock's exceptions for Java's, section 6.
 ERRORS: Mapping[str, tuple[type[BaseException], ...]] = {
     "StreamsException": (StreamsError, TopologyError),  # the optimizer's, at build time, is a TopologyError here
     "ProcessorStateException": (ProcessorStateError,),
@@ -53,18 +53,18 @@ def case_config(case: Case) -> dict[str, Any]:
 
 
 def compare_run(case: Case) -> str | None:
-    """Return the first difference between a run of the case and what is recorded in it, None if there is none."""
+    """Return the first difference between a run of the case and its recording, None if there is none."""
     run = Run(case)
     run.run()
     return run.first_difference()
 
 
-#: What ``python -m tests.goldens`` compares beside the description.
+#: The comparisons of ``python -m tests.goldens`` beside the description.
 COMPARISONS: dict[str, Callable[[Case], str | None]] = {"run": compare_run}
 
 
 class Run:
-    """One run of a case: the recorded fields as Penstock makes them, or the error that ended it."""
+    """One run of a case: the recorded fields as Penstock produces them, or the error that ended it."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -109,7 +109,7 @@ class Run:
             self.topics.setdefault(topic, []).extend(_produced(record, index) for record in records)
 
     def _rows(self, driver: TopologyTestDriver, name: str) -> Iterator[Json]:
-        """Yield the rows of a store as section 5 has them."""
+        """Yield the rows of a store in the form of section 5."""
         store = driver.get_state_store(name)
         kind = store.builder.kind
         if kind is StoreKind.VERSIONED_KEY_VALUE:
@@ -183,7 +183,9 @@ def _headers(step: Json) -> list[tuple[str, bytes | None]] | None:
 
 
 def _produced(record: Record[Any, Any], index: int) -> Json:
-    """Return a produced record as section 1 has it; the driver shows -1 where the producer would set the timestamp."""
+    """Return a produced record in the form of section 1; the driver shows -1 where the producer would set the
+    timestamp.
+    """
     shown: dict[str, Any] = {
         "input": index,
         "timestamp": None if record.timestamp == -1 else record.timestamp,
@@ -239,7 +241,7 @@ def _difference_of_lists(
 
 
 def _as_sets(records: list[Json]) -> list[Json]:
-    """Order the records of each input, which a suppress changelog has in the order of a Java HashSet (section 7)."""
+    """Sort the records of each input that a suppress changelog has in the order of a Java HashSet (section 7)."""
     return sorted(records, key=lambda record: (record["input"], record["key_b64"], record["value_b64"] or ""))
 
 

@@ -1,8 +1,8 @@
-"""A driver that commits when it is told to, and that can crash: what was not committed is gone.
+"""A driver that commits only on request, and that can crash: uncommitted data is lost.
 
-A crash takes the process with its memory. What remains are the topics, up to the last commit (later records belong to
-a transaction that is aborted), and the stores on disk, if the machine is still there. ``Committed`` is exactly that; a
-new driver that is given it restores its stores from the changelogs, as a stream thread does, and continues.
+A crash ends the process and its memory. What remains are the topics, up to the last commit (later records belong to an
+aborted transaction), and the stores on disk, if the machine still exists. ``Committed`` has exactly that. A new driver
+that is given it restores its stores from the changelogs, as a stream thread does, and continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.topology.graph.topology import Topology
 from penstock.topology.records import RawRecord, SentRecord
 from penstock.topology.run.compiled import CompiledSource
 
-#: Stores whose changelog topics are compacted: of each key, only the last record need be there.
+#: Stores whose changelog topics are compacted: only the last record of each key needs to exist.
 COMPACTED = frozenset(StoreKind) - {StoreKind.VERSIONED_KEY_VALUE}
 
 Log = list[SentRecord]
@@ -31,7 +31,7 @@ Log = list[SentRecord]
 
 @dataclass(slots=True)
 class Committed:
-    """What a commit leaves behind: topics by name, times, and how far the task has come."""
+    """The data that a commit leaves behind: topics by name, times, and the task's position."""
 
     produced: dict[str, Log] = field(default_factory=dict)
     consumed: dict[str, Log] = field(default_factory=dict)
@@ -42,7 +42,9 @@ class Committed:
 
 
 class CrashingTask(DriverTask):
-    """Begins where committed says, commits only with commit_now(). compacts: restores from compacted changelogs."""
+    """Starts at the committed state, and commits only with commit_now(). compacts: restores from compacted
+    changelogs.
+    """
 
     def __init__(self, committed: Committed, compacts: bool, *arguments: Any) -> None:
         self._committed = committed
@@ -71,7 +73,7 @@ class CrashingTask(DriverTask):
         return self._committed.produced.get(self.internal_topic(topic), [])
 
     def _restore_store(self, store: Any, log: Log) -> None:
-        """Restore in two batches what the store on disk does not have yet."""
+        """Restore in two batches the records that the store on disk does not have yet."""
         messages = [_message(record, offset) for offset, record in enumerate(log)][store.committed_offset() or 0 :]
         if self._compacts and store.builder.kind in COMPACTED and not store.builder.retain_duplicates:
             messages = compacted(messages)
@@ -81,7 +83,7 @@ class CrashingTask(DriverTask):
                 store.restore(batch, batch[-1].offset() + 1)
 
     def crash(self) -> None:
-        """Give the handles back; nothing is flushed or committed."""
+        """Release the handles; nothing is flushed or committed."""
         for store in self.stores.values():
             store.close()
 
@@ -93,9 +95,9 @@ def compacted(messages: Sequence[RawRecord]) -> list[RawRecord]:
 
 
 class CrashingDriver(TopologyTestDriver):
-    """A TopologyTestDriver that begins with what was committed; commit() and crash() are the test's own decisions.
+    """A TopologyTestDriver that starts with committed data; only the test calls commit() and crash().
 
-    directory: where stores are kept, None for in memory. compacts: restore from compacted changelogs.
+    directory: of the stores, None for in memory. compacts: restore from compacted changelogs.
     """
 
     task: CrashingTask
@@ -147,7 +149,9 @@ class CrashingDriver(TopologyTestDriver):
         super()._process_global(source, record)
 
     def commit(self) -> Committed:
-        """Flush, process what that has sent to internal topics, and so on until all is quiet; return what is left."""
+        """Flush, process the records sent to internal topics, and repeat until there are none; return the committed
+        data.
+        """
         self.task.commit_now()
         while self.task.produced:
             self._complete_all_processable_work()
@@ -162,7 +166,7 @@ class CrashingDriver(TopologyTestDriver):
         )
 
     def topics(self) -> dict[str, Log]:
-        """Return all that was produced, by topic, by this driver and those before it."""
+        """Return all produced records by topic, from this driver and the earlier ones."""
         return {topic: list(log) for topic, log in self._outputs.items()}
 
     def crash(self) -> None:
@@ -176,7 +180,7 @@ class CrashingDriver(TopologyTestDriver):
 
 
 def rows(driver: TopologyTestDriver) -> dict[str, Any]:
-    """Return what can be read from each store."""
+    """Return the readable rows of each store."""
     return {name: _rows(store) for name, store in driver.get_all_state_stores().items()}
 
 
@@ -187,8 +191,8 @@ def _rows(store: Any) -> Any:
     if kind is StoreKind.VERSIONED_KEY_VALUE:
         return [store.rows.get(key) for key, _ in store.rows.scan(None, None) if key.startswith(b"\xfe")]
     if kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW):
-        # A cache shows rows that have expired below it; and a store with duplicates hears of a null value's time only
-        # through its changelog. Kafka Streams has both.
+        # A cache shows rows that have expired below it; and a store with duplicates learns the time of a null value
+        # only from its changelog. Both are so in Kafka Streams.
         expired = store.task.stream_time_ms - store.builder.retention_ms if store.builder.retain_duplicates else -1
         return [(key, row) for key, row in store.all() if key.start >= max(store.segments.visible_from, expired + 1)]
     if kind is StoreKind.SESSION:

@@ -12,11 +12,11 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 class UnknownFunctionError(Exception):
-    """A case names a function that is not known here."""
+    """A case names an unknown function."""
 
 
 def split(spec: str) -> tuple[str, str]:
-    """Return name and argument; the argument is everything behind the first colon."""
+    """Return name and argument; the argument is the text after the first colon."""
     name, _, argument = spec.partition(":")
     return name, argument
 
@@ -42,7 +42,7 @@ def text(value: Any) -> str:
 
 
 def as_long(value: Any) -> int:
-    """Return a number, or a text's number, as Java's long does."""
+    """Return a number, or the number in a text, as Java's long."""
     return int(wrap(int(value)))
 
 
@@ -120,7 +120,7 @@ def _fail_if(value: Any, argument: str) -> Any:
     return value
 
 
-#: Of values that are not null; null stays null.
+#: For values that are not null; null stays null.
 _VALUES: dict[str, Callable[[Any, str], Any]] = {
     "identity": lambda v, a: v,
     "value_plus": lambda v, a: _plus(v, _like(v, a)),
@@ -136,7 +136,7 @@ _VALUES: dict[str, Callable[[Any, str], Any]] = {
     "fail_if": _fail_if,
 }
 
-#: Also of null values, and of keys.
+#: Also for null values, and for keys.
 _KEYED_VALUES: dict[str, Callable[[Any, Any, str], Any]] = {
     "constant": lambda k, v, a: a,
     "key_value": lambda k, v, a: f"{text(k)}:{text(v)}",

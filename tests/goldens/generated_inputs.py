@@ -40,6 +40,6 @@ def inputs(randomness: random.Random, topics: Sequence[tuple[str, str]]) -> list
 
 
 def encoded(value: Any, serde: str) -> Op:
-    """Return a key or value as inputs carry it."""
+    """Return a key or value in the form of the inputs."""
     data = value.encode() if serde == "string" else value.to_bytes(8, "big", signed=True)
     return {"json": value, "b64": base64.b64encode(data).decode()}

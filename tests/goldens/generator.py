@@ -1,7 +1,7 @@
 """Random cases in the goldens' format: a seed gives a topology and its inputs (FORMAT.md sections 1 to 4).
 
-What is generated is what the operators mean to accept: serdes fit, tables are tables. The recorder can record what real
-Kafka Streams makes of such a case; tests/goldens/test_properties.py checks what needs no recording.
+Only valid uses of operators are generated: serdes fit, tables are tables. The recorder can record the results of real
+Kafka Streams for such a case; tests/goldens/test_properties.py checks the properties that need no recording.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Node:
 
 
 class Generator:
-    """Draws one case; each method that ``STEPS`` names adds one step, or none if nothing fits it."""
+    """Draws one case; each method that ``STEPS`` names adds one step, or none if no node fits it."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -52,7 +52,7 @@ class Generator:
         """Return the case, without anything recorded."""
         for _ in range(self.random.randint(1, 3)):
             self.source()
-        for _ in range(self.random.randint(4, 12)):  # some find nothing that they fit
+        for _ in range(self.random.randint(4, 12)):  # some find no node that fits
             getattr(self, self.random.choice(self.STEPS))()
         self.sinks()
         return {
@@ -272,7 +272,7 @@ class Generator:
         self.aggregate(grouped, grouped, "string", table, windowed=False)
 
     def aggregate(self, grouped: Node, source: Node, key: str, table: bool, windowed: bool, **extra: Any) -> None:
-        """Add count, reduce or aggregate; extra has what session windows need."""
+        """Add count, reduce or aggregate; extra has the parameters of session windows."""
         op = self.random.choice(("count", "reduce", "aggregate"))
         value = "long" if op == "count" else source.value
         versioned = not windowed

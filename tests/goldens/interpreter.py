@@ -28,7 +28,7 @@ from . import functions, processors
 
 Op = Mapping[str, Any]
 
-#: Keys of a case's config that are not Kafka Streams' own: the driver reads them.
+#: Keys of a case's config that only the driver reads, not Kafka Streams.
 DRIVER_KEYS = (
     "emit.interval.ms",
     "deserialization.exception.handler",
@@ -74,7 +74,7 @@ def materialized(op: Op) -> Materialized | None:
 
 
 def materialized_or_serdes(op: Op) -> Materialized:
-    """Return the Materialized of an entry, one with the serdes only where it has none of the store fields."""
+    """Return the Materialized of an entry, or one with the serdes only if it has no store fields."""
     store, kind = op.get("store"), op.get("store_kind", "persistent")
     options = {
         "caching": op.get("caching", True),
@@ -96,6 +96,7 @@ def materialized_or_serdes(op: Op) -> Materialized:
 def store_builder(op: Op) -> StoreBuilder:
     """Return the builder of an add_store entry."""
     name, kind, types = op["store"], op.get("store_kind", "persistent"), (serde(op["key"]), serde(op["value"]))
+    builder: StoreBuilder
     if kind == "window":
         supplier = Stores.persistent_window_store(name, op["retention_ms"], op["size_ms"])
         builder = Stores.window_store_builder(supplier, *types)
@@ -149,7 +150,7 @@ class Interpreter:
             self.results[op["id"]] = result
 
     def source(self, op: Op) -> Any:
-        """Return what an entry is called on."""
+        """Return the node on which an entry is called."""
         return self.results[op["from"]]
 
     def stream(self, op: Op) -> Any:
@@ -177,7 +178,7 @@ class Interpreter:
         return call(functions.predicate(op["predicate"]), **named(op), **self._table_store(op))
 
     def _table_store(self, op: Op) -> dict[str, Any]:
-        """Return the option store where an entry is called on a table."""
+        """Return the option store for an entry that is called on a table."""
         return {} if isinstance(self.source(op), KStream) else {"store": materialized(op)}
 
     def map_values(self, op: Op) -> Any:

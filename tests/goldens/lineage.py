@@ -1,4 +1,4 @@
-"""What a case's results depend on: which of them must be equal when the cache merges updates, or after a crash."""
+"""Dependencies of a case's results: which of them must be equal when the cache merges updates, or after a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Op = Mapping[str, Any]
 
 
 def parents(op: Op) -> list[str]:
-    """Return the ids of what an entry is made from."""
+    """Return the ids of an entry's inputs."""
     inputs = [entry["from"] for entry in op.get("inputs", ())]
     return [*(op[field] for field in ("from", "with") if field in op), *inputs]
 
@@ -25,7 +25,7 @@ def results(op: Op) -> Iterator[str]:
 
 
 def derived_from(topology: Iterable[Op], starts: Callable[[Op], bool]) -> set[str]:
-    """Return the ids of the results of these entries, and of all that is made from them."""
+    """Return the ids of the results of these entries, and of all results derived from them."""
     found: set[str] = set()
     for op in topology:
         if starts(op) or not found.isdisjoint(parents(op)):
@@ -40,7 +40,7 @@ def stores_of(topology: Iterable[Op], ids: set[str]) -> set[str]:
 
 
 class Same(Enum):
-    """What of a result is the same with a cache and without."""
+    """The part of a result that is the same with a cache and without."""
 
     RECORDS = "every record"
     LIVE_ROWS = "the last value of each key, at any time for who reads the table"
@@ -56,7 +56,7 @@ _REKEYING = ("select_key", "map", "flat_map", "group_by", "repartition", "table_
 
 
 def same_with_cache(topology: Iterable[Op]) -> dict[str, Same]:
-    """Return for each result what of it a cache must not change, whenever it is flushed, as long as nothing expires.
+    """Return for each result the part that a cache must not change, whenever it is flushed, if nothing expires.
 
     The exceptions are Kafka Streams' own, and _exception names them.
     """
@@ -73,7 +73,9 @@ def same_with_cache(topology: Iterable[Op]) -> dict[str, Same]:
 
 
 def _exception(op: Op, ways: list[list[Op]]) -> str | None:
-    """Return why a cache may change the results of an entry, None if it may not. ways: what is behind each parent."""
+    """Return why a cache may change the results of an entry, None if it may not. ways: the entries behind each
+    parent.
+    """
     name = op["op"]
     names = {entry["op"] for way in ways for entry in way}
     if len(ways) == 2 and any(entry is other for entry in ways[0] for other in ways[1]) and name == "table_table_join":
@@ -101,12 +103,12 @@ def _same(op: Op, given: list[Same]) -> Same:
 
 
 def _same_table(op: Op, given: list[Same]) -> Same:
-    """Return what is the same of what is made from tables."""
+    """Return the unchanged part of a result derived from tables."""
     name = op["op"]
     if name == "to_stream":
         return Same.LAST_RECORDS
     if op.get("store_kind") == "versioned":
-        return Same.NOTHING  # which versions there are depends on which updates were merged
+        return Same.NOTHING  # the versions depend on which updates were merged
     if name == "group_by":
         return Same.LAST_ROWS
     if name in _AGGREGATIONS:
@@ -114,4 +116,4 @@ def _same_table(op: Op, given: list[Same]) -> Same:
     if name in ("filter", "filter_not", "map_values", "table_table_join"):
         live = "store" not in op and given == [Same.LIVE_ROWS] * len(given)
         return Same.LIVE_ROWS if live else Same.LAST_ROWS
-    return Same.NOTHING  # suppress by its nature; a foreign-key join if both sides of a row change at once
+    return Same.NOTHING  # suppress by design; a foreign-key join if both sides of a row change at once

@@ -90,7 +90,7 @@ class TimeAsValue(Base):
 class MetadataAsValue(Base):
     def process(self, record: Record[Any, Any]) -> None:
         metadata = self.context.record_metadata()
-        # Behind a punctuation Kafka Streams gives metadata of nothing, against its documentation; Penstock gives None.
+        # In a punctuation Kafka Streams gives empty metadata, contrary to its documentation; Penstock gives None.
         shown = "null/-1/-1" if metadata is None else f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
         self.context.forward(record.with_value(shown))
 

@@ -1,4 +1,4 @@
-"""What must hold of any topology and input, without a recording: random cases by seed, and random inputs.
+"""Properties of any topology and input, without a recording: random cases by seed, and random inputs.
 
 A failing seed is replayed with ``pytest tests/goldens/test_properties.py -k 'seed17'``.
 """
@@ -27,6 +27,7 @@ from penstock import (
     Windowed,
 )
 from penstock.testing import TopologyTestDriver
+from tests.examples import examples
 from tests.goldens import interpreter
 from tests.goldens.compare import WALL_CLOCK_START_MS, _bytes, _headers, case_config
 from tests.goldens.crash import Committed, CrashingDriver, Log, rows
@@ -37,10 +38,10 @@ Case = dict[str, Any]
 
 CACHE_SEEDS = range(100)
 CRASH_SEEDS = range(500, 600)
-#: Restored from changelogs alone, or from what is on disk too, which takes longer.
+#: Restored from changelogs alone, or also from disk, which takes longer.
 DISK_SEEDS = range(600, 625)
 
-#: Longer than any case: what has expired in a store but not in its cache, and so differs by nature, stays in both.
+#: Longer than any case: rows that have expired in a store but not in its cache would differ by design.
 RETENTION_MS = 100_000
 
 
@@ -57,11 +58,11 @@ def feed(driver: TopologyTestDriver, step: dict[str, Any]) -> None:
     driver.create_input_topic(step["topic"], Serdes.bytes(), Serdes.bytes()).pipe_input(record)
 
 
-# -- a cache changes which updates are seen, not where they end
+# -- a cache changes which updates are visible, but not the final ones
 
 
 def run_with_cache(case: Case, cache_bytes: int, commit_every: int) -> dict[str, Log] | str:
-    """Return what was written to each topic, or how the run failed."""
+    """Return the records of each topic, or how the run failed."""
     config = {**case_config(case), "statestore.cache.max.bytes": cache_bytes}
     try:
         driver = CrashingDriver(interpreter.build(case), config, None, Committed(wall_clock_ms=WALL_CLOCK_START_MS))
@@ -91,14 +92,14 @@ def for_cache(case: Case) -> Case:
 
 
 def last_values(log: Iterable[Any], without_zeros: bool) -> dict[bytes | None, bytes]:
-    """Return the last value of each key; a tombstone is the same as nothing."""
+    """Return the last value of each key, without tombstones."""
     last = {record.key: record.value for record in log}
     nothing = (None, bytes(8)) if without_zeros else (None,)
     return {key: value for key, value in last.items() if value not in nothing}
 
 
 @pytest.mark.parametrize("seed", CACHE_SEEDS, ids=seed_id)
-def test_cache_on_and_off_end_in_the_same_tables(seed: int) -> None:
+def test_cache_on_and_off_give_the_same_final_tables(seed: int) -> None:
     case = for_cache(generate(seed))
     uncached = run_with_cache(case, 0, 1)
     for cache_bytes, commit_every in ((1_000_000, 1), (1_000_000, 7), (400, 5)):
@@ -115,13 +116,13 @@ def test_cache_on_and_off_end_in_the_same_tables(seed: int) -> None:
                 assert last_values(cached_log, sums) == last_values(log, sums), (result, same.value)
 
 
-# -- a crash is not seen in what was committed
+# -- a crash does not change committed results
 
 
 def in_order(case: Case) -> Case:
     """Return a case that a crash cannot change: no late records, because operators keep stream time in memory only.
 
-    So has Kafka Streams it. All stores are logged, nothing is emitted by the wall clock.
+    Kafka Streams does so too. All stores are logged, and nothing is emitted by the wall clock.
     """
     case = copy.deepcopy(case)
     for op in case["topology"]:
@@ -135,10 +136,10 @@ def in_order(case: Case) -> Case:
 
 
 def feels_a_crash(op: Mapping[str, Any]) -> bool:
-    """Return whether an entry keeps something in memory only, as Kafka Streams' does.
+    """Return True if an entry keeps something only in memory, as in Kafka Streams.
 
-    A punctuation by stream time is due at once after a restart; a left or outer join remembers in memory since when
-    records wait, and finds those of before the restart once another one waits.
+    A stream-time punctuation is due at once after a restart. A left or outer join keeps in memory since when records
+    wait, and finds those from before the restart only once another one waits.
     """
     if op["op"] == "stream_stream_join":
         return bool(op["type"] != "inner")
@@ -148,9 +149,10 @@ def feels_a_crash(op: Mapping[str, Any]) -> bool:
 def run_with_crashes(
     case: Case, crashes: Iterable[int], directory: Path | None, compacts: bool
 ) -> tuple[dict[str, Any], dict[str, Log]] | str:
-    """Return rows by store and records by topic, or how the run failed; crashes are numbers of inputs before each.
+    """Return rows by store and records by topic, or how the run failed; crashes: the numbers of inputs before each
+    crash.
 
-    It commits after each fourth input, and begins behind that again after a crash, with the rows of then.
+    It commits after every fourth input, and restarts there after a crash, with the rows of that commit.
     """
     pending = sorted(crashes, reverse=True)
     committed, committed_inputs, done = Committed(wall_clock_ms=WALL_CLOCK_START_MS), 0, 0
@@ -195,17 +197,17 @@ def assert_crashes_are_not_seen(case: Case, directory: Path | None, compacts: bo
 
 
 @pytest.mark.parametrize("seed", CRASH_SEEDS, ids=seed_id)
-def test_a_crash_and_a_restore_end_in_the_same_tables_and_topics(seed: int) -> None:
+def test_a_crash_and_a_restore_give_the_same_tables_and_topics(seed: int) -> None:
     assert_crashes_are_not_seen(in_order(generate(seed)), None, compacts=seed % 2 == 0)
 
 
 @pytest.mark.parametrize("seed", DISK_SEEDS, ids=seed_id)
-def test_stores_on_disk_go_on_from_their_last_commit(seed: int) -> None:
+def test_stores_on_disk_continue_from_their_last_commit(seed: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         assert_crashes_are_not_seen(in_order(generate(seed)), Path(directory), compacts=False)
 
 
-# -- what is subtracted was added before
+# -- subtracted values were added before
 
 
 def zero() -> int:
@@ -228,19 +230,20 @@ WINDOWS: list[Any] = [
 ]
 
 cached = st.sampled_from([0, 1_000_000])
-#: (key, value, time since the record before in ms; negative: late)
+#: (key, value, ms since the previous record; negative: late)
 events = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.integers(-15, 12)), min_size=1, max_size=30)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None)
 @given(st.sampled_from(WINDOWS), events, cached, st.sampled_from([1, 4]))
-def test_windows_retracted_and_added_again_balance_to_zero(
+def test_retracted_and_added_window_values_sum_to_the_last_one(
     windows: Any, events: list[tuple[str, int, int]], cache_bytes: int, commit_every: int
 ) -> None:
-    """Each window's updates are summed up: added minus retracted is its last value, 0 for sessions that were merged."""
+    """Each window's updates are summed: added minus retracted is its last value, 0 for merged sessions."""
     times = [50 + max(-50, sum(step for *_, step in events[: number + 1])) for number in range(len(events))]
-    # Kafka Streams, and so we, update these windows twice without retracting the first: where a record's left window is
-    # the right one of the record before, and where a session of one moment gets another record of that moment.
+    # Kafka Streams, and so Penstock, updates these windows twice without retracting the first: where a record's left
+    # window is the right one of the previous record, and where a session of zero length gets another record with the
+    # same timestamp.
     assume(cache_bytes or not isinstance(windows, SlidingWindows))
     assume(cache_bytes or not isinstance(windows, SessionWindows) or len(set(times)) == len(times))
     builder = StreamsBuilder()
@@ -268,15 +271,15 @@ def test_windows_retracted_and_added_again_balance_to_zero(
         driver.crash()
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.tuples(st.sampled_from("xyz"), st.integers(-5, 5)))),
     cached,
 )
-def test_rows_that_change_groups_are_counted_where_they_are(
+def test_rows_that_change_groups_are_counted_in_their_current_group(
     updates: list[tuple[str, tuple[str, int] | None]], cache_bytes: int
 ) -> None:
-    """Sums by group are those of the rows as they are; once all rows are deleted, all are 0."""
+    """The sums by group equal those of the current rows; after all rows are deleted, all are 0."""
     builder = StreamsBuilder()
     table = builder.table("in", key_serde=Serdes.string(), value_serde=Serdes.json())
     groups = table.group_by(lambda key, row: (row[0], row[1]), key_serde=Serdes.string(), value_serde=Serdes.int64())

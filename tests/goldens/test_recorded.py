@@ -1,4 +1,4 @@
-"""Every recorded case, run in TopologyTestDriver, ends like Kafka Streams: outputs, changelogs, stores, errors."""
+"""Every recorded case in TopologyTestDriver ends as in Kafka Streams: outputs, changelogs, stores, errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
 
 CASES = Path(__file__).parent / "cases"
-#: Cases of wide_generator.py, recorded with the same recorder: those that found faults, others for
-#: their breadth, and of merged streams, which the optimizer takes apart.
+#: Cases of wide_generator.py, recorded with the same recorder: those that found faults, others for their breadth, and
+#: of merged streams, which the optimizer splits.
 WIDE = Path(__file__).parent / "wide"
 
 
@@ -20,7 +20,7 @@ def test_a_recorded_case_runs_like_kafka_streams(path: Path) -> None:
     assert compare_run(read(path)) is None
 
 
-def test_a_difference_of_one_byte_is_found() -> None:
+def test_a_difference_of_one_byte_is_detected() -> None:
     case = read(CASES / "everything_named.json")
     topic = next(iter(case["outputs"]))
     case["outputs"][topic][0]["value_b64"] = "AA=="

@@ -1,6 +1,6 @@
-"""Random cases that reach further than generator.py's: every op, store kind and window of FORMAT.md, and bad input.
+"""Random cases with a wider range than generator.py's: every op, store kind and window of FORMAT.md, and bad input.
 
-What comes out is often an error, of the build or of a record: those are recorded and compared too.
+Many end in an error, of the build or of a record: errors are recorded and compared too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WideGenerator(Generator):
         return config
 
     def shake(self, case: dict[str, Any]) -> None:
-        """Let time jump in the inputs, and some records have more headers or bytes that are no value."""
+        """Let time jump in the inputs; give some records more headers, or bytes that are no valid value."""
         jump = 0
         timed = {topic for op in self.ops if "timestamp_extractor" in op for topic in as_list(op["topic"])}
         for step in case["inputs"]:
@@ -97,7 +97,7 @@ class WideGenerator(Generator):
         return fields
 
     def remember(self, fields: Op, node: Node) -> None:
-        """Note a table whose store a processor can read."""
+        """Keep a table whose store a processor can read."""
         if "store" in fields and node.plain and fields.get("store_kind", "in_memory") == "in_memory":
             self.readable.append((fields["store"], node))
 
@@ -108,7 +108,7 @@ class WideGenerator(Generator):
         if not self.chance(0.25):
             super().source()
             if self.ops[-1]["op"] == "global_table" and "store" not in self.ops[-1] and self.chance(0.9):
-                self.ops[-1].pop("materialized", None)  # has to have a name there
+                self.ops[-1].pop("materialized", None)  # needs a name there
             return
         topics = [topic] if self.chance(0.5) else [topic, f"{topic}b"]
         self.topics += [(name, "long") for name in topics]
@@ -151,7 +151,7 @@ class WideGenerator(Generator):
         if not node.plain and function in ("value_from_key", "key_value"):
             return
         fields = self.store(node.key, value, 0.5) if node.kind == "table" else {}
-        if node.kind == "table" and self.chance(0.9):  # else it has no serdes, which suppress and others then miss
+        if node.kind == "table" and self.chance(0.9):  # otherwise it has no serdes, which suppress and others then lack
             fields = fields or {"materialized": True, "key": node.key, "value": value}
         result = self.new(node.key, value, node.kind, versioned=fields.get("store_kind") == "versioned")
         self.add("map_values", result, from_=node.id, fn=function, **fields)
@@ -441,7 +441,7 @@ class WideGenerator(Generator):
 
 
 def as_list(topics: str | list[str]) -> list[str]:
-    """Return the topics of a stream, of which there may be one."""
+    """Return the topics of a stream as a list; there may be only one."""
     return [topics] if isinstance(topics, str) else topics
 
 

@@ -16,6 +16,7 @@ from tests import short_lived_jvms
 from tests.java.handover import PARTITIONS, Handover, Java
 from tests.java.program import Topics
 from tests.java.versions import STREAMS_PROTOCOL_SINCE, chosen_lock, is_since
+from tests.topics import delete_topics
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 
@@ -35,7 +36,7 @@ def kafka_streams_jars() -> tuple[Path, str]:
 
 
 def configure(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:
-    """Give a group whose tasks the broker assigns what the members of the others have in their own settings."""
+    """Give a group with broker-side assignment the settings that members of other groups have themselves."""
     keys = ("session.timeout.ms", "heartbeat.interval.ms", "num.standby.replicas")
     settings = {f"streams.{key}": config.get(key, "0") for key in keys}
     entries = [
@@ -72,9 +73,7 @@ def handover(
         return made[-1]
 
     yield make
-    names = [name for application in made for name in application.internal_topics()]
-    for future in admin.delete_topics(names).values() if names else ():
-        future.result(30)
+    delete_topics(admin, *(name for application in made for name in application.internal_topics()))
 
 
 @pytest.fixture(scope="session")

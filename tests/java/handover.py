@@ -1,4 +1,4 @@
-"""One application that Java and Penstock run, in turn or at the same time, its input, and what came of it."""
+"""One application that Java and Penstock run, in turn or at the same time, its input, and its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 3
@@ -37,14 +37,12 @@ CUSTOMERS = 7
 PRODUCTS_PER_ROUND = 5
 ORDERS_PER_ROUND = 300
 PEOPLE = 15
-#: Far enough apart for windows to close in each round; some are still open when the application is handed over.
+#: Far enough apart for windows to close in each round; some are still open at the handover.
 ORDER_INTERVAL_MS = 150
 LATE_MS = 2_000
-#: The records' times: of today, because the broker deletes windows' changelogs by their records' age.
+#: The records' timestamps: of today, because the broker deletes windows' changelogs by the age of records.
 START_MS = int(time.time() - 3_600) * 1_000 // 10_000 * 10_000
-#: Both wait for the group's sessions, and a JVM takes its time on a machine that has other work.
-PATIENCE_SECONDS = 300.0
-#: Of a row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
+#: A row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
 NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
 #: key, value and timestamp of each record.
@@ -52,14 +50,14 @@ Row = tuple[bytes | None, bytes | None, int]
 
 
 class Placed(NamedTuple):
-    """Tasks of members; standby: warm-ups too."""
+    """Tasks of members; standby: includes warm-ups."""
 
     active: frozenset[TaskId] = frozenset()
     standby: frozenset[TaskId] = frozenset()
 
     @classmethod
     def of(cls, member: GroupMemberDescription) -> Placed:
-        """Return a member's."""
+        """Return the tasks of a member."""
         if member.assignment is None:  # of a streams group
             return cls(member.tasks.active, member.tasks.replicas)
         info = AssignmentInfo.decode(member.assignment.user_data, member.assignment.active)
@@ -73,12 +71,12 @@ NOTHING = Placed()
 
 
 def kind_of(member: GroupMemberDescription) -> str:
-    """Return on what a member runs."""
+    """Return whether a member runs on Java or Penstock."""
     return "penstock" if member.client_id.endswith("-member") else "java"
 
 
 def placed(bootstrap: str, group: str, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
-    """Return which tasks the members of a group have: see Handover.placed."""
+    """Return the tasks of a group's members: see Handover.placed."""
     supplier = KafkaClientSupplier(StreamsConfig({"application.id": group, "bootstrap.servers": bootstrap}))
     with supplier.get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as reader:
         described = reader.describe()
@@ -91,7 +89,7 @@ def placed(bootstrap: str, group: str, name: Callable[[GroupMemberDescription], 
 
 
 def instance_of(member: GroupMemberDescription) -> str:
-    """Return a static member's name."""
+    """Return a static member's instance name."""
     assert member.instance_id is not None, f"{member.client_id} is no static member"
     return member.instance_id
 
@@ -105,7 +103,7 @@ class Instance:
     exit_codes: tuple[int, ...]
 
     def stop(self) -> None:
-        """Have it close cleanly."""
+        """Stop it cleanly."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE_SECONDS)
         assert code in self.exit_codes, f"it ended with {code}:\n{self.log.read_text()}"
@@ -116,7 +114,7 @@ class Instance:
         self.process.wait(PATIENCE_SECONDS)
 
     def kill_a_thread(self) -> None:
-        """Kill one of the processes that Penstock runs its stream threads in."""
+        """Kill one of Penstock's stream thread processes."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         threads = [child for child in children if "StreamThread" in " ".join(child.cmdline())]
         min(threads, key=lambda child: child.pid).kill()
@@ -125,18 +123,18 @@ class Instance:
         return text in self.log.read_text()
 
     def hosts(self) -> str:
-        """Return what it has written last about the hosts of the application; empty before."""
+        """Return its last output about the hosts of the application; empty before."""
         return next((line for line in reversed(self.log.read_text().splitlines()) if line.startswith("HOSTS ")), "")
 
     @property
     def states(self) -> list[str]:
-        """The states that it has been in, the latest one last; RUNNING follows on each rebalance."""
+        """Its states so far, the latest one last; RUNNING follows each rebalance."""
         lines = self.log.read_text().splitlines()
         return [line for line in lines if line in ("CREATED", "REBALANCING", "RUNNING", "ERROR")]
 
     @property
     def runs(self) -> bool:
-        """Whether it has been RUNNING, or is again. Fails if it has ended."""
+        """True if it has reached RUNNING, or has again. Fails if it has ended."""
         assert self.process.poll() is None, f"it has ended:\n{self.log.read_text()}"
         assert "ERROR" not in self.states, self.log.read_text()
         return self.states[-1:] == ["RUNNING"]
@@ -144,13 +142,13 @@ class Instance:
 
 @dataclass
 class Java:
-    """How Java programs are run; command: without the program's arguments."""
+    """The command of Java programs; command: without the program's arguments."""
 
     command: list[str]
     running: list[Instance] = field(default_factory=list)
 
     def start(self, properties: Path) -> Instance:
-        """Start the program and wait until it runs; what it writes is beside its properties."""
+        """Start the program and wait until it is running; its output is written beside its properties."""
         return self.launch([*self.command, str(properties)], properties, (128 + signal.SIGTERM,))
 
     def start_penstock(self, properties: Path) -> Instance:
@@ -176,7 +174,7 @@ class Java:
 
 
 class Handover:
-    """One application, its input, and who runs it at the moment."""
+    """One application, its input, and its current instances."""
 
     def __init__(
         self, java: Java, bootstrap: str, application_id: str, topics: Topics, directory: Path, **config: str
@@ -218,7 +216,7 @@ class Handover:
             producer.produce(self.topics.orders, product, customer, timestamp=max(at, begin))
         assert producer.flush(PATIENCE_SECONDS) == 0
 
-    # -- who runs it
+    # -- instances
 
     def run_java(self, state_dir: str) -> None:
         """Feed a round to the Java program and wait until it is processed and committed."""
@@ -259,7 +257,9 @@ class Handover:
         eventually(lambda: self._lag() == 0, self._lag, PATIENCE_SECONDS + time_of_a_commit)
 
     def _lag(self) -> int:
-        """Return how many records of the inputs, and of what the tables send, are not committed as processed."""
+        """Return the number of records of the inputs, and of the tables' repartition topics, that are not committed
+        yet.
+        """
         topics = [self.topics.orders, self.topics.products]
         if self.topics.people:
             topics += [
@@ -278,33 +278,33 @@ class Handover:
         return ends - sum(max(partition.offset, 0) for partition in committed)
 
     def members(self) -> dict[str, int]:
-        """Return how many tasks, standby tasks included, the members of each kind have; empty during a rebalance."""
+        """Return the number of tasks, including standbys, for the members of each kind; empty during a rebalance."""
         return {kind: len(placed.active | placed.standby) for kind, placed in self.placed(kind_of).items()}
 
     def placed(self, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
-        """Return which tasks the members have, together where they have the same name; empty during a rebalance."""
+        """Return the tasks of the members, merged for equal names; empty during a rebalance."""
         return placed(self.bootstrap, self.application_id, name)
 
     def shared(self) -> bool:
-        """Whether members of both kinds have tasks."""
+        """True if members of both kinds have tasks."""
         return all(self.members().values()) and bool(self.members())
 
     def properties(self, state_dir: str, more: Mapping[str, str] = MappingProxyType({})) -> Path:
-        """Write the settings of an instance; more: in the same way as those of the application, with _ for each dot."""
+        """Write the settings of an instance; more: in the form of the application's, with _ for each dot."""
         own = {name.replace("_", "."): value for name, value in more.items()}
         values = self.config | self.topics.properties() | {"state.dir": str(self.directory / state_dir)} | own
         file = self.directory / f"{state_dir}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         return file
 
-    # -- what came of it
+    # -- results
 
     def _is_processed(self) -> bool:
-        """Return whether nothing is missing; after a kill something may be there twice, with at-least-once."""
+        """Return True if no record is missing; after a kill with at-least-once, there may be duplicates."""
         return min(self._progress()) >= self.rounds * ORDERS_PER_ROUND
 
     def _progress(self) -> tuple[int, int]:
-        """Return how many orders the counts hold, and how many were joined."""
+        """Return how many orders are counted, and how many were joined."""
         newest = {key: value for key, value, _ in self.rows(self.topics.counts)}
         counted = sum(struct.unpack(">q", value)[0] for value in newest.values() if value)
         return counted, len(self.rows(self.topics.joined))
@@ -314,7 +314,7 @@ class Handover:
         return [(message.key(), message.value(), message.timestamp()[1]) for message in found]
 
     def results(self) -> dict[str, Any]:
-        """Return what one uninterrupted run gives too: tables by their newest rows, streams by all of them."""
+        """Return the results that an uninterrupted run gives too: the newest rows of tables, all records of streams."""
         return {
             "counts": newest(self.rows(self.topics.counts)),
             "final": Counter(self.rows(self.topics.final)),
@@ -325,12 +325,12 @@ class Handover:
     def changelog(self, topic: str) -> dict[bytes | None, Any]:
         table = newest(self.rows(f"{self.application_id}-{topic}"))
         if "FK-JOIN-SUBSCRIPTION-STATE" in topic:
-            # Byte 1 is the instruction, which is another one where a cache has united the updates of a key.
+            # Byte 1 is the instruction, which differs if a cache has merged the updates of a key.
             return {key: (row[0][:1], row[0][2:], row[1]) for key, row in table.items() if row[0]}
         if "SUPPRESS" not in topic:
             return dict(table)
-        # A suppression's rows are written with the time of the clock, in Java too, and hold the value before, which
-        # is another one with each flush of the cache. The same are the new value with its length, and when it is due.
+        # A suppression's rows have the clock's time, in Java too, and the previous value, which differs with each flush
+        # of the cache. The new value with its length, and its due time, are equal.
         return {key: row[0][-NEWEST_AND_TIME_BYTES:] for key, row in table.items() if row[0]}
 
     def changelogs(self) -> list[str]:
@@ -339,25 +339,25 @@ class Handover:
         return [name.removeprefix(prefix) for name in self.internal_topics() if name.endswith("-changelog")]
 
     def internal_topics(self) -> dict[str, Any]:
-        """Return the ids of the internal topics by their names: a topic that is recreated has another id."""
+        """Return the ids of the internal topics by name: a recreated topic has another id."""
         prefix = f"{self.application_id}-"
         names = [name for name in self.admin.list_topics(timeout=30).topics if name.startswith(prefix)]
         found = self.admin.describe_topics(TopicCollection(names))
         return {name: str(future.result(30).topic_id) for name, future in sorted(found.items())}
 
     def changelog_records(self) -> int:
-        """Return how many records the changelogs hold."""
+        """Return the number of records in the changelogs."""
         return sum(len(self.rows(f"{self.application_id}-{name}")) for name in self.changelogs())
 
 
 def newest(rows: list[Row]) -> dict[bytes | None, tuple[bytes | None, int]]:
-    """Return a table as its changelog tells it."""
+    """Return a table from its changelog."""
     table = {key: (value, at) for key, value, at in rows}
     return {key: row for key, row in table.items() if row[0] is not None}
 
 
 def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
-    """Let Java process all of the input at once, in its own application, and return the results."""
+    """Let Java process all of the input at once, in another application, and return the results."""
     reference.rounds = application.rounds
     process = reference.java.start(reference.properties("java"))
     reference.settle()
@@ -368,7 +368,7 @@ def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
 
 
 def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) -> None:
-    """Compare everything with what Java makes of it in its own application."""
+    """Compare everything with Java's results in another application."""
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
@@ -376,13 +376,13 @@ def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) 
 
 
 def differing(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
-    """Return some of the rows that differ: key, what was found, what was expected."""
+    """Return some of the differing rows: key, found, expected."""
     keys = sorted((key for key in {*found, *expected} if found.get(key) != expected.get(key)), key=str)
     return "; ".join(f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in keys[:5])
 
 
 def assert_nothing_is_lost(application: Handover, reference: Handover) -> None:
-    """Compare what holds after a kill with at-least-once: records may be counted, and be there, twice."""
+    """Compare what must hold after a kill with at-least-once: records may be counted, and may appear, twice."""
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     assert not expected["joined"] - found["joined"]

@@ -17,7 +17,7 @@ from penstock.topology.errors import InvalidStateStoreError
 
 @dataclass(frozen=True)
 class Topics:
-    """What the application reads and writes; the outputs are those of one application of the test.
+    """The application's input and output topics; the outputs belong to one application of the test.
 
     people: "" for a topology without them.
     """
@@ -82,18 +82,18 @@ VARIABLE = "TAKEOVER_PROPERTIES"
 
 
 def settings(file: Path) -> tuple[Topics, dict[str, str]]:
-    """Return what a properties file says: the topics, and the rest."""
+    """Return the contents of a properties file: the topics, and the rest."""
     found = dict(line.split("=", 1) for line in file.read_text().splitlines())
     return Topics(**{name: found.pop(f"takeover.{name}") for name in Topics.__dataclass_fields__}), found
 
 
 def fitting() -> Topology:
-    """Return the topology for the file that $TAKEOVER_PROPERTIES names."""
+    """Return the topology for the properties file in $TAKEOVER_PROPERTIES."""
     return topology(settings(Path(os.environ[VARIABLE]))[0])
 
 
 def other() -> Topology:
-    """Return one whose first sub-topology reads what TakeoverProgram's second one reads."""
+    """Return one whose first sub-topology reads the topic of TakeoverProgram's second one."""
     topics = settings(Path(os.environ[VARIABLE]))[0]
     builder = StreamsBuilder()
     builder.table(topics.products, store="products")
@@ -102,7 +102,7 @@ def other() -> Topology:
 
 
 def watch_hosts(streams: KafkaStreams) -> None:
-    """Write a line with what each host has, as often as that changes."""
+    """Write a line with each host's tasks whenever they change."""
     written = ""
     while True:
         time.sleep(0.1)
@@ -114,7 +114,7 @@ def watch_hosts(streams: KafkaStreams) -> None:
 
 
 def host(found: StreamsMetadata) -> str:
-    """Return what one host has, as TakeoverProgram writes it."""
+    """Return one host's tasks in TakeoverProgram's form."""
     active, standby = (
         " ".join(sorted(f"{topic}-{partition}" for topic, partition in partitions))
         for partitions in (found.topic_partitions, found.standby_topic_partitions)

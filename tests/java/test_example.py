@@ -1,4 +1,4 @@
-"""The example's two programs are one application, and what its README says happens."""
+"""The example's two programs are one application, and its README is correct."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 from benchmarks.systems import compile_java
 from tests.first_steps import Terminal
 from tests.java.conftest import kafka_streams_jars
-from tests.java.handover import PATIENCE_SECONDS, kind_of, placed
+from tests.java.handover import kind_of, placed
 from tests.markdown import blocks
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "moving"
 PAGE = EXAMPLE / "README.md"
-#: What the page's commands and the settings name; a test has its own.
+#: Names in the page's commands and settings, which the test replaces.
 PORT, FOLDER = "9092", "/tmp/order-counts"
 SETTINGS = ("order_counts.properties", "penstock.toml")
-#: Of a Java program that Ctrl-C has ended.
+#: The exit code of a Java program after Ctrl-C.
 INTERRUPTED = 130
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # its jars, and a compiler
@@ -79,7 +79,7 @@ class Reader:
         return self._terminals[-1]
 
     def shared(self) -> bool:
-        """Whether programs of both kinds have tasks."""
+        """True if programs of both kinds have tasks."""
         found = placed(f"127.0.0.1:{self.port}", "order-counts", kind_of)
         return bool(found) and all(tasks.active for tasks in found.values())
 
@@ -101,7 +101,7 @@ def reader(folder: Path) -> Iterator[Reader]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_page_is_true(tmp_path: Path) -> None:
+def test_the_page_is_correct(tmp_path: Path) -> None:
     with reader(tmp_path) as user:
         user.type(user.broker)
         java = user.type(user.java)

@@ -13,17 +13,10 @@ import pytest
 
 from penstock.supervisor.exit_codes import ExitCode
 from tests.java.conftest import MakeHandover
-from tests.java.handover import (
-    PATIENCE_SECONDS,
-    ROOT,
-    Handover,
-    Instance,
-    assert_as_one_uninterrupted_run,
-    assert_nothing_is_lost,
-)
+from tests.java.handover import ROOT, Handover, Instance, assert_as_one_uninterrupted_run, assert_nothing_is_lost
 from tests.java.program import VARIABLE
 from tests.java.versions import WHOLE_HOSTS_SINCE, is_since
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -117,7 +110,7 @@ def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover, proto
 
 
 def is_spread(hosts: str) -> bool:
-    """Whether each of two hosts has standby tasks, of what is active on the other one."""
+    """True if each of two hosts has standby tasks for the active tasks of the other one."""
     lists = [part.partition(" active ")[2].split(" standby ") for part in hosts.split("; ")]
     parts = [[set(text.split()) for text in pair] for pair in lists]
     if len(parts) != 2 or not all(all(part) for part in parts):
@@ -136,9 +129,9 @@ def test_each_kind_has_the_standby_tasks_of_the_other_and_knows_its_host(handove
     share(application)
 
     def known() -> bool:
-        """Whether both list both hosts with all of their tasks.
+        """True if both list both hosts with all of their tasks.
 
-        In a streams group an older Java knows of a host only what one of its threads has.
+        In a streams group an older Java knows only one thread's tasks of each host.
         """
         views = java.hosts(), penstock.hosts()
         java_knows_all = protocol == "classic" or is_since(WHOLE_HOSTS_SINCE)
@@ -170,7 +163,7 @@ def penstock_command(application: Handover, *arguments: str) -> subprocess.Compl
     )
 
 
-#: What tells of another topology, by protocol: from `penstock plan`, and from `penstock run`.
+#: The messages about another topology, by protocol: from `penstock plan`, and from `penstock run`.
 TOLD = {
     "classic": ("in the running group it reads", "runs another topology: task"),
     "streams": ("is no longer read", "in the group, "),
@@ -178,7 +171,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("protocol", ["classic", pytest.param("streams", marks=pytest.mark.long)])
-def test_another_topology_is_kept_out_and_harms_nobody(handover: MakeHandover, protocol: str) -> None:
+def test_another_topology_is_refused_and_affects_no_member(handover: MakeHandover, protocol: str) -> None:
     planned, refused = TOLD[protocol]
     application = handover("guarded", **PROTOCOLS[protocol])
     java = application.start_java("java")

@@ -1,37 +1,31 @@
-"""Java and Penstock in two racks, in one group: any leader places tasks alike, where their partitions are."""
+"""Java and Penstock in two racks, in one group: any leader places tasks near their partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import TaskId
-from tests.brokers import SECOND
-from tests.java.handover import PARTITIONS, PATIENCE_SECONDS, Handover, Java, kind_of
+from tests.brokers import FIRST, RACKS, SECOND, ThreeBrokers
+from tests.java.handover import PARTITIONS, Handover, Java, kind_of
 from tests.java.program import Topics
 from tests.java.versions import RACKS_SINCE, is_since
-from tests.two_racks import FIRST, RACKS, TwoRacks, two_racks
-from tests.waiting import eventually
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
-#: In which broker each partition is. Without racks tasks are dealt out in turn, so that these two lists would be mixed.
+#: The broker of each partition. Without racks tasks are assigned in turn, so that these two lists would be mixed.
 PRODUCTS, ORDERS = (SECOND, SECOND, FIRST), (FIRST, FIRST, SECOND)
-#: Sub-topology 0 reads the products, 1 the orders; what is internal has replicas in both racks.
+#: Sub-topology 0 reads the products, 1 the orders; internal topics have replicas in both racks.
 IN_FIRST = {TaskId(0, 2), TaskId(1, 0), TaskId(1, 1)}
 IN_SECOND = {TaskId(0, 0), TaskId(0, 1), TaskId(1, 2)}
 
 
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRacks]:
-    with two_racks(tmp_path_factory.mktemp("racks")) as made:
-        yield made
-
-
-def make_topics(brokers: TwoRacks, suffix: str) -> Topics:
+def make_topics(three_brokers: ThreeBrokers, suffix: str) -> Topics:
     """Create the topics of an application, each partition in one rack."""
     everywhere = (FIRST,) * PARTITIONS
     places = {"orders": ORDERS, "products": PRODUCTS, "counts": everywhere, "final": everywhere, "joined": everywhere}
@@ -39,23 +33,22 @@ def make_topics(brokers: TwoRacks, suffix: str) -> Topics:
         NewTopic(f"{name}-{suffix}", PARTITIONS, replica_assignment=[[broker] for broker in replicas])
         for name, replicas in places.items()
     ]
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
-    for future in admin.create_topics(new).values():
-        future.result(PATIENCE_SECONDS)
+    admin = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers})
+    create_topics(admin, *new)
     return Topics(**{name: f"{name}-{suffix}" for name in places})
 
 
 @pytest.mark.parametrize("strategy", ["min_traffic", "balance_subtopology"])
 def test_each_leader_places_tasks_where_their_partitions_are(
-    brokers: TwoRacks, java: Java, unique_name: Callable[[str], str], tmp_path: Path, strategy: str
+    three_brokers: ThreeBrokers, java: Java, unique_name: Callable[[str], str], tmp_path: Path, strategy: str
 ) -> None:
     if not is_since(RACKS_SINCE):
         pytest.skip("this version of Kafka Streams knows no racks")
     application = Handover(
         java,
-        brokers.bootstrap_servers,
+        three_brokers.bootstrap_servers,
         unique_name("racks"),
-        make_topics(brokers, strategy),
+        make_topics(three_brokers, unique_name(strategy)),
         tmp_path,
         **{
             "replication.factor": "2",

@@ -5,20 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.java.conftest import MakeHandover
-from tests.java.handover import (
-    PATIENCE_SECONDS,
-    THREADS,
-    Handover,
-    Instance,
-    assert_as_one_uninterrupted_run,
-    instance_of,
-)
+from tests.java.handover import THREADS, Handover, Instance, assert_as_one_uninterrupted_run, instance_of
 from tests.java.versions import STATIC_STREAMS_MEMBERS_SINCE, is_since
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
-#: Long enough for a JVM to start again on a machine that has other work.
+#: Long enough for a JVM to restart on a busy machine.
 SESSION_MS = "45000"
 TASKS = 6
 
@@ -32,7 +25,7 @@ def start(application: Handover, kind: str, name: str) -> Instance:
 def assert_a_restart_moves_no_task(
     application: Handover, kind: str, name: str, instance: Instance, other: Instance
 ) -> Instance:
-    """Restart an instance; return the new one. The other one must not notice: it stays RUNNING."""
+    """Restart an instance; return the new one. The other one must stay RUNNING."""
     placed, states = application.placed(instance_of), other.states
     instance.stop()
     application.feed()
@@ -71,7 +64,7 @@ def test_static_members_of_each_kind_restart_and_leave(handover: MakeHandover, p
     balance(application, java=java, penstock=penstock)
     penstock = assert_a_restart_moves_no_task(application, "penstock", "penstock", penstock, java)
     java = assert_a_restart_moves_no_task(application, "java", "java", java, penstock)  # the leader of a classic group
-    java.stop()  # for good
+    java.stop()  # permanently
     eventually(lambda: application.members().get("java") == 0, application.members, PATIENCE_SECONDS)
     application.feed()
     application.settle()

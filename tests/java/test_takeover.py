@@ -1,4 +1,4 @@
-"""A Java Kafka Streams application that Penstock takes over in place, and gives back: same results, same topics."""
+"""Penstock takes over a Java Kafka Streams application in place, and gives it back: same results, same topics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def test_a_java_application_is_taken_over_and_given_back(handover: MakeHandover)
     application.run_java("java")
     topics = application.internal_topics()
     records = application.changelog_records()
-    # One thread: a task that moves to the second one, which joins a little later, restores its stores in memory again.
+    # One thread: a task that moves to a second one, which joins a little later, would restore its in-memory stores
+    # again.
     application.run_penstock("penstock", threads=1)
     assert application.restored == records, "every record of the changelogs that Java wrote, and none twice"
-    application.run_java("java")  # on its own state, behind which its changelogs have continued
+    application.run_java("java")  # on its own state; the changelogs have more records
     application.run_penstock("penstock")  # likewise
     shutil.rmtree(application.directory / "java")
-    application.run_java("java")  # on nothing but changelogs that both have written
+    application.run_java("java")  # from changelogs that both have written
     assert application.internal_topics() == topics, "no internal topic is added or made anew"
     assert_as_one_uninterrupted_run(application, handover("uninterrupted"))
 
@@ -41,7 +42,7 @@ def test_both_describe_the_same_topology(handover: MakeHandover, java: Java) -> 
     ids=["exactly_once_v2", "streams_protocol"],
 )
 @pytest.mark.long
-def test_so_it_is_with_other_guarantees_and_protocols(handover: MakeHandover, config: dict[str, str]) -> None:
+def test_the_same_with_other_guarantees_and_protocols(handover: MakeHandover, config: dict[str, str]) -> None:
     application = handover("moved", **config)
     application.run_java("java")
     topics = application.internal_topics()

@@ -1,17 +1,17 @@
-"""``upgrade.from``: what Penstock writes for tables can be read by a Java member of an older version."""
+"""``upgrade.from``: a Java member of an older version can read what Penstock writes for tables."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.java.conftest import MakeHandover
-from tests.java.handover import PATIENCE_SECONDS, assert_as_one_uninterrupted_run
+from tests.java.handover import assert_as_one_uninterrupted_run
 from tests.java.versions import NEWEST_FORMATS_SINCE, chosen_version, is_since
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
-#: Long enough for a machine that has other work: a member that is thrown out counts records twice.
+#: Long enough for a busy machine: a member that is removed counts records twice.
 SESSION = {"session_timeout_ms": "20000"}
 
 

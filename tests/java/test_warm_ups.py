@@ -1,18 +1,12 @@
-"""A stateful task moves between Java and Penstock only when a warm-up has its state, whichever of them leads."""
+"""A stateful task moves between Java and Penstock only after a warm-up has its state, whichever of them leads."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.java.conftest import MakeHandover
-from tests.java.handover import (
-    PATIENCE_SECONDS,
-    Handover,
-    Placed,
-    assert_as_one_uninterrupted_run,
-    kind_of,
-)
-from tests.waiting import eventually
+from tests.java.handover import Handover, Placed, assert_as_one_uninterrupted_run, kind_of
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -25,7 +19,7 @@ TASKS = 6
 
 
 def warms_up(application: Handover, owner: str, newcomer: str) -> None:
-    """Wait until the newcomer has as many warm-ups as may be, while all tasks are still where they were."""
+    """Wait until the newcomer has the maximum number of warm-ups, while all tasks are still in their places."""
 
     def is_warming() -> bool:
         placed = application.placed(kind_of)
@@ -39,7 +33,7 @@ def warms_up(application: Handover, owner: str, newcomer: str) -> None:
 
 
 def moves(application: Handover, newcomer: str) -> None:
-    """Wait until the newcomer has its half: what the first warm-ups were, then what the next ones were."""
+    """Wait until the newcomer has its half: the first warm-ups, then the next ones."""
 
     def has_its_half() -> bool:
         placed = application.placed(kind_of)
@@ -50,7 +44,7 @@ def moves(application: Handover, newcomer: str) -> None:
     eventually(has_its_half, lambda: application.placed(kind_of), PATIENCE_SECONDS + 3 * PROBING_MS / 1_000)
 
 
-def test_each_kind_warms_up_what_the_other_one_owns(handover: MakeHandover) -> None:
+def test_each_kind_warms_up_tasks_of_the_other_kind(handover: MakeHandover) -> None:
     config = {
         "max_warmup_replicas": str(WARM_UPS),
         "acceptable_recovery_lag": str(ACCEPTABLE_LAG),

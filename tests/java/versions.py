@@ -9,18 +9,18 @@ from pathlib import Path
 from benchmarks.systems import HERE
 from penstock.pipeline.java.jar_lock import read_lock
 
-#: Names another version than the latest, for the processes of a run of tests.
+#: Selects another version than the latest, for the processes of a test run.
 VERSION_VARIABLE = "PENSTOCK_TEST_KAFKA_STREAMS"
-#: Before it, members cannot read the records of grouped tables that later ones write, without upgrade.from (KIP-904);
-#: before 3.4 those of foreign-key joins neither (KIP-775).
+#: Before this version, members cannot read later ones' records of grouped tables without upgrade.from (KIP-904), and
+#: before 3.4 those of foreign-key joins (KIP-775).
 NEWEST_FORMATS_SINCE = (3, 5)
-#: Before it, rack.aware.assignment.strategy is unknown (KIP-925).
+#: Before this version, rack.aware.assignment.strategy is unknown (KIP-925).
 RACKS_SINCE = (3, 7)
-#: Kafka Streams before it cannot be in a streams group (KIP-1071).
+#: Before this version, Kafka Streams has no streams groups (KIP-1071).
 STREAMS_PROTOCOL_SINCE = (4, 2)
-#: Before it, it refuses group.instance.id there (KAFKA-20169).
+#: Before this version, it refuses group.instance.id there (KAFKA-20169).
 STATIC_STREAMS_MEMBERS_SINCE = (4, 4)
-#: Before it, it knows of each host in a streams group only what one of its threads has (KAFKA-20782).
+#: Before this version, it knows only one thread's tasks of each host in a streams group (KAFKA-20782).
 WHOLE_HOSTS_SINCE = (4, 4)
 
 FOLDER = Path(__file__).parent / "kafka_streams"
@@ -44,7 +44,7 @@ def chosen_version() -> str:
 
 
 def is_since(version: tuple[int, ...]) -> bool:
-    """Return whether what came with a version is in the one that this run tests."""
+    """Return True if the version that this run tests is at least this one."""
     return numbers(chosen_version()) >= version
 
 

@@ -1,4 +1,4 @@
-"""Avro that the kernel reads and writes is what fastavro reads and writes, and what fastavro says is wrong with it."""
+"""Avro in the kernel gives the bytes, values and errors of fastavro."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import fastavro
-import pytest
 from fastavro.read import LOGICAL_READERS
 from fastavro.write import LOGICAL_WRITERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import kernel
-
-avro = kernel.avro
-pytestmark = pytest.mark.skipif(avro is None, reason="the compiled kernel is not built here")
+from penstock.kernel.avro import compiled, reader, writer
+from tests.examples import examples
 
 HEADER = b"\0\0\0\0\7"
 UTC = datetime.UTC
@@ -30,7 +27,7 @@ INTEGERS = (0, 1, -1, 63, 64, -65, 8191, 8192, 2**31 - 1, -(2**31))
 LONGS = (*INTEGERS, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.5, -1e30, math.inf, -math.inf)
 TEXTS = ("", "a", "Überschuss €", "\U0001f600", "x" * 70, "y" * 5000)
-#: Values for each type without parts; the first line is what users mostly have.
+#: Values for each type without parts; the first line has the usual ones.
 PLAIN: dict[str, tuple[Any, ...]] = {
     "null": (None,),
     "boolean": (True, False),
@@ -54,7 +51,7 @@ LOGICAL: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     ),
     "unknown": ({"type": "long", "logicalType": "of another program"}, LONGS),
 }
-#: What does not fit, or only by a conversion that is fastavro's.
+#: Values that do not fit, or only with one of fastavro's conversions.
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -80,12 +77,12 @@ DEFAULTS = {"int": 5, "string": "d", "null": None, "double": 1.5, "boolean": Tru
 
 
 class Made:
-    """A schema by a random generator, with values that fit it."""
+    """A random schema, with values that fit it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.names = 0
-        #: By type name: its schema, for a second use by name.
+        #: Schemas by type name, for a second use by name.
         self.named: dict[str, Any] = {}
         self.schema = self.record(3)
 
@@ -130,7 +127,7 @@ class Made:
         return self.record(depth)
 
     def item(self, depth: int) -> Any:
-        """Return a type of at least one byte: damaged bytes may ask for any number of items."""
+        """Return a type of at least one byte: damaged bytes may claim any number of items."""
         if depth > 0 and self.random.random() < 0.5:
             first = {"name": self.name(), "type": "long"}
             return self.keep(
@@ -177,16 +174,16 @@ class Made:
 
 
 class Both:
-    """A schema in fastavro and in the kernel; counts how often the kernel left something to fastavro."""
+    """A schema in fastavro and in the kernel; counts the calls that the kernel leaves to fastavro."""
 
     def __init__(self, schema: Any) -> None:
         self.parsed = fastavro.parse_schema(schema, named_schemas={})
         self.left = 0
-        compiled = avro.compiled(self.parsed, LOGICAL_READERS, LOGICAL_WRITERS)
-        assert compiled is not None
+        found = compiled(self.parsed, LOGICAL_READERS, LOGICAL_WRITERS)
+        assert found is not None
         self.write, self.read = (
-            avro.writer(compiled, HEADER, self._left(self.by_fastavro)),
-            avro.reader(compiled, self._left(self.read_by_fastavro)),
+            writer(found, HEADER, self._left(self.by_fastavro)),
+            reader(found, self._left(self.read_by_fastavro)),
         )
 
     def _left(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -209,7 +206,7 @@ class Both:
 
 
 def result(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Return a text for what a function returns or raises, with the types and NaN."""
+    """Return a text for a function's result or error, with types and NaN."""
     try:
         return repr(function(argument))
     except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
@@ -217,13 +214,13 @@ def result(function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def is_chosen_by_fastavro(schema: Any) -> bool:
-    """Return whether a schema has a union with more than null and one other type."""
+    """Return True if a schema has a union with more than null and one other type."""
     return any(str(union) in str(schema) for union in CHOSEN_BY_FASTAVRO)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.integers(0, 2**32))
-def test_values_of_the_schema_s_types_are_written_and_read_without_fastavro(seed: int) -> None:
+def test_values_of_the_schemas_types_need_no_fastavro(seed: int) -> None:
     made = Made(seed)
     both = Both(made.schema)
     for _ in range(5):
@@ -237,9 +234,9 @@ def test_values_of_the_schema_s_types_are_written_and_read_without_fastavro(seed
         assert both.left == 0
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(st.integers(0, 2**32))
-def test_values_that_do_not_fit_are_fastavro_s_to_judge(seed: int) -> None:
+def test_values_that_do_not_fit_are_left_to_fastavro(seed: int) -> None:
     made = Made(seed)
     both = Both(made.schema)
     for _ in range(5):
@@ -247,9 +244,9 @@ def test_values_that_do_not_fit_are_fastavro_s_to_judge(seed: int) -> None:
         assert result(both.write, value) == result(both.by_fastavro, value)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.integers(0, 2**32))
-def test_damaged_bytes_are_fastavro_s_to_judge(seed: int) -> None:
+def test_damaged_bytes_are_left_to_fastavro(seed: int) -> None:
     made = Made(seed)
     both = Both(made.schema)
     data = bytearray(both.by_fastavro(made.value(made.schema)))
@@ -260,27 +257,27 @@ def test_damaged_bytes_are_fastavro_s_to_judge(seed: int) -> None:
         assert result(both.read, bytes(damaged)) == result(both.read_by_fastavro, bytes(damaged))
 
 
-def test_a_record_inside_of_itself_is_left_to_fastavro() -> None:
+def test_a_recursive_record_is_left_to_fastavro() -> None:
     tree = {
         "type": "record",
         "name": "Tree",
         "fields": [{"name": "left", "type": ["null", "Tree"]}, {"name": "right", "type": ["null", "Tree"]}],
     }
-    assert avro.compiled(fastavro.parse_schema(tree, named_schemas={}), {}, {}) is None
+    assert compiled(fastavro.parse_schema(tree, named_schemas={}), {}, {}) is None
 
 
-def test_types_that_are_too_deep_for_the_stack_are_left_to_fastavro() -> None:
+def test_types_too_deep_for_the_stack_are_left_to_fastavro() -> None:
     fields = [{"name": "f0", "type": {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "long"}]}}]
     for n in range(1, 200):
         inner = [{"name": "x", "type": f"R{n - 1}"}]
         fields.append({"name": f"f{n}", "type": {"type": "record", "name": f"R{n}", "fields": inner}})
     for number, is_compiled in ((50, True), (200, False)):
         schema = {"type": "record", "name": "R", "fields": fields[:number]}
-        compiled = avro.compiled(fastavro.parse_schema(schema, named_schemas={}), {}, {})
-        assert (compiled is not None) == is_compiled
+        found = compiled(fastavro.parse_schema(schema, named_schemas={}), {}, {})
+        assert (found is not None) == is_compiled
 
 
-def test_blocks_with_their_size_are_read() -> None:
+def test_blocks_with_a_size_are_read() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "long"}}]}
     both = Both(schema)
     data = HEADER + bytes([3, 4, 2, 4, 2, 6, 0])  # a block of 2 items in 2 bytes, a block of 1, the end

@@ -1,4 +1,7 @@
-"""The allocator that keeps blocks of some KB: each test is its own process, because it stays until the end."""
+"""The allocator that keeps blocks of some KB.
+
+Each test runs in a separate process, because the allocator stays installed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ import sys
 
 import pytest
 
-from penstock import kernel
+from penstock.kernel.buffers import USABLE
 
-pytestmark = pytest.mark.skipif(
-    kernel.buffers is None or not kernel.buffers.USABLE, reason="the compiled kernel is not built here"
-)
+pytestmark = [
+    pytest.mark.skipif(not USABLE, reason="this C library or Python has another allocator"),
+    pytest.mark.medium,
+]
 KEEPS = "from penstock.kernel.buffers import keep_buffers\nassert keep_buffers()\n"
-#: A block that was freed, and what glibc would cut from it for the next one that is smaller.
+#: A freed block, and the piece that glibc would cut from it for the next, smaller request.
 REUSE = """
 block = bytearray(4_500)
 address = id_of(block)
@@ -69,16 +73,16 @@ def run(program: str, *options: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_block_that_was_freed_last_is_given_out_for_the_next_request_of_its_size() -> None:
+def test_the_last_freed_block_is_reused_for_the_next_request_of_its_size() -> None:
     assert run(KEEPS + ADDRESS + REUSE) == "True"
     assert run(ADDRESS + REUSE) == "False", "glibc does so by itself: nothing of ours is needed"
 
 
-def test_blocks_of_all_sizes_are_nobody_elses_whatever_thread_frees_them() -> None:
+def test_blocks_of_all_sizes_are_exclusive_whichever_thread_frees_them() -> None:
     assert run(KEEPS + MANY) == "done"
 
 
-def test_another_thread_keeps_none() -> None:
+def test_another_thread_keeps_no_blocks() -> None:
     program = (
         "import threading\nfound = []\n"
         "thread = threading.Thread(target=lambda: found.append(keep_buffers()))\n"
@@ -93,7 +97,7 @@ def test_pythons_debug_allocators_are_left_alone(options: tuple[str, ...], envir
     assert run(program, *options, "-W", "ignore", **environment) == "False"
 
 
-def test_memory_can_be_traced_above_it() -> None:
+def test_memory_can_be_traced() -> None:
     program = (
         "import tracemalloc\ntracemalloc.start()\nblocks = [bytearray(4_500) for _ in range(10)]\n"
         "grown = tracemalloc.get_traced_memory()[0]\ndel blocks\ntracemalloc.stop()\nprint(grown > 45_000)"

@@ -1,4 +1,4 @@
-"""The rows with the latest times: what reads find there is what was put, whatever has been forgotten meanwhile."""
+"""The rows with the latest timestamps: reads find the rows that were put, whatever was dropped meanwhile."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock import kernel
+from penstock.kernel.rows import LatestRows, RowBuffer
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import STATEFUL, OpenStore
 
-pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
-
 KEYS = st.sampled_from([b"", b"a", b"a\0", b"b"])
 TIMES = st.integers(0, 30)
 SECONDS = st.integers(0, 3)
 SUFFIXES = {4: struct.Struct(">qi"), 8: struct.Struct(">qq")}
-#: As LatestRows counts them: less than all rows of a machine need.
+#: By LatestRows' own count: less than all rows of a machine need.
 ROOM = 2_000
 
 
 def latest_rows(second_size: int, room: Callable[[], int]) -> Any:
-    buffer = kernel.rows.RowBuffer({}.get, pytest.fail, 1 << 30, pytest.fail)
-    return kernel.rows.LatestRows(buffer, second_size, 60_000, room)
+    buffer = RowBuffer(lambda key: None, pytest.fail, 1 << 30, pytest.fail)
+    return LatestRows(buffer, second_size, 60_000, room)
 
 
 class LatestRowsMachine(RuleBasedStateMachine):
-    """Random operations on the rows and on a dict that forgets nothing."""
+    """Random operations on the rows and on a dict that drops nothing."""
 
     @initialize(second_size=st.sampled_from([4, 8]))
     def set_up(self, second_size: int) -> None:
@@ -55,7 +53,7 @@ class LatestRowsMachine(RuleBasedStateMachine):
 
     @rule()
     def start(self) -> None:
-        """As after a restart: rows of later times than any that was put are all known."""
+        """As after a restart: all rows with later timestamps than any put are known."""
         self.rows.start(max((time for _, time, _ in self.model), default=-1) + 1)
         assert not self.rows.resting
 
@@ -106,7 +104,7 @@ TestLatestRows = LatestRowsMachine.TestCase
 TestLatestRows.settings = STATEFUL
 
 
-def test_the_rows_with_the_earliest_times_go_first() -> None:
+def test_the_rows_with_the_earliest_timestamps_are_dropped_first() -> None:
     rows = latest_rows(4, lambda: 100_000)
     rows.start(0)
     suffix = SUFFIXES[4]
@@ -118,7 +116,7 @@ def test_the_rows_with_the_earliest_times_go_first() -> None:
     assert rows.get(b"k099" + suffix.pack(9_999, 0)) == b"value"
 
 
-def test_rows_that_nobody_fetches_are_not_kept() -> None:
+def test_rows_that_are_never_fetched_are_not_kept() -> None:
     rows = latest_rows(4, lambda: 10_000)
     rows.start(0)
     for number in range(1_000):
@@ -138,7 +136,7 @@ def test_a_key_that_is_too_short_is_refused() -> None:
         rows.get(b"abc")
 
 
-def test_a_store_asks_its_disk_only_for_times_before_its_first_fetch(
+def test_a_store_reads_its_disk_only_for_times_before_its_first_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""What the kernel does for user-written processors: it copies and forwards records and logs changes as Python does."""
+"""The kernel's work for user-written processors: it copies and forwards records, and logs changes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from penstock import (
     Stores,
     StreamsBuilder,
     ValueAndTimestamp,
-    kernel,
 )
+from penstock.kernel.record_accumulator import RecordAccumulator
+from penstock.kernel.sinks import RecordWriter, plain_logger, timestamped_logger
 from penstock.testing import TopologyTestDriver, driver_task
 from penstock.topology.context.timestamp_extractors import TIMESTAMP_MAX
 from penstock.topology.records import SentRecord
-from penstock.topology.run.compiled import compile_topology
-from tests.without_kernel import leave_out_kernel
-
-pytestmark = pytest.mark.skipif(kernel.processors is None, reason="the compiled kernel is not built here")
 
 FIELD = st.none() | st.integers() | st.text()
 TIMES: tuple[Any, ...] = (0, 1, TIMESTAMP_MAX, TIMESTAMP_MAX + 1, 2**64, -1, -(2**70), True, 7.0, 7.5, "7", None)
@@ -37,17 +34,17 @@ TIMES: tuple[Any, ...] = (0, 1, TIMESTAMP_MAX, TIMESTAMP_MAX + 1, 2**64, -1, -(2
 @given(fields=st.tuples(FIELD, FIELD, st.integers(), st.none() | st.just([("h", b"v")])), new=FIELD)
 def test_records_are_copied_with_another_field(fields: tuple[Any, ...], new: Any) -> None:
     record: Record[Any, Any] = Record(*fields)
-    methods: list[Any] = [Record.with_key, Record.with_value, Record.with_timestamp]
-    for method in methods:
+    methods: dict[str, Any] = {"key": Record.with_key, "value": Record.with_value, "timestamp": Record.with_timestamp}
+    for field, method in methods.items():
         copy = method(record, new)
         assert type(copy) is Record
-        assert copy == method.__wrapped__(record, new)
+        assert copy == record._replace(**{field: new})
         with pytest.raises(TypeError):
             method(tuple(record), new)
 
 
 class Sends(Processor[str, str, Any, Any]):
-    """Writes and forwards what it is made for, and notes the task's record after it and in a punctuation."""
+    """Writes and forwards its records, and records the task's current record afterwards and in a punctuation."""
 
     def __init__(self, work: Callable[[ProcessorContext, Record[str, str]], None], seen: list[Any]) -> None:
         self.work = work
@@ -67,12 +64,11 @@ class Sends(Processor[str, str, Any, Any]):
 
 
 def outcome(
-    patch: pytest.MonkeyPatch, work: Callable[[ProcessorContext, Record[str, str]], None], fused: bool
+    patch: pytest.MonkeyPatch, work: Callable[[ProcessorContext, Record[str, str]], None]
 ) -> tuple[list[SentRecord], list[Any], str]:
-    """Return what a processor sends of two records, what it sees, and the error."""
+    """Return the records that a processor sends for two inputs, what it sees, and the error."""
     seen: list[Any] = []
     error = ""
-    patch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
     builder = StreamsBuilder()
     for made in (
         Stores.key_value_store_builder(Stores.persistent_key_value_store("plain"), Serdes.string(), Serdes.string()),
@@ -93,7 +89,7 @@ def outcome(
             topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
             for timestamp in (5, 20):
                 topic.pipe_input("k", "v", timestamp, headers=[("h", b"v")])
-    except Exception as failed:  # noqa: BLE001 - the same one, with and without the kernel
+    except Exception as failed:  # noqa: BLE001 - the same one, in a loop or not
         error = str(failed)
     return produced, seen, error
 
@@ -120,7 +116,7 @@ WORK = [
     partial(forward, ["k", "a list", 3, None]),
     partial(forward, ("too", "short")),
     partial(forward, None),
-    partial(forward, lambda record: record.with_value(7)),  # which its serde refuses
+    partial(forward, lambda record: record.with_value(7)),  # its serde refuses it
     partial(forward_to, "nobody"),
     partial(forward_to, "KSTREAM-FILTER-0000000002"),
     *(partial(put, "plain", value) for value in ("v", "", None, 7)),
@@ -130,18 +126,11 @@ WORK = [
 
 
 @pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_processor_does_the_same_without_the_kernel(
-    work: Callable[[ProcessorContext, Record[str, str]], None], fused: bool
+def test_a_processor_sees_its_own_record_whatever_it_does(
+    work: Callable[[ProcessorContext, Record[str, str]], None],
 ) -> None:
-    outcomes = []
-    for leave_out in (False, True):
-        with pytest.MonkeyPatch.context() as patch:
-            if leave_out:
-                leave_out_kernel(patch)
-            outcomes.append(outcome(patch, work, fused))
-    assert outcomes[0] == outcomes[1]
-    _, seen, error = outcomes[0]
+    with pytest.MonkeyPatch.context() as patch:
+        _, seen, error = outcome(patch, work)
     own = [("h", b"v")]
     assert error.startswith("Exception caught in process.") or seen == [
         *((5, 5, headers) for headers in (own, None)),  # of the record, then of the punctuation
@@ -149,25 +138,26 @@ def test_a_processor_does_the_same_without_the_kernel(
     ]
 
 
-def test_changes_are_logged_by_the_writer_of_the_task() -> None:
-    """The ordinary way, without a call of Python between the store and the batches of the producer."""
-    taken = kernel.record_accumulator.RecordAccumulator(1000, 1000, None, lambda: 0)
+def test_the_tasks_writer_logs_changes() -> None:
+    """The usual path, without a Python call between the store and the producer's batches."""
+    taken = RecordAccumulator(1000, 1000, lambda records: None, lambda: 0)
     taken.know("changes", 3)
 
     class Producer:
-        transactional = False
+        transactional = in_transaction = False
 
     def plain(*record: Any) -> None:
         raise AssertionError(record)
 
-    writer = kernel.sinks.RecordWriter(taken, plain, [], Producer(), {"store": ("changes", 2)})
+    writer = RecordWriter(taken, plain, [], Producer(), {"store": ("changes", 2)})
 
     class Task:
         timestamp = 7
 
-    log = kernel.sinks.plain_logger(writer.log_change, "store", Task, str.encode)
-    timed = kernel.sinks.timestamped_logger(writer.log_change, "store", Task, str.encode, plain)
+    log = plain_logger(writer.log_change, "store", Task, str.encode)
+    timed = timestamped_logger(writer.log_change, "store", Task, str.encode, plain)
     assert [log(b"a", "1"), log(b"b", None)] == [b"1", None]
     assert [timed(b"a", ("1", 5)), timed(b"b", None)] == [bytes(7) + b"\5" + b"1", None]
     (partition,) = taken.begun
+    assert partition.growing is not None
     assert (partition.topic, partition.index, partition.growing.count) == ("changes", 2, 4)

@@ -1,4 +1,4 @@
-"""Record batches that the kernel grows, read back by kafka-python and by the kernel's own reader."""
+"""Record batches that the kernel builds, read by kafka-python and by the kernel's own reader."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
-from penstock import kernel
+from penstock.kernel.record_accumulator import RecordAccumulator
+from penstock.kernel.record_batches import RecordBatches, origin_of
 from penstock.topology.context.partitioners import partition_for_key
 
-pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 TOPIC = "topic"
 PARTITIONS = 4
 DECIDES = -1
@@ -33,9 +33,7 @@ class Accumulated:
     def __init__(self, batch_bytes: int = 1_000, record_bytes: int = 5_000, seed: int = 0) -> None:
         self.closed: list[tuple[int, Any]] = []
         self.all: list[Any] = []
-        self.accumulator = kernel.record_accumulator.RecordAccumulator(
-            batch_bytes, record_bytes, self._close, lambda: NOW_MS, seed
-        )
+        self.accumulator = RecordAccumulator(batch_bytes, record_bytes, self._close, lambda: NOW_MS, seed)
         self.all += self.accumulator.know(TOPIC, PARTITIONS)
 
     def _close(self, records: Any) -> None:
@@ -45,7 +43,7 @@ class Accumulated:
         return bool(self.accumulator.offer(TOPIC, to, key, value, timestamp, headers))
 
     def close_all(self) -> list[tuple[int, Any]]:
-        """Return (partition, batch) of all batches, those of a partition in order."""
+        """Return (partition, batch) of all batches, in order within a partition."""
         for records in self.all:
             if records.growing is not None:
                 self._close(records)
@@ -65,21 +63,21 @@ def decoded(data: bytes) -> list[Record]:
 
 
 @given(records=RECORDS, codec=st.sampled_from(["none", "gzip", "lz4", "snappy", "zstd"]))
-def test_what_goes_in_comes_out(records: list[Record], codec: str) -> None:
+def test_records_survive_a_round_trip(records: list[Record], codec: str) -> None:
     accumulated = Accumulated(batch_bytes=700)
     for key, value, timestamp, headers in records:
         assert accumulated.offer(key, value, timestamp, headers, to=1)
     batches = [sealed(batch, codec) for _, batch in accumulated.close_all()]
     if codec not in ("snappy", "zstd"):  # for which kafka-python has no library here
         assert [record for data in batches for record in decoded(data)] == records
-    origin = kernel.record_batches.origin_of(TOPIC, 1)
+    origin = origin_of(TOPIC, 1)
     log = b"".join(batches)
     found: list[Any] = []
-    kernel.record_batches.RecordBatches(origin, log, 0, len(log), 0, None, True).take(found, len(records))
+    RecordBatches(origin, log, 0, len(log), 0, None, True).take(found, len(records))
     assert [(m.key(), m.value(), m.timestamp()[1], m.headers() or []) for m in found] == records
 
 
-def test_the_header_says_what_it_should() -> None:
+def test_the_fields_of_the_header() -> None:
     accumulated = Accumulated()
     for timestamp in (50, 40, 70):
         accumulated.offer(b"k", b"v", timestamp, to=0)
@@ -92,14 +90,16 @@ def test_the_header_says_what_it_should() -> None:
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (123_456_789_012, 5, 2_000_000_000)
     assert found.is_transactional
     assert not found.is_control_batch
-    again = DefaultRecordBatch(sealed(batch, "lz4", (1, 0, 0, False)))  # it was forgotten, and is sent as another's
+    again = DefaultRecordBatch(
+        sealed(batch, "lz4", (1, 0, 0, False))
+    )  # it was purged, and the space is used for another record
     assert again.validate_crc()
     assert (again.producer_id, again.base_sequence) == (1, 0)
     assert not again.is_transactional
 
 
-def test_blocks_of_lz4_do_not_depend_on_each_other() -> None:
-    """Java's reader takes no others."""
+def test_lz4_blocks_are_independent() -> None:
+    """Java's reader accepts no others."""
     accumulated = Accumulated(batch_bytes=200_000, record_bytes=200_000)
     for number in range(2_000):
         accumulated.offer(b"%d" % number, b"value " * 10, to=0)
@@ -110,11 +110,9 @@ def test_blocks_of_lz4_do_not_depend_on_each_other() -> None:
 
 
 @given(key=st.binary(max_size=40), partitions=st.integers(1, 300))
-def test_a_keys_partition_is_javas(key: bytes, partitions: int) -> None:
+def test_a_keys_partition_is_that_of_java(key: bytes, partitions: int) -> None:
     closed: list[int] = []
-    accumulator = kernel.record_accumulator.RecordAccumulator(
-        1_000, 1_000, lambda records: closed.append(records.index), lambda: 0
-    )
+    accumulator = RecordAccumulator(1_000, 1_000, lambda records: closed.append(records.index), lambda: 0)
     made = accumulator.know(TOPIC, partitions)
     assert accumulator.offer(TOPIC, DECIDES, key, b"v", 1, None)
     assert [records.index for records in made if records.growing is not None] == [partition_for_key(key, partitions)]
@@ -129,7 +127,7 @@ def test_records_without_keys_stay_together_until_a_batch_is_closed() -> None:
     assert max(Counter(order).values()) - min(Counter(order).values()) <= 1
 
 
-def test_batches_have_the_size_that_they_may_have() -> None:
+def test_batches_keep_their_maximum_size() -> None:
     accumulated = Accumulated(batch_bytes=1_000, record_bytes=1_200)
     pick = random.Random(3)
     for number in range(300):
@@ -143,7 +141,7 @@ def test_batches_have_the_size_that_they_may_have() -> None:
 
 def test_a_record_may_be_larger_than_a_batch_but_not_than_a_request() -> None:
     accumulated = Accumulated(batch_bytes=500, record_bytes=1_000)
-    over = _PAST_HEADER + 2 + 8 + 1  # header, length, the record's other fields; one more is too many
+    over = _PAST_HEADER + 2 + 8 + 1  # header, length, the record's other fields; one more byte is too many
     assert accumulated.offer(None, b"x" * (500 - over), to=0)
     assert not accumulated.offer(None, b"x" * 1_000, to=0)
     assert accumulated.offer(None, b"y", to=0), "what came before and comes after is taken"
@@ -160,13 +158,13 @@ def test_a_record_may_be_larger_than_a_batch_but_not_than_a_request() -> None:
         ((TOPIC, 0, b"k", "v", 1, None), "a value that is not serialized"),
     ],
 )
-def test_what_is_not_taken(arguments: tuple[Any, ...], why: str) -> None:
+def test_refused_records(arguments: tuple[Any, ...], why: str) -> None:
     accumulated = Accumulated()
     assert not accumulated.accumulator.offer(*arguments), why
     assert not accumulated.close_all()
 
 
-def test_headers_that_are_none_are_refused_and_leave_nothing_behind() -> None:
+def test_invalid_headers_are_refused_and_leave_nothing_behind() -> None:
     accumulated = Accumulated()
     with pytest.raises(TypeError):
         accumulated.offer(b"k", headers=[("h", 5)], to=0)
@@ -191,7 +189,7 @@ def test_partitions_that_are_added_are_used() -> None:
     assert accumulated.offer(b"k", to=5)
 
 
-def test_partitions_that_are_gone_are_not_used_until_they_come_back() -> None:
+def test_removed_partitions_are_not_used_until_they_return() -> None:
     accumulated = Accumulated()
     assert not accumulated.accumulator.know(TOPIC, 2)
     assert accumulated.accumulator.partition_count(TOPIC) == 2
@@ -204,7 +202,7 @@ def test_partitions_that_are_gone_are_not_used_until_they_come_back() -> None:
     assert accumulated.offer(b"k", to=2)
 
 
-def test_what_has_begun_is_told_once_for_each_batch() -> None:
+def test_the_start_of_a_batch_is_reported_once() -> None:
     accumulated = Accumulated(batch_bytes=200)
     for _ in range(10):
         accumulated.offer(b"k", b"x" * 50, to=3)

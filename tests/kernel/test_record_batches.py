@@ -1,9 +1,12 @@
-"""Record batches and answers that kafka-python encodes are read as what they are; any other bytes are refused."""
+"""Record batches and responses encoded by kafka-python are read correctly; any other bytes are refused."""
 
 from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -14,7 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
 
-from penstock import kernel
+from penstock.kernel import compression
+from penstock.kernel.messages import decode_text
+from penstock.kernel.nodes import PythonNode, RecordContext, Source
+from penstock.kernel.record_batches import (
+    CorruptRecordsError,
+    FetchAnswer,
+    LargeRecordError,
+    RecordBatches,
+    UnknownFormatError,
+    origin_of,
+)
+from tests.examples import examples
 from tests.record_bytes import (
     APPEND_TIME,
     GZIP,
@@ -31,12 +45,13 @@ from tests.record_bytes import (
     encoded,
     encoded_log,
     encoded_response,
+    framed,
+    many,
     size_in_offsets,
     with_records,
 )
 
-batches = kernel.record_batches
-pytestmark = pytest.mark.skipif(batches is None, reason="the compiled kernel is not built here")
+pytestmark = pytest.mark.medium
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
 RECORDS = st.builds(
@@ -62,18 +77,27 @@ ONE = GivenBatch([Given(b"a", b"1"), Given(b"b", b"2")])
 
 
 def opened(data: bytes, offset: int = 0, aborted: Any = None, texts: bool = False, checked: bool = True) -> Any:
-    origin = batches.origin_of("in", 7)
+    origin = origin_of("in", 7)
     if texts:
         read_as_texts(origin)
-    return batches.RecordBatches(origin, data, 0, len(data), offset, aborted, checked)
+    return RecordBatches(origin, data, 0, len(data), offset, aborted, checked)
+
+
+def fail(*given: object) -> None:
+    pytest.fail(f"a record was not read: {given}")
 
 
 def read_as_texts(origin: Any) -> None:
-    """Have a loop ask for the keys of this origin as texts once: from then on they are read as such."""
+    """Let a loop read the keys of this origin as texts once: from then on they are read that way."""
     log = encoded(GivenBatch([Given(b"x")]), 0)
     run: list[Any] = []
-    batches.RecordBatches(origin, log, 0, len(log), 0, None, True).take(run, 1)
-    assert [row[1] for row in kernel.messages.Unpacked(run, kernel.messages.decode_text)] == ["x"]
+    RecordBatches(origin, log, 0, len(log), 0, None, True).take(run, 1)
+    keys: list[Any] = []
+    task = RecordContext()
+    see = PythonNode(task, "see", lambda key, *_: keys.append(key))
+    source = Source(task, "source", see, decode_text, False, None, False, None, None, fail, fail)
+    source.process_batch(run)
+    assert keys == ["x"]
 
 
 def fields(message: Any) -> tuple[Any, ...]:
@@ -99,14 +123,14 @@ def expected(given_batches: list[GivenBatch], start: int) -> list[tuple[Any, ...
 
 
 @given(BATCHES, st.integers(0, 40), st.lists(st.integers(1, 7), min_size=1, max_size=5), st.booleans(), st.data())
-def test_all_records_from_an_offset_on_are_read_whatever_is_taken_at_once(
+def test_all_records_from_an_offset_on_are_read_in_runs_of_any_size(
     given_batches: list[GivenBatch], start: int, limits: list[int], texts: bool, data: st.DataObject
 ) -> None:
     log = encoded_log(given_batches)
     cut = data.draw(st.integers(0, 60), label="bytes of a next batch")
     log += encoded(ONE, 10_000)[:cut]
     if not given_batches and cut:
-        with pytest.raises(batches.CorruptRecordsError):
+        with pytest.raises(CorruptRecordsError):
             opened(log)
         return
     tested = opened(log, start, texts=texts)
@@ -151,43 +175,37 @@ def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
     assert opened(log).next_offset == 13
 
 
-def test_a_wrong_checksum_is_told_after_the_records_before_it() -> None:
+def test_a_wrong_checksum_is_reported_after_the_records_before_it() -> None:
     log = bytearray(encoded_log([ONE, ONE, ONE]))
     log[-3] ^= 1
     run: list[Any] = []
     tested = opened(bytes(log))
     assert tested.take(run, 100) == 4
     for _ in range(2):
-        with pytest.raises(batches.CorruptRecordsError, match="checksum of the record batch at offset 4"):
+        with pytest.raises(CorruptRecordsError, match="checksum of the record batch at offset 4"):
             tested.take(run, 100)
     assert len(run) == 4
     assert not tested.finished
 
 
-def test_what_only_librdkafka_reads_is_told() -> None:
+def test_formats_that_only_librdkafka_reads_are_reported() -> None:
     packed = bytearray(encoded(ONE, 0))
     struct.pack_into(">h", packed, 21, 5)
-    with pytest.raises(batches.UnknownFormatError, match="codec 5"):
+    with pytest.raises(UnknownFormatError, match="codec 5"):
         opened(bytes(packed), checked=False).take([], 1)
     old = bytearray(encoded(ONE, 0))
     old[16] = 1
-    with pytest.raises(batches.UnknownFormatError, match="message format v1"):
+    with pytest.raises(UnknownFormatError, match="message format v1"):
         opened(bytes(old))
     small = bytes(16) + b"\1" + bytes(17)  # less than a batch's header
-    with pytest.raises(batches.UnknownFormatError, match="message format v1"):
+    with pytest.raises(UnknownFormatError, match="message format v1"):
         opened(small)
     for last in (bytes(old), small):
         tested = opened(encoded(ONE, 0) + last)
         assert (tested.take([], 10), tested.next_offset) == (2, 2)
 
 
-def framed(*blocks: bytes) -> bytes:
-    """Return what Java makes of some blocks: a header, and each block of snappy behind its length."""
-    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
-    return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"".join(len(block).to_bytes(4, "big") + block for block in packed)
-
-
-def test_frames_of_snappy_are_read_whatever_their_blocks_are() -> None:
+def test_snappy_frames_with_any_blocks_are_read() -> None:
     plain = encoded(ONE, 0)
     records = plain[61:]
     for blocks in ([records], [records[:5], records[5:]], [bytes([byte]) for byte in records]):
@@ -204,40 +222,173 @@ def test_frames_of_snappy_are_read_whatever_their_blocks_are() -> None:
         framed(b"abc")[:-1],
         framed(b"abc") + b"\0\0\0",
         framed(b"abc") + b"\xff\xff\xff\xff",
-        b"\xff\xff\xff\xff\x0f\0",  # a block that says it has 4 GiB
+        b"\xff\xff\xff\xff\x0f\0",  # a block that claims 4 GiB
     ],
     ids=["nothing", "no block", "half a block", "half a length", "less than nothing", "too much"],
 )
-def test_what_is_no_snappy_is_refused(packed: bytes) -> None:
-    with pytest.raises(batches.CorruptRecordsError):
+def test_invalid_snappy_is_refused(packed: bytes) -> None:
+    with pytest.raises(CorruptRecordsError):
         opened(bytes(with_records(encoded(ONE, 0), SNAPPY, packed)), checked=False).take([], 1)
 
 
-@settings(max_examples=500)
+CODECS = pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD], ids=["gzip", "snappy", "lz4", "zstd"])
+NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
+PIECE = 1 << 20
+
+
+@CODECS
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_records_may_cross_the_boundaries_of_decompressed_pieces(codec: int, limit: int) -> None:
+    sizes = [0, PIECE - 70, 1, 100, 5 * PIECE // 2, 10, PIECE - 20, PIECE - 20, 40, PIECE, 3 * PIECE]
+    given = GivenBatch([Given(value=random.Random(size).randbytes(size)) for size in sizes], codec)
+    tested = opened(encoded_log([given, ONE]))
+    run: list[Any] = []
+    while not tested.finished:
+        tested.take(run, limit)
+    assert [fields(message) for message in run] == expected([given, ONE], 0)
+
+
+#: Reads a batch that expands to 512 MB, and prints how many records there were and how many MB it took.
+READS_MANY = """
+import resource, sys
+from penstock.kernel.record_batches import RecordBatches, origin_of
+log = sys.stdin.buffer.read()
+tested = RecordBatches(origin_of("in", 0), log, 0, len(log), 0, None, True)
+before, count = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
+while not tested.finished:
+    count += tested.take([], 100)
+print(count, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@CODECS
+def test_a_batch_takes_little_memory_even_if_it_expands_to_many_bytes(codec: int) -> None:
+    log = many(Given(value=bytes(1_000_000)), 512, codec)
+    found = subprocess.run([sys.executable, "-c", READS_MANY], input=log, capture_output=True, check=True).stdout
+    count, megabytes = map(int, found.split())
+    assert count == 512
+    assert megabytes < 200  # of which 100 are the records of one run
+
+
+def test_a_run_ends_when_its_records_have_enough_bytes() -> None:
+    tested = opened(many(Given(value=bytes(1_000_000)), 10, ZSTD))
+    run: list[Any] = []
+    assert (tested.take(run, 100, 2_500_000), tested.taken_bytes // 1_000_000) == (3, 3)
+    assert (tested.take(run, 100, 1), tested.taken_bytes // 1_000_000) == (1, 1)
+    assert (tested.take(run, 100), tested.taken_bytes // 1_000_000) == (6, 6)
+
+
+def limited(log: bytes, largest: int) -> Any:
+    return RecordBatches(origin_of("in", 7), log, 0, len(log), 0, None, False, largest)
+
+
+@CODECS
+def test_a_record_above_the_limit_is_refused_after_the_records_before_it(codec: int) -> None:
+    values = [bytes(10_000), bytes(2_500_000), b"never read"]
+    log = encoded(GivenBatch([Given(value=value) for value in values], NONE), 40)
+    log = bytes(with_records(log, codec, compression.CODECS[NAMES[codec]].compress(log[61:])))
+    run: list[Any] = []
+    tested = limited(log, 2_499_999)
+    assert tested.take(run, 100) == 1
+    for _ in range(2):
+        says = r"batch at offset 40 decompresses to a record of 2,500,0\d\d bytes; the limit is 2,499,999 bytes"
+        with pytest.raises(LargeRecordError, match=says):
+            tested.take(run, 100)
+    assert limited(log, 2_500_100).take(run, 100) == 3
+
+
+def test_a_snappy_block_above_the_limit_is_refused() -> None:
+    """librdkafka writes a single block, which cannot be decompressed in pieces."""
+    log = encoded(GivenBatch([Given(value=bytes(1000))] * 1000, SNAPPY), 7)
+    says = r"batch at offset 7 decompresses to a snappy block of 1,009,936 bytes; the limit is 1,000,000 bytes"
+    with pytest.raises(LargeRecordError, match=says):
+        limited(log, 1_000_000).take([], 1)
+    assert limited(log, 2_000_000).take([], 2_000) == 1_000
+
+
+#: Has memory for 64 MB more than now, and reads a batch that needs 200 MB at once.
+READS_TOO_MUCH = """
+import resource, sys
+from penstock.kernel.record_batches import LargeRecordError, RecordBatches, origin_of
+log = sys.stdin.buffer.read()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
+try:
+    RecordBatches(origin_of("in", 0), log, 0, len(log), 0, None, True).take([], 100)
+except LargeRecordError as error:
+    print(error)
+"""
+
+
+@CODECS
+def test_too_little_memory_is_an_error_and_does_not_end_the_process(codec: int) -> None:
+    log = encoded(GivenBatch([Given(value=bytes(200_000_000))], codec), 11)
+    found = subprocess.run([sys.executable, "-c", READS_TOO_MUCH], input=log, capture_output=True, check=True).stdout
+    assert found.startswith(b"the record batch at offset 11 decompresses to more bytes than there is memory for"), found
+
+
+def take_all(tested: Any, run: list[Any]) -> None:
+    while not tested.finished:
+        tested.take(run, 4)
+
+
+@CODECS
+def test_damage_in_a_later_piece_is_reported_after_the_records_before_it(codec: int) -> None:
+    values = [random.Random(seed).randbytes(200_000) for seed in range(20)]
+    given = GivenBatch([Given(value=value) for value in values], NONE)
+    plain = encoded(given, 90)
+    packed = compression.CODECS[NAMES[codec]].compress(plain[61:])
+    for broken in (packed[: len(packed) * 3 // 4], packed[: len(packed) * 3 // 4] + b"\xff" * (len(packed) // 4)):
+        run: list[Any] = []
+        tested = opened(bytes(with_records(plain, codec, broken)), checked=False)
+        for _ in range(2):
+            with pytest.raises(CorruptRecordsError, match="batch at offset 90"):
+                take_all(tested, run)
+        assert 5 <= len(run) < 20
+        assert [message.value() for message in run[:5]] == values[:5]
+
+
+def test_an_endless_length_is_refused_quickly() -> None:
+    """It is 300 MB of 0xff, compressed to 30 KB."""
+    plain = encoded(ONE, 0)
+    packer = cramjam.zstd.Compressor()
+    for _ in range(300):
+        packer.compress(b"\xff" * 1_000_000)
+    log = bytes(with_records(plain, ZSTD, bytes(packer.finish())))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordsError, match="batch at offset 0 has a wrong length"):
+            opened(log, checked=False).take([], 1)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@settings(max_examples=examples(500))
 @given(st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_decompressed_or_refused(codec: int, packed: bytes, is_begun: bool) -> None:
-    """is_begun: behind the right first bytes, so that a codec does not refuse them at once."""
+    """is_begun: after the correct first bytes, so that a codec does not refuse them at once."""
     begins = {GZIP: b"\x1f\x8b\x08", SNAPPY: framed(), LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
     data = bytes(with_records(encoded(ONE, 0), codec, (begins[codec] if is_begun else b"") + packed))
     run: list[Any] = []
-    with suppress(batches.CorruptRecordsError):
+    with suppress(CorruptRecordsError):
         opened(data, checked=False).take(run, 10)
     for message in run:
         fields(message)
 
 
-def test_fewer_bytes_than_said_are_refused() -> None:
+def test_fewer_bytes_than_announced_are_refused() -> None:
     log = encoded(ONE, 0)
-    with pytest.raises(batches.CorruptRecordsError, match="too short for"):
-        batches.RecordBatches(batches.origin_of("in", 0), log, 1, len(log), 0, None, True)
+    with pytest.raises(CorruptRecordsError, match="too short for"):
+        RecordBatches(origin_of("in", 0), log, 1, len(log), 0, None, True)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(BATCHES.filter(bool), st.integers(0, 1 << 30), st.booleans())
-def test_broken_bytes_are_errors_or_records_and_nothing_else(
+def test_damaged_bytes_give_errors_or_records_and_nothing_else(
     given_batches: list[GivenBatch], seed: int, texts: bool
 ) -> None:
-    """Unchecked, so that what is broken is read. A sanitizer or valgrind sees whether more is read than is there."""
+    """Checksums are off, so that damaged bytes are read. A sanitizer or valgrind shows reads beyond the end."""
     log, chance = bytearray(encoded_log(given_batches)), random.Random(seed)
     for _ in range(chance.randrange(1, 4)):
         log[chance.randrange(len(log))] = chance.choice([0, 1, 127, 128, 255, chance.randrange(256)])
@@ -249,7 +400,7 @@ def test_broken_bytes_are_errors_or_records_and_nothing_else(
             if tested.finished:
                 break
             tested.take(run, 50)
-    except (batches.CorruptRecordsError, batches.UnknownFormatError):
+    except (CorruptRecordsError, UnknownFormatError):
         pass
     for message in run:
         fields(message)
@@ -285,9 +436,9 @@ ANSWERS = st.lists(
     st.integers(0, 1 << 30),
     st.sampled_from(range(12, 18)),
 )
-def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_id: int, version: int) -> None:
+def test_a_response_is_read_correctly(response: GivenResponse, correlation_id: int, version: int) -> None:
     data = encoded_response(response, correlation_id, version)
-    answer = batches.FetchAnswer(data, version)
+    answer = FetchAnswer(data, version)
     assert (answer.correlation_id, answer.throttle_ms, answer.error, answer.session_id) == (
         correlation_id,
         response.throttle_ms,
@@ -311,18 +462,18 @@ def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_
         assert found.diverging_offset == (given_answer.diverging or (-1, -1))[1]
 
 
-def test_an_answer_that_ends_too_early_is_refused_wherever_it_ends() -> None:
+def test_a_truncated_response_is_refused() -> None:
     response = GivenResponse([GivenAnswer(aborted=[(1, 2)], records=b"abc", leader=(1, 2), diverging=(3, 4))])
     for version in (12, 13, 17):
         data = encoded_response(response, 1, version)
         assert FetchResponse.decode(data[5:], version=version).responses[0].partitions[0].records == b"abc"
         for size in range(len(data) - 1):
             with pytest.raises(ValueError, match=r"ends too early|does not end|an empty response"):
-                batches.FetchAnswer(data[:size], version)
+                FetchAnswer(data[:size], version)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=120), st.sampled_from(range(12, 18)))
-def test_any_bytes_are_an_answer_or_refused(data: bytes, version: int) -> None:
+def test_any_bytes_are_a_response_or_refused(data: bytes, version: int) -> None:
     with suppress(ValueError):
-        batches.FetchAnswer(data, version)
+        FetchAnswer(data, version)

@@ -1,4 +1,4 @@
-"""The compiled buffer of a store's rows does what the plain one does; loops over it do what they do without it."""
+"""The buffer of a store's rows behaves like plain dicts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import kernel
-from penstock.statestore.rows.row_buffer import RowBuffer
-
-pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
+from penstock import Serdes
+from penstock.kernel.nodes import Node, RecordContext, StoredRows, TableSource
+from penstock.kernel.rows import RowBuffer
+from penstock.kernel.sinks import Changelog
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 STEPS = st.lists(
@@ -23,8 +23,46 @@ STEPS = st.lists(
 )
 
 
+class PlainBuffer:
+    """A RowBuffer of plain dicts, sorted for each read of a range."""
+
+    index = None
+
+    def __init__(self, read: Any, check: Any, check_at: int, refill: Any) -> None:
+        self.read, self.check, self.check_at, self.refill = read, check, check_at, refill
+        self.rows: dict[bytes, bytes | None] = {}
+        self.recent: dict[bytes, bytes | None] = {}
+        self.found = self.read_room = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self.rows:
+            return self.rows[key]
+        if key in self.recent:
+            self.found += 1
+            return self.recent[key]
+        row: bytes | None = self.read(key)
+        if self.read_room:
+            if self.read_room > 0:
+                self.recent[key] = row
+            self.read_room += -1 if self.read_room > 0 else 1
+            if not self.read_room:
+                self.refill()
+        return row
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.rows[key] = value
+        if len(self.rows) >= self.check_at:
+            self.check()
+
+    def between(self, start: bytes | None, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
+        return sorted((k, v) for k, v in self.rows.items() if (start or b"") <= k and (end is None or k < end))
+
+    def clear(self) -> None:
+        self.rows.clear()
+
+
 def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
-    """Return all that can be seen of a buffer of this kind while the steps are taken."""
+    """Return everything visible in a buffer of this kind while the steps are executed."""
     disk = {b"c": b"on disk:c", b"d": b"on disk:d"}
     checks: list[int] = []
 
@@ -55,15 +93,21 @@ def run(kind: Any, steps: list[tuple[str, bytes, bytes]]) -> list[Any]:
             seen.append(buffer.between(key, None))
         else:
             buffer.clear()
-        indexed = None if buffer.index is None else buffer.between(None, None, reverse=True)
-        rows = dict(buffer.rows), dict(buffer.recent), indexed and list(indexed)
-        seen.append((*rows, buffer.found, *checks, *refills))
+        seen.append((dict(buffer.rows), dict(buffer.recent), buffer.found, *checks, *refills))
     return seen
 
 
 @given(steps=STEPS)
-def test_it_is_the_plain_buffer(steps: list[tuple[str, bytes, bytes]]) -> None:
-    assert run(kernel.rows.RowBuffer, steps) == run(RowBuffer, steps)
+def test_it_behaves_like_plain_dicts(steps: list[tuple[str, bytes, bytes]]) -> None:
+    assert run(RowBuffer, steps) == run(PlainBuffer, steps)
+
+
+def table_of(buffer: RowBuffer, log_change: Any) -> Node:
+    """Return a table's node that writes bytes into a buffer, and headers of tombstones into the changelog."""
+    task, serde = RecordContext(), Serdes.bytes()
+    of_bytes = serde, None, serde, None, None, None, None
+    rows = StoredRows(task, buffer, Changelog(log_change, "store"), *of_bytes, (False, True), False)
+    return TableSource(task, "table", None, rows, pytest.fail)
 
 
 @given(
@@ -72,13 +116,12 @@ def test_it_is_the_plain_buffer(steps: list[tuple[str, bytes, bytes]]) -> None:
     value=st.binary(max_size=20),
 )
 def test_rows_begin_with_their_timestamp(row_time: int, timestamp: int, value: bytes) -> None:
-    buffer = kernel.rows.RowBuffer({b"disk": struct.pack(">q", row_time) + value}.get, pytest.fail, 100, pytest.fail)
+    buffer = RowBuffer({b"disk": struct.pack(">q", row_time) + value}.get, pytest.fail, 100, pytest.fail)
     assert buffer.find(b"none") is None
     assert buffer.find(b"disk") == value
-    assert buffer.newest(timestamp) == max(timestamp, row_time)
     changes: list[tuple[Any, ...]] = []
-    put = kernel.sinks.row_writer(buffer, lambda *change: changes.append(change), "store")
-    put(b"k", value, timestamp)
+    put = table_of(buffer, lambda *change: changes.append(change)).receive
+    put(b"k", value, timestamp, [("h", b"")])
     assert buffer.get(b"k") == struct.pack(">q", timestamp) + value
     assert buffer.find(b"k") == value
     put(b"k", None, timestamp, [("h", b"")])
@@ -86,28 +129,28 @@ def test_rows_begin_with_their_timestamp(row_time: int, timestamp: int, value: b
     assert changes == [("store", b"k", value, timestamp, None), ("store", b"k", None, timestamp, [("h", b"")])]
 
 
-def test_a_row_that_is_too_short_is_told() -> None:
-    buffer = kernel.rows.RowBuffer({b"k": b"short"}.get, pytest.fail, 100, pytest.fail)
+def test_a_row_that_is_too_short_is_an_error() -> None:
+    buffer = RowBuffer({b"k": b"short"}.get, pytest.fail, 100, pytest.fail)
     with pytest.raises(ValueError, match="a row of 5 bytes has no timestamp"):
         buffer.find(b"k")
 
 
-def test_what_reading_raises_reaches_the_caller() -> None:
+def test_exceptions_while_reading_reach_the_caller() -> None:
     def read(_key: bytes) -> bytes:
         raise OSError("a damaged block")
 
-    buffer = kernel.rows.RowBuffer(read, pytest.fail, 100, pytest.fail)
+    buffer = RowBuffer(read, pytest.fail, 100, pytest.fail)
     for get in (buffer.get, buffer.find):
         with pytest.raises(OSError, match="a damaged block"):
             get(b"k")
 
 
-def test_what_check_raises_reaches_the_caller() -> None:
+def test_exceptions_of_check_reach_the_caller() -> None:
     def check() -> None:
         raise OSError("no commit")
 
-    buffer = kernel.rows.RowBuffer({}.get, check, 1, pytest.fail)
+    buffer = RowBuffer(lambda key: None, check, 1, pytest.fail)
     with pytest.raises(OSError, match="no commit"):
         buffer.put(b"k", b"v")
     with pytest.raises(OSError, match="no commit"):
-        kernel.sinks.row_writer(buffer, lambda *_: None, "store")(b"k", b"v", 1)
+        table_of(buffer, lambda *_: None).receive(b"k", b"v", 1, None)

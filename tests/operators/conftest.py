@@ -1,4 +1,4 @@
-"""Topologies in a driver, for tests of operators: results as (key, value, timestamp)."""
+"""Topologies in a driver, for tests of operators; results are (key, value, timestamp)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def compiled(start: Start) -> Callable[..., Any]:
-    """compiled(declare, config=…) gives the driver's task: a real TaskContext with the compiled topology."""
+    """compiled(declare, config=…) returns the driver's task: a real TaskContext with the compiled topology."""
 
     def task(declare: Callable[[StreamsBuilder], Any], config: dict[str, Any] | None = None) -> Any:
         return start(declare, config).driver.task

@@ -1,4 +1,4 @@
-"""User functions that are rude: they keep what they were given and change it later, and return what they should not."""
+"""User functions that misbehave: they keep their arguments and change them later, and return invalid values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Point:
 
 
 class Number(IntEnum):
-    """An integer that is read back as a plain one."""
+    """An integer type that is read back as a plain int."""
 
     FIVE = 5
 
 
-#: What functions return: all that JSON has, what is read back as something else, and what cannot be written.
+#: Return values of functions: everything that JSON has, values that are read back as something else, and values that
+#: cannot be written.
 SHAPES: tuple[Callable[[int], Any], ...] = (
     lambda n: {"n": n},
     lambda n: [n, [n], {"n": [n]}],
@@ -45,7 +46,7 @@ POISON: tuple[Callable[[int], Any], ...] = (
 
 
 class Functions:
-    """The functions of one topology: rude ones, which keep what they were given and change it later."""
+    """The functions of one topology: they keep their arguments and change them later."""
 
     def __init__(self, seed: int, poisons: bool) -> None:
         self.random = random.Random(seed)
@@ -53,7 +54,7 @@ class Functions:
         self.kept: list[Any] = []
 
     def meddle(self, *values: Any) -> None:
-        """Change what was kept of earlier records, and keep these."""
+        """Change the kept objects of earlier records, and keep these."""
         for value in self.kept:
             if isinstance(value, dict):
                 value["changed"] = True
@@ -62,7 +63,7 @@ class Functions:
         self.kept += values
 
     def made(self, value: Any) -> Any:
-        """Return what a value stands for: input values are [shape, number]."""
+        """Return the value for an input [shape, number]."""
         shape, number = value[0], value[1]
         if shape < 0:
             return POISON[-shape % len(POISON)](number) if self.poisons else {"n": number}
@@ -72,7 +73,7 @@ class Functions:
         return self.random.choice([self.append, self.wrap, self.last, self.fail_late, self.delete])
 
     def append(self, key: Any, value: Any, aggregate: Any) -> Any:
-        """Change the aggregate in place, and let it hold the record's own value."""
+        """Change the aggregate in place, and store the record's own value in it."""
         self.check(aggregate)
         aggregate = aggregate if isinstance(aggregate, list) else [aggregate]
         aggregate[3:] = [value, self.made(value)]
@@ -106,7 +107,7 @@ class Functions:
 
     @staticmethod
     def check(value: Any) -> None:
-        """Fail for what JSON would not have read: a value that comes from a store has the type that its serde reads."""
+        """Fail for a value that JSON could not have read: a value from a store has the type that its serde reads."""
         if type(value) in (list, dict):
             for inner in value.values() if isinstance(value, dict) else value:
                 Functions.check(inner)
@@ -134,7 +135,7 @@ class Functions:
             yield value
 
     def change(self, key: Any, value: Any) -> None:
-        """Change a record when the operators before have had it."""
+        """Change a record after the operators before have processed it."""
         self.meddle(value)
         if isinstance(value, list):
             value.append("seen")

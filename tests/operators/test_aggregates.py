@@ -27,8 +27,8 @@ def test_an_aggregate_may_be_changed_in_place(start: Any, documents: Options, ca
     assert flow.driver.get_key_value_store("lists").get("k") == [1, 2]
 
 
-def test_the_old_value_is_the_one_from_before_an_aggregator_changed_it_in_place(start: Any, documents: Options) -> None:
-    """Summing the lengths again downstream goes wrong if old and new value are the same list."""
+def test_the_old_value_is_unaffected_by_an_aggregator_that_changes_it_in_place(start: Any, documents: Options) -> None:
+    """Summing the lengths again downstream would be wrong if old and new value were the same list."""
 
     def declare(builder: Any) -> None:
         lists = builder.stream("in", **documents).group_by_key().aggregate(list, _collect, store="lists", **documents)
@@ -71,7 +71,7 @@ def test_records_without_key_or_value_are_dropped_and_counted(start: Any, number
     assert flow.driver.dropped_records() == {("counting", "null key or value"): 2}
 
 
-def test_reducing_leaves_out_records_without_key_or_value(start: Any, numbers: Options) -> None:
+def test_reducing_skips_records_without_key_or_value(start: Any, numbers: Options) -> None:
     flow = start(
         lambda builder: builder.stream("in", **numbers).group_by_key().reduce(lambda a, v: a + v, name="sum", store="r")
     )
@@ -149,7 +149,7 @@ def test_a_grouped_table_subtracts_before_it_adds(start: Any, text: Options, cac
     assert [value for _, value, _ in flow.read()] == ["a", "ab", "bc", "c"]
 
 
-def test_an_older_kafka_streams_gets_two_updates_for_one(start: Any, text: Options) -> None:
+def test_an_older_kafka_streams_gets_two_updates_instead_of_one(start: Any, text: Options) -> None:
     """upgrade.from: versions before 3.5 cannot read one update with both values (KIP-904)."""
 
     def declare(builder: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions that wait, in the driver: order, failures, what stands behind them, and what is refused."""
+"""Asynchronous functions in the driver: order, failures, operators behind them, and refused options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def declare(operation: Callable[[Any], Any]) -> Callable[[StreamsBuilder], None]
     return build
 
 
-def test_a_value_is_replaced_by_what_is_awaited(start: Start) -> None:
+def test_a_value_is_replaced_by_the_awaited_result(start: Start) -> None:
     flow = start(declare(lambda stream: stream.map_values_async(doubled)))
     assert flow.read_after("in", "a", 4, 7) == [("a", 8, 7)]
 
@@ -75,7 +76,7 @@ def test_an_async_action_ends_the_stream(start: Start) -> None:
     assert seen == [("a", 1)]
 
 
-# One record of the input gives a fan of records, so that many calls are on their way at once.
+# One input record gives several records, so that many calls are in flight at once.
 def fan(stream: Any) -> Any:
     return stream.flat_map(lambda key, value: [(f"{key}{number % 2}", number) for number in range(value)])
 
@@ -85,12 +86,12 @@ async def first_is_slow(value: int) -> int:
     return value
 
 
-def test_by_partition_results_come_in_the_order_of_the_records(start: Start) -> None:
+def test_ordered_by_partition_results_have_the_order_of_the_records(start: Start) -> None:
     flow = start(declare(lambda stream: fan(stream).map_values_async(first_is_slow)))
     assert [value for _, value, _ in flow.read_after("in", "k", 6)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_by_key_only_records_of_one_key_wait_for_each_other(start: Start) -> None:
+def test_ordered_by_key_only_records_of_one_key_wait_for_each_other(start: Start) -> None:
     flow = start(declare(lambda stream: fan(stream).map_values_async(first_is_slow, ordered_by="key")))
     results = flow.read_after("in", "k", 6)
     assert [value for key, value, _ in results if key == "k1"] == [1, 3, 5]
@@ -125,7 +126,7 @@ def test_no_more_calls_run_than_max_in_flight(start: Start, ordered_by: Any) -> 
     assert most == (3 if ordered_by == "partition" else 2), "two keys"
 
 
-def test_sleeping_costs_the_driver_no_time(start: Start) -> None:
+def test_sleeping_takes_the_driver_no_time(start: Start) -> None:
     async def sleepy(value: int) -> int:
         await asyncio.sleep(3600)
         return value
@@ -136,7 +137,7 @@ def test_sleeping_costs_the_driver_no_time(start: Start) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_a_thread_that_is_waited_for_takes_its_time(start: Start) -> None:
+def test_waiting_for_a_thread_takes_its_real_time(start: Start) -> None:
     async def blocking(value: int) -> int:
         await asyncio.to_thread(time.sleep, 0.2)
         return value
@@ -145,7 +146,7 @@ def test_a_thread_that_is_waited_for_takes_its_time(start: Start) -> None:
     assert flow.read_after("in", "a", 1) == [("a", 1, 0)], "the deadline of 30 s did not come first"
 
 
-def test_what_is_behind_sees_timestamps_headers_and_stream_time_of_the_record(start: Start) -> None:
+def test_operators_behind_see_timestamp_headers_and_stream_time_of_the_record(start: Start) -> None:
     def build(builder: StreamsBuilder) -> None:
         stream = builder.stream("in", **INTS).map_values_async(doubled)
         counted = stream.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(milliseconds=10)))
@@ -157,7 +158,7 @@ def test_what_is_behind_sees_timestamps_headers_and_stream_time_of_the_record(st
     assert [timestamp for _, _, timestamp in flow.read()] == [5, 15], "the record of 6 is late, as behind map_values"
 
 
-def test_an_exception_names_operator_topic_offset_and_key(start: Start) -> None:
+def test_the_exception_names_operator_topic_offset_and_key(start: Start) -> None:
     async def fails(value: int) -> int:
         raise ValueError("no price")
 
@@ -168,7 +169,7 @@ def test_an_exception_names_operator_topic_offset_and_key(start: Start) -> None:
         flow.pipe("in", "a", 1)
 
 
-def test_a_timeout_is_a_timeout_error(start: Start) -> None:
+def test_a_timeout_raises_timeout_error(start: Start) -> None:
     async def hangs(value: int) -> int:
         await asyncio.Event().wait()
         return value
@@ -178,7 +179,7 @@ def test_a_timeout_is_a_timeout_error(start: Start) -> None:
         flow.pipe("in", "a", 1)
 
 
-def test_with_log_and_continue_a_failed_record_is_dropped_and_the_others_come(start: Start) -> None:
+def test_with_log_and_continue_a_failed_record_is_dropped_and_the_others_arrive(start: Start) -> None:
     async def picky(value: int) -> int:
         if value == 2:
             raise ValueError(value)
@@ -192,7 +193,7 @@ def test_with_log_and_continue_a_failed_record_is_dropped_and_the_others_come(st
     assert flow.driver.dropped_records() == {("KSTREAM-MAPVALUES-0000000002", "processing error"): 1}
 
 
-def test_a_call_is_made_again_as_often_as_retries_says(
+def test_a_call_is_retried_as_often_as_configured(
     start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempts: list[int] = []
@@ -210,7 +211,7 @@ def test_a_call_is_made_again_as_often_as_retries_says(
     assert (caplog.messages, capsys.readouterr().out) == ([], ""), "a line for each would be a flood"
 
 
-def test_after_the_last_retry_the_handler_is_asked(start: Start) -> None:
+def test_the_handler_is_called_after_the_last_retry(start: Start) -> None:
     attempts: list[int] = []
 
     async def never(value: int) -> int:
@@ -242,7 +243,7 @@ def test_a_lifespan_is_opened_once_and_closed_with_the_driver(start: Start) -> N
     assert events == ["open", "close"]
 
 
-def test_sys_exit_in_a_function_is_no_failed_record(start: Start) -> None:
+def test_sys_exit_in_a_function_does_not_count_as_a_failed_record(start: Start) -> None:
     async def leaves(value: int) -> int:
         raise SystemExit(3)
 
@@ -254,7 +255,7 @@ def test_sys_exit_in_a_function_is_no_failed_record(start: Start) -> None:
     assert "offset=0" in "".join(raised.value.__notes__)
 
 
-def test_what_a_cache_sends_on_is_awaited_too(start: Start) -> None:
+def test_records_that_a_cache_forwards_are_awaited_too(start: Start) -> None:
     def build(builder: StreamsBuilder) -> None:
         counted = builder.stream("in", **INTS).group_by_key().count().to_stream().map_values_async(doubled)
         counted.group_by_key(**INTS).count().to_stream().to("out", **INTS)
@@ -262,6 +263,17 @@ def test_what_a_cache_sends_on_is_awaited_too(start: Start) -> None:
     flow = start(build, {"statestore.cache.max.bytes": 1_000_000})
     assert flow.read_after("in", "a", 1) == [("a", 1, 0)]
     assert flow.read_after("in", "a", 1) == [("a", 2, 0)]
+
+
+async def numbers(*_: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+class Numbers:
+    """A callable object."""
+
+    async def __call__(self, *_: Any) -> AsyncIterator[int]:
+        yield 1
 
 
 @pytest.mark.parametrize(
@@ -272,11 +284,22 @@ def test_what_a_cache_sends_on_is_awaited_too(start: Start) -> None:
         ({"ordered_by": "value"}, "ordered_by must be"),
         ({"retries": 3}, "retries must be Retries"),
         ({"lifespan": 3}, "lifespan must be a function"),
+        ({"lifespan": numbers}, "decorate a function that yields with @contextlib.asynccontextmanager"),
+        ({"lifespan_timeout": 0}, "lifespan_timeout must be positive"),
     ],
 )
-def test_wrong_options_are_refused_when_they_are_declared(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_refused_at_declaration(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         StreamsBuilder().stream("in", **INTS).map_values_async(doubled, **options)
+
+
+@pytest.mark.parametrize("function", [numbers, partial(numbers), Numbers()], ids=["function", "partial", "object"])
+def test_an_async_generator_is_refused(function: Any) -> None:
+    """Its results would never be awaited, and each record would fail."""
+    stream = StreamsBuilder().stream("in", **INTS)
+    for declare_one in (stream.map_values_async, stream.filter_async, stream.flat_map_values_async):
+        with pytest.raises(TopologyError, match="it is an async generator function"):
+            declare_one(function)
 
 
 def test_a_plain_function_is_refused() -> None:

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
-from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, kernel
+from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError
+from penstock.kernel.codecs import hash128
 from penstock.testing import TopologyTestDriver
-from penstock.topology.common.murmur3 import hash128, hash128_in_python
 from penstock.topology.records import RawRecord
-from penstock.topology.run.compiled import call_all, compile_topology
+from penstock.topology.run.compiled import compile_topology
 from penstock.topology.serdes.serdes import PlainSerde
 
 Options = dict[str, Any]
@@ -21,13 +22,22 @@ def record(value: bytes | None, timestamp: int, offset: int = 0) -> RawRecord:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
-def test_fused_children_are_called_in_order(count: int) -> None:
+def test_children_are_called_in_order(compiled: Any, text: Options, count: int) -> None:
     seen: list[tuple[int, Any]] = []
-    children: list[Any] = [lambda *record, n=n: seen.append((n, record)) for n in range(count)]
-    fused = call_all(children)
-    fused("k", "v", 1, None)
-    assert seen == [(n, ("k", "v", 1, None)) for n in range(count)]
-    assert count != 1 or fused is children[0], "one child is called directly"
+
+    def see(number: int, key: str, value: str) -> None:
+        seen.append((number, value))
+
+    def declare(builder: StreamsBuilder) -> None:
+        stream = builder.stream("in", **text)
+        for number in range(count):
+            stream.foreach(partial(see, number))
+        stream.to("out", **text)
+
+    task = compiled(declare)
+    task.compiled.sources["in"].process_batch([record(b"a", 1), record(b"b", 2)])
+    assert seen == [(number, value) for value in "ab" for number in range(count)]
+    assert [r.value for r in task.take_produced()] == [b"a", b"b"]
 
 
 def test_a_batch_runs_record_by_record_and_moves_stream_time(compiled: Any, text: Options) -> None:
@@ -38,18 +48,18 @@ def test_a_batch_runs_record_by_record_and_moves_stream_time(compiled: Any, text
         seen.append((key, value, task.timestamp, task.stream_time_ms, task.message.offset(), task.headers))
 
     task = compiled(lambda builder: builder.stream("in", **text).foreach(see))
-    source = compile_topology(task.topology, task, fused=False).sources["in"]
+    source = task.compiled.sources["in"]
     source.process_batch([record(b"a", 5, 0), record(None, 3, 1), record(b"c", 9, 2)])
     assert seen == [("k", "a", 5, 5, 0, None), ("k", None, 3, 5, 1, None), ("k", "c", 9, 9, 2, None)]
 
 
-def test_a_timestamp_of_0_is_one(compiled: Any, text: Options) -> None:
+def test_a_timestamp_of_0_is_valid(compiled: Any, text: Options) -> None:
     task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
     task.compiled.sources["in"].process_batch([record(b"a", 5), record(b"b", 0)])
     assert [r.timestamp for r in task.take_produced()] == [5, 0]
 
 
-def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: Options) -> None:
+def test_a_batch_continues_after_a_skipped_record(compiled: Any, numbers: Options) -> None:
     seen: list[int] = []
     config = {"deserialization.exception.handler": "continue"}
     task = compiled(lambda builder: builder.stream("in", **numbers).foreach(lambda k, v: seen.append(v)), config)
@@ -60,12 +70,11 @@ def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: 
     assert sum(task.dropped.values()) == 2
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
-def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(compiled: Any, numbers: Options) -> None:
+def test_an_unreadable_record_does_not_change_stream_time(compiled: Any, numbers: Options) -> None:
     seen: list[Any] = []
 
     class See(Processor[Any, Any, Any, Any]):
-        """Notes values and stream times."""
+        """Records values and stream times."""
 
         def process(self, record: Record[Any, Any]) -> None:
             seen.append((record.value, self.context.current_stream_time_ms()))
@@ -82,8 +91,7 @@ def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(compiled: Any
     assert seen[3:] == [(7, 6), (7, 8)]
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
-def test_a_batch_with_a_negative_timestamp_fails_there_and_says_which(compiled: Any, text: Options) -> None:
+def test_a_negative_timestamp_in_a_batch_fails_and_is_named(compiled: Any, text: Options) -> None:
     task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
     with pytest.raises(StreamsError, match=r"offset=1.*negative.*-9"):
         task.compiled.sources["in"].process_batch([record(b"a", 4, 0), record(b"b", -9, 1), record(b"c", 5, 2)])
@@ -115,7 +123,6 @@ def test_a_negative_timestamp_is_an_error_by_default(compiled: Any, text: Option
             process(record(b"v", -1))
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
 def test_an_extractor_gets_key_value_and_partition_time(compiled: Any, text: Options) -> None:
     seen: list[Any] = []
 
@@ -134,7 +141,7 @@ def test_an_extractor_gets_key_value_and_partition_time(compiled: Any, text: Opt
 
 
 @pytest.mark.parametrize("found", [(1, 5), None, "12", 12.0, True, datetime(2026, 1, 1), 2**63], ids=repr)
-def test_an_extractor_that_returns_no_timestamp_is_named(found: Any) -> None:
+def test_the_error_names_an_extractor_that_returns_no_timestamp(found: Any) -> None:
     builder = StreamsBuilder()
     builder.stream("in", timestamp_extractor=lambda *_: found, name="S").to("out")
     with TopologyTestDriver(builder.build()) as driver:
@@ -144,7 +151,7 @@ def test_an_extractor_that_returns_no_timestamp_is_named(found: Any) -> None:
             source.pipe_input("k", "v", 7)
 
 
-def test_an_extractor_may_return_whole_numbers_of_other_types() -> None:
+def test_an_extractor_may_return_other_integer_types() -> None:
     class Whole:
         def __index__(self) -> int:
             return 5
@@ -158,8 +165,9 @@ def test_an_extractor_may_return_whole_numbers_of_other_types() -> None:
         assert (type(found), found) == (int, 5)
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
-def test_a_record_without_a_time_is_named_and_those_before_it_are_processed(compiled: Any, text: Options) -> None:
+def test_the_error_names_a_record_without_a_timestamp_and_earlier_ones_are_processed(
+    compiled: Any, text: Options
+) -> None:
     def extract(message: Any, key: str, value: str, partition_time: int) -> int:
         return {"a": 1, "b": 5, "c": 2}[value]
 
@@ -171,8 +179,7 @@ def test_a_record_without_a_time_is_named_and_those_before_it_are_processed(comp
     assert task.stream_time_ms == 5
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
-def test_an_operator_that_fails_behind_an_extractor_is_named_with_its_record(compiled: Any, text: Options) -> None:
+def test_the_error_of_an_operator_behind_an_extractor_names_its_record(compiled: Any, text: Options) -> None:
     def extract(message: Any, key: str, value: str, partition_time: int) -> int:
         return int(value)
 
@@ -186,7 +193,7 @@ def test_an_operator_that_fails_behind_an_extractor_is_named_with_its_record(com
     assert (task.timestamp, task.stream_time_ms) == (9, 9)
 
 
-def test_stamping_deserializes_once(compiled: Any, text: Options) -> None:
+def test_extracting_a_timestamp_deserializes_once(compiled: Any, text: Options) -> None:
     task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
     source = task.compiled.sources["in"]
     stamped = source.stamp(record(b"v", 3))
@@ -223,11 +230,10 @@ def test_a_partitioner_chooses_partitions(compiled: Any, text: Options) -> None:
     task.send = lambda *arguments: sent.append((arguments[2], arguments[5:]))
     source = compile_topology(task.topology, task).sources["in"]
     source.process_batch([record(name.encode(), 1) for name in chosen])
-    assert sent == [(b"none", (None,)), (b"one", (1,)), (b"two", (0,)), (b"two", (2,))]
+    assert sent == [(b"none", ()), (b"one", (1,)), (b"two", (0,)), (b"two", (2,))]
     assert sum(task.dropped.values()) == 1
 
 
-@pytest.mark.skipif(kernel.sinks is None, reason="the compiled kernel is not built here")
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
 def test_a_row_is_serialized_once_for_store_changelog_and_sink(compiled: Any, cache_bytes: int) -> None:
     written = []
@@ -251,11 +257,8 @@ def test_a_row_is_serialized_once_for_store_changelog_and_sink(compiled: Any, ca
     assert [sent.value for sent in task.take_produced() if sent.topic == "out"] == [b"a", b"ab"]
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_a_sink_sends_what_another_child_has_made_of_the_value(
-    compiled: Any, documents: Options, cache_bytes: int
-) -> None:
+def test_a_sink_sends_another_childs_value_of_the_record(compiled: Any, documents: Options, cache_bytes: int) -> None:
     def declare(builder: StreamsBuilder) -> None:
         changes = builder.stream("in", **documents).group_by_key().reduce(lambda _, new: new, store="rows").to_stream()
         changes.peek(lambda _, value: value.append(2))
@@ -277,5 +280,5 @@ def test_a_sink_sends_what_another_child_has_made_of_the_value(
         (bytes(number * 7 % 256 for number in range(40)), "7dd1d8cab45189807cf48fe149a8aa85"),
     ],
 )
-def test_the_hash_is_that_of_kafka_streams_murmur3(data: bytes, expected: str) -> None:
-    assert hash128(data).hex() == hash128_in_python(data).hex() == expected
+def test_the_hash_is_kafka_streams_murmur3(data: bytes, expected: str) -> None:
+    assert hash128(data).hex() == expected

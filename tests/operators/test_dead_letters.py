@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from penstock import (
     Processor,
     Punctuation,
     Serdes,
+    SerializationError,
     Stores,
     StreamsError,
     Suppressed,
@@ -35,7 +39,7 @@ def fails(value: Any) -> Any:
 
 
 class Tick(Processor[Any, Any, Any, Any]):
-    """Forwards the last record when the clock has moved."""
+    """Forwards the last record when the clock has advanced."""
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -47,7 +51,7 @@ class Tick(Processor[Any, Any, Any, Any]):
 
 def letters(flow: Any) -> list[tuple[Any, Any, str | None, bytes | None]]:
     """Return (key, value, topic, offset) of the dead letters."""
-    flow.driver.advance_wall_clock_time(0)  # captures what a record that failed the task has sent
+    flow.driver.advance_wall_clock_time(0)  # captures records that were sent before the task failed
     found = []
     for record in flow.driver.create_output_topic("dead").read_records_to_list():
         headers = dict(record.headers)
@@ -87,15 +91,18 @@ def test_a_record_that_cannot_be_serialized_has_one_letter(
     assert letters(flow) == [place]
 
 
-def test_if_the_production_handler_writes_no_letter_the_processing_handler_does(start: Any, text: Options) -> None:
+def test_the_processing_handler_writes_the_letter_if_the_production_handler_writes_none(
+    start: Any, text: Options
+) -> None:
     config = {**CONTINUE, "production.exception.handler": lambda *_: "fail"}
     flow = start(lambda builder: UNSERIALIZABLE["map"](builder, text), config).pipe("in", "k", "v", 7)
     assert letters(flow) == [(b"k", b"v", "in", b"0")]
 
 
-def test_the_letter_of_a_production_handler_of_ones_own_is_the_only_one(start: Any, text: Options) -> None:
+def test_the_letter_of_a_custom_production_handler_is_the_only_one(start: Any, text: Options) -> None:
     def handler(context: Any, record: Any, exception: Exception) -> Response:
-        assert isinstance(exception, TypeError)
+        assert isinstance(exception, SerializationError)
+        assert isinstance(exception.__cause__, TypeError)
         return Response.fail([ProducerRecord("dead", b"mine", context.source_raw_value, 1, _place(context))])
 
     config = {**CONTINUE, "production.exception.handler": handler}
@@ -108,7 +115,7 @@ def _place(context: Any) -> list[tuple[str, bytes]]:
     return [(f"__streams.errors.{name}", value.encode()) for name, value in place.items()]
 
 
-def test_two_operators_that_fail_have_a_letter_each(start: Any, text: Options) -> None:
+def test_two_failing_operators_have_a_letter_each(start: Any, text: Options) -> None:
     def declare(builder: Any) -> None:
         stream = builder.stream("in", **text)
         stream.map_values(fails).to("out")
@@ -149,7 +156,7 @@ def windowed(builder: Any, text: Options) -> Any:
 @pytest.mark.parametrize(
     "held", [suppressed, suppressed_until_full, suppressed_windows, joined_with_grace, counted, windowed]
 )
-def test_a_record_that_was_held_back_has_its_own_key_and_value_in_its_letter(
+def test_the_letter_of_a_held_record_has_its_own_key_and_value(
     start: Any, text: Options, held: Callable[[Any, Options], Any], cache: int
 ) -> None:
     config = {**CONTINUE, "statestore.cache.max.bytes": cache}
@@ -159,7 +166,7 @@ def test_a_record_that_was_held_back_has_its_own_key_and_value_in_its_letter(
 
 
 @pytest.mark.parametrize("held", [suppressed, joined_with_grace])
-def test_without_a_handler_that_goes_on_the_letter_is_that_of_the_held_record(
+def test_the_error_for_a_held_record_names_that_record(
     start: Any, text: Options, held: Callable[[Any, Options], Any]
 ) -> None:
     flow = start(lambda builder: held(builder, text).map_values(fails).to("out"), DEAD)
@@ -169,8 +176,8 @@ def test_without_a_handler_that_goes_on_the_letter_is_that_of_the_held_record(
     assert letters(flow) == [(b"k", b"v", "in", b"0")]
 
 
-def test_a_held_record_whose_sink_fails_takes_no_other_record_with_it(start: Any, text: Options) -> None:
-    """The sink is the join's own child: no operator between them could tell the two records apart."""
+def test_a_held_record_whose_sink_fails_affects_no_other_record(start: Any, text: Options) -> None:
+    """The sink is the join's own child: no operator between them could distinguish the two records."""
 
     def partitioner(topic: str, key: Any, value: Any, count: int) -> int:
         return fails(value) if value == "v" else 0
@@ -183,7 +190,7 @@ def test_a_held_record_whose_sink_fails_takes_no_other_record_with_it(start: Any
 
 @pytest.mark.parametrize("handler", ["log_and_fail", "log_and_continue"])
 @pytest.mark.parametrize("cache_bytes", [0, 10_485_760])
-def test_a_failure_behind_a_table_has_the_letter_of_the_record_that_was_put(
+def test_a_failure_behind_a_table_has_the_letter_of_the_put_record(
     start: Any, text: Options, handler: str, cache_bytes: int
 ) -> None:
     def declare(builder: Any) -> None:
@@ -197,3 +204,124 @@ def test_a_failure_behind_a_table_has_the_letter_of_the_record_that_was_put(
     else:
         flow.pipe("in", "k", "v")
     assert letters(flow) == [(b"k", b"v", "in", b"0")]
+
+
+SHARED = ValueError("one exception for all records")
+
+
+def raises_the_same(value: Any) -> Any:
+    raise SHARED
+
+
+def failed_future(value: Any) -> Any:
+    return FUTURE.result()
+
+
+FUTURE: Future[Any] = Future()
+FUTURE.set_exception(ValueError("one failure for all who ask"))
+
+
+def fails_whole(values: list[Any]) -> list[Any]:
+    raise ValueError("a batch")
+
+
+async def unreachable(value: Any, session: Any) -> Any:
+    return value
+
+
+@asynccontextmanager
+async def closed_service() -> AsyncIterator[None]:
+    raise ConnectionError("no session for any record")
+    yield
+
+
+class RaisesTheSame(Processor[Any, Any, Any, Any]):
+    def process(self, record: Any) -> None:
+        raise SHARED
+
+
+class UnwritableSerde:
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        raise SHARED
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        raise SHARED
+
+
+REPEATED: dict[str, Declare] = {
+    "one object": lambda builder, text: builder.stream("in", **text).map_values(raises_the_same).to("out"),
+    "one object in a loop": lambda builder, text: (
+        builder.stream("in", **text).flat_map_values(list).peek(lambda key, value: raises_the_same(value))
+    ),
+    "one object in a processor": lambda builder, text: builder.stream("in", **text).process(RaisesTheSame),
+    "a future": lambda builder, text: builder.stream("in", **text).map_values(failed_future).to("out"),
+    "a batch": lambda builder, text: builder.stream("in", **text).map_batches(fails_whole).to("out"),
+    "a lifespan": lambda builder, text: builder.stream("in", **text).map_values_async(
+        unreachable, lifespan=closed_service
+    ),
+    "a serializer": lambda builder, text: builder.stream("in", **text).to("out", value_serde=UnwritableSerde()),
+    "a deserializer": lambda builder, text: builder.stream("in", value_serde=UnwritableSerde()).to("out"),
+    "an aggregator": lambda builder, text: (
+        builder.stream("in", **text).group_by_key().reduce(lambda old, new: raises_the_same(new))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_tracebacks_do_not_grow_from_record_to_record(start: Any, text: Options, name: str) -> None:
+    """An exception object that is raised for many records would collect the frames of all of them."""
+    handlers = ("deserialization", "processing", "production")
+    config = {**DEAD, **{f"{handler}.exception.handler": "log_and_continue" for handler in handlers}}
+    flow = start(lambda builder: REPEATED[name](builder, text), config)
+    flow.driver.create_input_topic("in", **text).pipe_key_value_list([("k", "v")] * 20)
+    traces = stack_traces(flow)
+    assert len(traces) >= 19  # the first value of a key is not aggregated
+    sizes = {trace.count(b"\n") for trace in traces[1:]}
+    assert len(sizes) == 1
+    assert traces[1].count(b"\n") <= traces[0].count(b"\n")
+
+
+def stack_traces(flow: Any) -> list[bytes]:
+    """Return the stack traces of the dead letters."""
+    records = flow.driver.create_output_topic("dead").read_records_to_list()
+    return [dict(record.headers)["__streams.errors.stacktrace"] for record in records]
+
+
+def fails_deep(value: str, depth: int = 150) -> Any:
+    """Raise with a long traceback without repeated lines."""
+    if depth <= 0:
+        raise ValueError("ä" * 30_000)
+    if depth % 2:
+        return fails_deep(value, depth - 1)
+    return fails_deep(value, depth - 3)
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 200, 5_000, 1_000_000])
+def test_a_stack_trace_is_cut_in_the_middle(start: Any, text: Options, limit: int | None) -> None:
+    config = CONTINUE if limit is None else {**CONTINUE, "penstock.dead.letter.stacktrace.max.bytes": limit}
+    flow = start(lambda builder: builder.stream("in", **text).map_values(fails_deep).to("out"), config)
+    flow.pipe("in", "k", "v")
+    (letter,) = flow.driver.create_output_topic("dead").read_records_to_list()
+    headers = dict(letter.headers)
+    trace, message = headers["__streams.errors.stacktrace"].decode(), headers["__streams.errors.message"].decode()
+    allowed = 16_384 if limit is None else limit
+    assert len(trace.encode()) <= allowed
+    assert len(message.encode()) <= 16_384
+    if allowed >= 200:
+        assert trace.startswith("Traceback")
+        assert trace.endswith("ä\n")
+        assert ("bytes left out" in trace) == (allowed < 60_000)
+
+
+def test_a_message_that_is_not_unicode_has_a_letter(
+    start: Any, text: Options, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "penstock")  # the captured log could not be sent between pytest's processes
+
+    def fails_with_surrogate(value: str) -> Any:
+        raise ValueError("file \udcff")
+
+    flow = start(lambda builder: builder.stream("in", **text).map_values(fails_with_surrogate).to("out"), CONTINUE)
+    flow.pipe("in", "k", "v")
+    (letter,) = flow.driver.create_output_topic("dead").read_records_to_list()
+    assert dict(letter.headers)["__streams.errors.message"] == b"file \\udcff"

@@ -31,8 +31,8 @@ def test_the_error_names_operator_topic_partition_offset_and_key(start: Any, tex
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_of_two_operators_with_the_same_function_the_deeper_one_is_named(start: Any, text: Options) -> None:
-    """Both closures have the same code and the same mapper; what is in their other cells tells them apart."""
+def test_the_error_names_the_deeper_of_two_operators_with_the_same_function(start: Any, text: Options) -> None:
+    """Both closures have the same code and the same mapper; they differ in their other cells."""
     calls: list[str] = []
 
     def second_time(value: str) -> str:
@@ -50,7 +50,7 @@ def test_of_two_operators_with_the_same_function_the_deeper_one_is_named(start: 
 
 
 @pytest.mark.parametrize("cache", [0, 1_000_000])
-def test_an_error_behind_a_store_names_the_operator_behind_it(start: Any, text: Options, cache: int) -> None:
+def test_an_error_behind_a_store_names_the_operator_there(start: Any, text: Options, cache: int) -> None:
     def declare(builder: Any) -> None:
         table = builder.stream("in", **text).group_by_key().count(store="c")
         table.map_values(fails, name="behind").to_stream().to("out", **text)
@@ -60,7 +60,7 @@ def test_an_error_behind_a_store_names_the_operator_behind_it(start: Any, text: 
     assert ("Failed to flush cache of store c" in str(caught.value)) == bool(cache)
 
 
-def test_an_error_in_a_class_based_operator_is_named_too(start: Any, numbers: Options) -> None:
+def test_the_error_names_a_class_based_operator_too(start: Any, numbers: Options) -> None:
     from penstock import SlidingWindows
 
     def declare(builder: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_dead_letter_has_the_input_record_and_kafka_streams_headers(start: Any
     if handler == "fail":
         with pytest.raises(StreamsError):
             flow.pipe("in", "k", "v", 7, headers=[("mine", b"1")])
-        flow.driver.advance_wall_clock_time(0)  # captures what the failed record has sent
+        flow.driver.advance_wall_clock_time(0)  # captures records that the failed record caused
     else:
         flow.pipe("in", "k", "v", 7, headers=[("mine", b"1")])
     [record] = flow.driver.create_output_topic("dead").read_records_to_list()
@@ -133,7 +133,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> type[Recording]:
 
 
 @pytest.mark.parametrize("result", ["continue", Result.RESUME, Response.resume()])
-def test_a_handler_of_ones_own_decides(
+def test_a_custom_handler_decides(
     start: Any, text: Options, recording: type[Recording], monkeypatch: pytest.MonkeyPatch, result: Any
 ) -> None:
     monkeypatch.setattr(recording, "result", result)
@@ -162,7 +162,7 @@ def test_a_handlers_failure_response_fails_with_the_operators_name(start: Any, t
 @pytest.mark.parametrize(
     ("handler", "message"), [(lambda *_: 1 / 0, "Fatal user code error"), (lambda *_: "what", "'what'")]
 )
-def test_a_handler_that_fails_itself_is_fatal(start: Any, text: Options, handler: Any, message: str) -> None:
+def test_a_failing_handler_is_fatal(start: Any, text: Options, handler: Any, message: str) -> None:
     flow = start(
         lambda builder: builder.stream("in", **text).map_values(fails).to("out", **text),
         {"processing.exception.handler": handler},
@@ -180,14 +180,14 @@ def bytes_in(flow: Any, key: bytes | None, value: bytes | None) -> None:
     flow.driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes()).pipe_input(key, value, 5)
 
 
-def test_a_record_that_cannot_be_read_fails_with_its_place(start: Any, numbers: Options) -> None:
+def test_an_unreadable_record_fails_with_its_position(start: Any, numbers: Options) -> None:
     flow = start(lambda builder: builder.stream("in", **numbers).to("out", **numbers))
     bytes_in(flow, b"k", b"12345678")
     with pytest.raises(StreamsError, match=r"Deserialization error in in-0 at offset 1 .*log_and_continue"):
         bytes_in(flow, b"k", b"short")
 
 
-def test_a_record_that_cannot_be_read_may_be_skipped(start: Any, numbers: Options, recording: type[Recording]) -> None:
+def test_an_unreadable_record_may_be_skipped(start: Any, numbers: Options, recording: type[Recording]) -> None:
     for handler in ("continue", recording):
         flow = start(
             lambda builder: builder.stream("in", **numbers).to("out", **numbers),
@@ -201,14 +201,14 @@ def test_a_record_that_cannot_be_read_may_be_skipped(start: Any, numbers: Option
     assert recording.seen == [("KSTREAM-SOURCE-0000000000", "in", 1, "RawRecord")]
 
 
-def test_a_value_of_the_wrong_type_names_sink_and_topic(start: Any, text: Options) -> None:
+def test_the_error_for_a_wrong_type_names_sink_and_topic(start: Any, text: Options) -> None:
     flow = start(lambda builder: builder.stream("in", **text).map_values(len).to("out", name="sink", **text))
     with pytest.raises(StreamsError, match="processor=sink") as caught:
         flow.pipe("in", "k", "v")
     assert "Unable to serialize record for topic out" in str(caught.value)
 
 
-def test_what_cannot_be_serialized_may_be_skipped(start: Any, text: Options, recording: type[Recording]) -> None:
+def test_an_unserializable_record_may_be_skipped(start: Any, text: Options, recording: type[Recording]) -> None:
     flow = start(
         lambda builder: builder.stream("in", **text).map_values(lambda v: len(v) if v == "v" else v).to("out", **text),
         {"production.exception.handler": recording},
@@ -219,7 +219,7 @@ def test_what_cannot_be_serialized_may_be_skipped(start: Any, text: Options, rec
 
 
 @pytest.mark.parametrize("handler", ["fail", "continue"])
-def test_a_failing_punctuation_names_its_processor(start: Any, text: Options, handler: str) -> None:
+def test_the_error_of_a_punctuation_names_its_processor(start: Any, text: Options, handler: str) -> None:
     class Tick(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
             context.schedule(5, Punctuation.WALL_CLOCK_TIME, fails)
@@ -238,7 +238,7 @@ def test_a_failing_punctuation_names_its_processor(start: Any, text: Options, ha
         assert flow.driver.dropped_records() == {("tick", "punctuation error"): 1}
 
 
-def test_a_processor_that_cannot_be_initialized_is_named(start: Any, text: Options) -> None:
+def test_the_error_names_a_processor_that_cannot_be_initialized(start: Any, text: Options) -> None:
     class Broken(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
             fails("init")
@@ -249,7 +249,7 @@ def test_a_processor_that_cannot_be_initialized_is_named(start: Any, text: Optio
         start(lambda builder: builder.stream("in", **text).process(Broken, name="broken"))
 
 
-def test_a_missing_serde_is_found_at_the_start(start: Any, text: Options) -> None:
+def test_a_missing_serde_is_detected_at_the_start(start: Any, text: Options) -> None:
     with pytest.raises(StreamsError, match="No value serde for sink lost"):
         start(
             lambda builder: builder.stream("in", **text).map_values(len).to("out", name="lost"),
@@ -270,11 +270,11 @@ def test_the_store_of_a_table_must_fit(start: Any, text: Options) -> None:
         start(declare)
 
 
-# -- exceptions that no handler is asked about
+# -- exceptions that are not passed to handlers
 
 
 class Exits:
-    """What a user's code may call at each place where it is called: sys.exit(), or Ctrl-C in a debugger."""
+    """Exits that user code may cause in each place: sys.exit(), or Ctrl-C in a debugger."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind = kind
@@ -335,7 +335,7 @@ EXITING: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("config", [{}, CONTINUE, {"statestore.cache.max.bytes": 1_000_000}], ids=str)
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize("place", EXITING)
-def test_an_exit_in_a_function_stays_one_and_says_where(
+def test_an_exit_in_a_function_is_raised_unchanged_with_its_place(
     start: Any, text: Options, place: str, kind: type[BaseException], config: Options
 ) -> None:
     declare, where = EXITING[place]
@@ -365,7 +365,7 @@ def test_an_exit_in_a_function_stays_one_and_says_where(
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exit_before_the_operators_says_where(start: Any, text: Options, kind: type[BaseException]) -> None:
+def test_an_exit_before_the_operators_has_its_place(start: Any, text: Options, kind: type[BaseException]) -> None:
     exits = Exits(kind)
     sources: list[tuple[Any, str]] = [
         ({"key_serde": Serdes.string(), "value_serde": exits}, "error in in-0 at offset 0 (source src)"),

@@ -1,4 +1,4 @@
-"""Which responses of a foreign-key join count: those whose hash is that of the left row as it is now."""
+"""The accepted responses of a foreign-key join: those with the hash of the current left row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock import Materialized, Serdes, StreamsBuilder
 from penstock.topology.records import RawRecord, SentRecord
 
 ASKED, CHANGED = b'{"city":"r","n":1}', b'{"city":"r","n":2}'
-#: The value that asked, as another program may have written it to the left table's topic.
+#: The value that caused the request, as another program may have written it to the left table's topic.
 SPACED = b'{"city": "r", "n": 1}'
 CHANGED_SINCE = "foreign-key response for a value that has changed since"
 
@@ -32,8 +32,7 @@ class Left(msgspec.Struct):
         ("all", CHANGED, False),
     ],
 )
-@pytest.mark.usefixtures("with_and_without_kernel")
-def test_a_response_counts_if_the_left_row_is_the_one_that_asked(
+def test_a_response_is_accepted_if_it_belongs_to_the_current_left_row(
     compiled: Callable[..., Any], documents: dict[str, Any], optimization: str, row: bytes | None, counts: bool
 ) -> None:
     def declare(builder: StreamsBuilder) -> None:

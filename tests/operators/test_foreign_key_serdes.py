@@ -74,7 +74,7 @@ def test_a_response_is_version_hash_and_value(wrapper: SubscriptionResponseWrapp
 
 
 @pytest.mark.parametrize("inner", [TEXT, None])
-def test_what_writes_messages_goes_to_another_process(inner: Any) -> None:
+def test_message_serializers_can_be_sent_to_another_process(inner: Any) -> None:
     serde = pickle.loads(pickle.dumps(SubscriptionWrapperSerde("topic", inner)))
     schema = pickle.loads(pickle.dumps(CombinedKeySchema("foreign", inner, "primary", inner)))
     wrapper = SubscriptionWrapper(HASH, Instruction.DELETE_KEY_AND_PROPAGATE, "key", 3)
@@ -91,7 +91,7 @@ def test_a_combined_key_begins_with_the_length_of_the_foreign_key() -> None:
 
 
 @pytest.mark.parametrize("serde", [SubscriptionWrapperSerde("topic", None), SubscriptionResponseWrapperSerde(None)])
-def test_nothing_is_nothing_and_a_missing_serde_is_named(serde: Any) -> None:
+def test_null_stays_null_and_the_error_names_a_missing_serde(serde: Any) -> None:
     assert serde.serialize("topic", None) is None
     assert serde.deserialize("topic", None) is None
     assert serde.open_part() in {"primary key", "value of the right table"}

@@ -1,4 +1,4 @@
-"""Headers as users give them: a dict, text; the same whichever way a record comes in or goes out. And timestamps."""
+"""User-defined headers: a dict, text; equal for all ways in and out. And timestamps."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ WAYS = [piped, forwarded, sent_as_dead_letter, captured]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("given", "expected"), TAKEN, ids=repr)
-def test_headers_are_pairs_of_text_and_bytes(way: Any, given: Any, expected: Any) -> None:
+def test_headers_become_pairs_of_text_and_bytes(way: Any, given: Any, expected: Any) -> None:
     found = way(given)
     assert (found and list(found)) == expected
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("given", REFUSED, ids=repr)
-def test_what_cannot_be_headers_is_refused(way: Any, given: Any) -> None:
+def test_invalid_headers_are_refused(way: Any, given: Any) -> None:
     with pytest.raises((TypeError, StreamsError), match=r"headers are a dict|a header is a pair|of (a )?header"):
         way(given)
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, None, "5", True, 2**63], ids=repr)
-def test_a_forwarded_timestamp_is_a_whole_number_of_64_bits(given: Any) -> None:
+def test_a_forwarded_timestamp_is_a_64_bit_integer(given: Any) -> None:
     class Stamping(Processor[Any, Any, Any, Any]):
         def process(self, record: Record[Any, Any]) -> None:
             self.context.forward(record.with_timestamp(given))

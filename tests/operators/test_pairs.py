@@ -1,16 +1,14 @@
-"""Functions that must return (key, value): nothing else that happens to have two parts passes for a pair."""
+"""Functions that must return (key, value): no other object with two parts counts as a pair."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from penstock import Serdes, StreamsBuilder, StreamsError
-from penstock.testing import TopologyTestDriver, driver_task
-from penstock.topology.run.compiled import compile_topology
+from penstock.testing import TopologyTestDriver
 
 Function = Callable[[Any, Any], Any]
 
@@ -34,11 +32,6 @@ OPERATORS = [mapped, flat_mapped, grouped]
 class Pair(NamedTuple):
     key: str
     value: int
-
-
-@pytest.fixture(params=[True, False], ids=["fused", "closures"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=request.param))
 
 
 def run(declare: Callable[[StreamsBuilder, Function], None], found: Any) -> Any:
@@ -65,7 +58,7 @@ def test_nothing_else_is_a_pair(declare: Any, found: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [["ab"], [("a",)], [{"a": 1, "b": 2}]], ids=repr)
-def test_the_driver_takes_pairs_too(given: Any) -> None:
+def test_the_driver_accepts_pairs_too(given: Any) -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     with TopologyTestDriver(builder.build()) as driver:

@@ -1,4 +1,4 @@
-"""processor.wrapper.class (KIP-1112): code of a user's own around every operator."""
+"""processor.wrapper.class (KIP-1112): user code around every operator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Upper(FixedKeyProcessor[Any, Any, Any]):
 
 
 def everything() -> Topology:
-    """Operators of all kinds: stateless ones, tables, windows, joins, suppress, a processor of the user's own."""
+    """Operators of all kinds: stateless ones, tables, windows, joins, suppress, a user's processor."""
     builder = StreamsBuilder()
     words = builder.stream("words", **TEXT)
     upper = words.filter(lambda key, value: value != "").process_values(Upper, name="upper")
@@ -69,7 +69,7 @@ def results(topology: Topology, config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Calls(ProcessorWrapper):
-    """Notes the processors, and how many records each of them has got."""
+    """Records the processors, and how many records each of them received."""
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
@@ -102,7 +102,7 @@ def test_every_processor_is_wrapped_and_nothing_else_changes(handler: str) -> No
 
 
 class AddHeader(ProcessorWrapper):
-    """Adds a header with the name of each processor and the place of the input record."""
+    """Adds a header with the name of each processor and the position of the input record."""
 
     def wrap(self, processor: WrappedProcessor) -> Callable[[Record[Any, Any]], None]:
         def process(record: Record[Any, Any]) -> None:
@@ -114,7 +114,7 @@ class AddHeader(ProcessorWrapper):
         return process
 
 
-def test_headers_that_it_adds_go_on() -> None:
+def test_headers_added_by_a_wrapper_are_forwarded() -> None:
     builder = StreamsBuilder()
     words = builder.stream("words", **TEXT).map_values(str.upper, name="upper")
     words.group_by_key(**TEXT).count(name="count", store="counts").to_stream(name="stream").to("out")
@@ -128,7 +128,7 @@ def test_headers_that_it_adds_go_on() -> None:
 
 
 class Refusing(ProcessorWrapper):
-    """Fails at records with the value "bad", before the operator has them."""
+    """Fails at records with the value "bad", before the operator processes them."""
 
     def wrap(self, processor: WrappedProcessor) -> Callable[[Record[Any, Any]], None]:
         def process(record: Record[Any, Any]) -> None:
@@ -154,7 +154,7 @@ def test_a_failure_of_the_wrapper_is_that_of_its_processor() -> None:
         driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("a", "bad")
 
 
-def test_the_processing_handler_may_go_on_after_it() -> None:
+def test_the_processing_handler_may_continue_after_it() -> None:
     with TopologyTestDriver(*failing("log_and_continue")) as driver:
         topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
         topic.pipe_value_list(["bad", "good"])
@@ -185,7 +185,7 @@ class NotAFunction(ProcessorWrapper):
 @pytest.mark.parametrize(
     ("wrapper", "said"), [(object(), "has no method wrap"), (NotAFunction, "NotAFunction must return a function")]
 )
-def test_what_is_no_wrapper(wrapper: Any, said: str) -> None:
+def test_an_invalid_wrapper_is_refused(wrapper: Any, said: str) -> None:
     topology, config = failing("log_and_fail")
     config["processor.wrapper.class"] = wrapper
     with pytest.raises((ConfigError, StreamsError), match=said):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ def added(builder: Any, name: str, numbers: Options) -> None:
 
 
 class Totals(Processor[str, int, str, int]):
-    """Adds up and forwards at each punctuation."""
+    """Sums up, and forwards at each punctuation."""
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -44,7 +44,7 @@ def test_a_processor_has_stores_and_punctuations(start: Any, numbers: Options) -
     assert flow.read_after("in", "k", 3, 34) == [("k", 6, 34)], "missed intervals are not made up for"
 
 
-def test_each_task_gets_a_processor_of_its_own(numbers: Options) -> None:
+def test_each_task_gets_its_own_processor(numbers: Options) -> None:
     made: list[Any] = []
 
     class Counted(Processor[Any, Any, Any, Any]):
@@ -63,12 +63,12 @@ def test_each_task_gets_a_processor_of_its_own(numbers: Options) -> None:
     assert len(made) == 2
 
 
-def test_a_supplier_must_make_processors(start: Any, numbers: Options) -> None:
+def test_a_supplier_must_create_processors(start: Any, numbers: Options) -> None:
     with pytest.raises(StreamsError, match="must return a new processor"):
         start(lambda builder: builder.stream("in", **numbers).process(lambda: Totals))
 
 
-def test_a_store_that_is_not_connected_is_refused(start: Any, numbers: Options) -> None:
+def test_an_unconnected_store_is_refused(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         added(builder, "totals", numbers)
         builder.stream("in", **numbers).process(Totals, name="lonely")
@@ -117,8 +117,8 @@ def test_an_unknown_child_is_an_error(numbers: Options) -> None:
         driver.create_input_topic("in").pipe_input("k", 1)
 
 
-def test_a_store_written_after_forwarding_has_the_time_of_the_record(start: Any, numbers: Options) -> None:
-    """A downstream operator has its own record; what is written after it returns is this record's doing again."""
+def test_a_store_written_after_forwarding_has_the_timestamp_of_the_record(start: Any, numbers: Options) -> None:
+    """A downstream operator has its own record; writes after it returns belong to this record again."""
 
     class Late(Processor[str, int, str, int]):
         def process(self, record: Any) -> None:
@@ -158,6 +158,43 @@ def test_a_punctuation_has_no_input_record(start: Any, numbers: Options) -> None
     assert seen == [("in", 0, 0), (105, None)]
 
 
+@pytest.mark.parametrize("begin", [7, datetime(1970, 1, 1, 0, 0, 0, 7_000, UTC)])
+def test_an_anchored_punctuation_keeps_its_times(start: Any, numbers: Options, begin: Any) -> None:
+    """KIP-1146: from 7 ms, every 10 ms; the task starts at 100 ms, its stream time at 42 ms."""
+    seen: list[Any] = []
+
+    class Anchored(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(10, Punctuation.WALL_CLOCK_TIME, lambda now: seen.append(("wall", now)), begin)
+            context.schedule(10, Punctuation.STREAM_TIME, lambda now: seen.append(("stream", now)), start_time=50)
+            assert context.app_configs_with_prefix("application.") == {"id": context.application_id, "server": ""}
+
+        def process(self, record: Any) -> None:
+            pass
+
+    flow = start(lambda builder: builder.stream("in", **numbers).process(Anchored), wall_clock_ms=100)
+    for timestamp in (42, 49, 50, 58, 60):
+        flow.pipe("in", "k", 1, timestamp)
+    assert seen == [("stream", 50), ("stream", 60)]
+    for _ in range(17):
+        flow.driver.advance_wall_clock_time(1)
+    assert seen[2:] == [("wall", 107), ("wall", 117)]
+
+
+@pytest.mark.parametrize("begin", [-1, datetime(2026, 1, 1), 1.5, True])
+def test_a_start_time_is_an_instant(start: Any, numbers: Options, begin: Any) -> None:
+    class Wrong(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            context.schedule(10, Punctuation.WALL_CLOCK_TIME, print, begin)
+
+        def process(self, record: Any) -> None:
+            pass
+
+    with pytest.raises(Exception, match="start time of a punctuation"):
+        start(lambda builder: builder.stream("in", **numbers).process(Wrong))
+
+
 def test_a_cancelled_punctuation_does_not_fire(start: Any, numbers: Options) -> None:
     fired: list[int] = []
 
@@ -189,7 +226,7 @@ def test_an_interval_below_a_millisecond_is_refused(start: Any, numbers: Options
         start(lambda builder: builder.stream("in", **numbers).process(Zero))
 
 
-def test_processors_are_closed_all_even_if_one_fails(numbers: Options) -> None:
+def test_all_processors_are_closed_even_if_one_fails(numbers: Options) -> None:
     closed: list[str] = []
 
     def closing(name: str) -> Any:
@@ -213,13 +250,13 @@ def test_processors_are_closed_all_even_if_one_fails(numbers: Options) -> None:
 
 
 class DictStore(dict[str, int]):
-    """As much of a store as Totals needs."""
+    """The part of a store that Totals needs."""
 
     put = dict.__setitem__
     all = dict.items
 
 
-def test_the_mock_context_keeps_what_a_processor_does() -> None:
+def test_the_mock_context_records_a_processors_actions() -> None:
     context = MockProcessorContext({"application.id": "app"})
     store = DictStore()
     context.add_state_store("totals", store)
@@ -246,7 +283,7 @@ def test_the_mock_context_keeps_what_a_processor_does() -> None:
 
 
 class Measured(FixedKeyProcessor[Any, Any, Any]):
-    """Asks its context for what Kafka Streams' ProcessingContext has."""
+    """Uses everything in Kafka Streams' ProcessingContext."""
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -277,7 +314,7 @@ def test_a_processor_in_the_driver_has_serdes_metrics_and_a_directory(start: Any
     }
 
 
-def test_a_mock_context_has_serdes_metrics_and_the_directory_that_it_was_given(tmp_path: Path) -> None:
+def test_a_mock_context_has_serdes_metrics_and_its_directory(tmp_path: Path) -> None:
     context = MockProcessorContext(SERDES, state_dir=tmp_path)
     processor = Measured()
     processor.init(context)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ from penstock import StreamsError
 Options = dict[str, Any]
 
 
-def test_filter_keeps_what_holds_and_filter_not_the_rest(start: Any, numbers: Options) -> None:
+class Table:
+    """Iterates over the names of its columns, like a DataFrame."""
+
+    columns = ("a", "b")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+def test_filter_keeps_matching_records_and_filter_not_the_others(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         stream = builder.stream("in", **numbers)
         stream.filter(lambda key, value: value > 1).to("out", **numbers)
@@ -20,7 +30,7 @@ def test_filter_keeps_what_holds_and_filter_not_the_rest(start: Any, numbers: Op
     assert flow.read("rest") == [("a", 1, 5)]
 
 
-def test_functions_get_key_and_value_where_kafka_streams_gives_them(start: Any, text: Options) -> None:
+def test_functions_get_key_and_value_as_in_kafka_streams(start: Any, text: Options) -> None:
     def declare(builder: Any) -> None:
         stream = builder.stream("in", **text)
         stream.map(lambda key, value: (value, key)).to("map", **text)
@@ -51,9 +61,13 @@ def test_functions_get_key_and_value_where_kafka_streams_gives_them(start: Any, 
         ("flat_map", lambda key, value: [7], "a pair (key, value), not a int"),
         ("flat_map_values", lambda value: None, "an iterable, not a NoneType"),
         ("flat_map_values", lambda value: "text", "an iterable of results, not a str of length 4"),
+        ("flat_map_values", lambda value: bytearray(b"text"), "an iterable of results, not a bytearray"),
+        ("flat_map_values", lambda value: {"a": 1}, "an iterable of results, not a dict"),
+        ("flat_map_values", lambda value: Table(), "an iterable of results, not a Table"),
+        ("flat_map", lambda key, value: {("a", 1): 2}, "an iterable of results, not a dict"),
     ],
 )
-def test_a_result_of_the_wrong_shape_names_operator_and_type(
+def test_the_error_for_a_result_of_the_wrong_shape_names_operator_and_type(
     start: Any, text: Options, operation: str, function: Any, found: str
 ) -> None:
     flow = start(
@@ -64,7 +78,7 @@ def test_a_result_of_the_wrong_shape_names_operator_and_type(
     assert found in str(caught.value)
 
 
-def test_what_no_branch_takes_is_left_out_without_a_default_branch(start: Any, numbers: Options) -> None:
+def test_unmatched_records_are_dropped_without_a_default_branch(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         branches = builder.stream("in", **numbers).split(name="by-")
         found = branches.branch(lambda key, value: value < 10, name="small").no_default_branch()
@@ -74,7 +88,7 @@ def test_what_no_branch_takes_is_left_out_without_a_default_branch(start: Any, n
     assert [value for _, value, _ in flow.read()] == [1]
 
 
-def test_a_branch_gets_what_no_branch_before_it_took(start: Any, numbers: Options) -> None:
+def test_a_branch_gets_the_records_that_no_earlier_branch_matched(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         branches = builder.stream("in", **numbers).split(name="by-")
         small = branches.branch(lambda key, value: value < 10, name="small")
@@ -92,7 +106,7 @@ def test_a_branch_gets_what_no_branch_before_it_took(start: Any, numbers: Option
     ]
 
 
-def test_a_record_goes_depth_first_through_its_children(start: Any, text: Options) -> None:
+def test_a_record_passes_depth_first_through_the_children(start: Any, text: Options) -> None:
     seen: list[str] = []
 
     def declare(builder: Any) -> None:

@@ -25,7 +25,7 @@ def values(flow: Any) -> list[tuple[str, int]]:
     return [(value, timestamp) for _, value, timestamp in flow.read()]
 
 
-def test_a_pair_is_joined_whichever_comes_first_with_the_later_timestamp(start: Any, text: Options) -> None:
+def test_a_pair_is_joined_in_either_order_with_the_later_timestamp(start: Any, text: Options) -> None:
     flow = start(joined("inner", JoinWindows(10), text))
     flow.pipe("left", "k", "L", 0).pipe("right", "k", "R", 10).pipe("left", "k", "M", 5)
     assert values(flow) == [("L+R", 10), ("M+R", 10)]
@@ -33,7 +33,7 @@ def test_a_pair_is_joined_whichever_comes_first_with_the_later_timestamp(start: 
 
 @pytest.mark.parametrize(("timestamp", "matches"), [(94, False), (95, True), (100, True), (120, True), (121, False)])
 @pytest.mark.parametrize("right_first", [False, True])
-def test_a_right_record_joins_from_before_to_after_the_left_one(
+def test_a_right_record_joins_within_before_and_after_of_the_left_one(
     start: Any, text: Options, timestamp: int, matches: bool, right_first: bool
 ) -> None:
     flow = start(joined("inner", JoinWindows(before=5, after=20, grace=1000), text))
@@ -47,7 +47,7 @@ def test_a_right_record_joins_from_before_to_after_the_left_one(
     ("kind", "expected"),
     [("inner", []), ("left", [("L+None", 0)]), ("outer", [("L+None", 0), ("None+R", 1)])],
 )
-def test_what_has_found_no_partner_comes_when_its_window_is_closed(
+def test_an_unjoined_record_is_emitted_when_its_window_closes(
     start: Any, text: Options, kind: str, expected: list[Any]
 ) -> None:
     flow = start(joined(kind, JoinWindows(10, grace=5), text))
@@ -57,13 +57,13 @@ def test_what_has_found_no_partner_comes_when_its_window_is_closed(
     assert values(flow) == expected
 
 
-def test_what_has_found_a_partner_does_not_come_alone(start: Any, text: Options) -> None:
+def test_a_joined_record_is_not_emitted_alone(start: Any, text: Options) -> None:
     flow = start(joined("outer", JoinWindows(10), text))
     flow.pipe("left", "k", "L", 0).pipe("right", "k", "R", 5).pipe("left", "x", "end", 100)
     assert values(flow) == [("L+R", 5)]
 
 
-def test_a_record_beyond_its_own_window_is_joined_with_nothing_at_once(start: Any, text: Options) -> None:
+def test_a_record_beyond_its_own_window_is_emitted_at_once(start: Any, text: Options) -> None:
     flow = start(joined("left", JoinWindows(10), text)).pipe("right", "z", "R", 100).pipe("left", "k", "late", 50)
     assert values(flow) == [("late+None", 50)]
 
@@ -80,7 +80,7 @@ def test_a_record_without_key_joins_nothing(start: Any, text: Options, kind: str
     assert sum(flow.driver.dropped_records().values()) == (3 if kind == "inner" else 2)
 
 
-def test_looking_for_closed_windows_waits_for_the_interval_of_the_wall_clock(start: Any, text: Options) -> None:
+def test_closed_windows_are_checked_at_wall_clock_intervals(start: Any, text: Options) -> None:
     interval = {"__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 1000}
     flow = start(joined("left", JoinWindows(10), text), interval).pipe("left", "a", "L", 0).pipe("left", "b", "x", 50)
     assert values(flow) == []
@@ -104,7 +104,7 @@ def test_two_drivers_of_one_topology_do_not_share_time(text: Options) -> None:
             assert driver.create_output_topic("out").read_value() == "L+None"
 
 
-def test_the_interval_does_not_begin_while_even_the_oldest_window_is_open(start: Any, text: Options) -> None:
+def test_the_interval_does_not_start_while_the_oldest_window_is_open(start: Any, text: Options) -> None:
     interval = {"__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 1000}
     flow = start(joined("left", JoinWindows(10, grace=5), text), interval).pipe("left", "a", "L", 0)
     flow.driver.advance_wall_clock_time(1000)
@@ -113,7 +113,7 @@ def test_the_interval_does_not_begin_while_even_the_oldest_window_is_open(start:
 
 
 @pytest.mark.parametrize(("difference", "grace", "found"), [(0, 0, True), (0, 1, False), (1, 0, False)])
-def test_the_interval_begins_though_nothing_waits_where_the_sum_overflows(
+def test_the_interval_starts_without_waiting_records_if_the_sum_overflows(
     start: Any, text: Options, difference: int, grace: int, found: bool
 ) -> None:
     """Kafka Streams adds after and grace to Long.MAX_VALUE where no record waits."""
@@ -125,7 +125,7 @@ def test_the_interval_begins_though_nothing_waits_where_the_sum_overflows(
     assert (values(flow) != []) == found
 
 
-def test_a_self_join_leaves_out_records_without_key_or_value(start: Any, text: Options) -> None:
+def test_a_self_join_skips_records_without_key_or_value(start: Any, text: Options) -> None:
     def declare(builder: Any) -> None:
         stream = builder.stream("in", **text)
         stream.join(stream, lambda one, other: one + other, JoinWindows(5), other_value_serde=text["value_serde"]).to(
@@ -137,7 +137,7 @@ def test_a_self_join_leaves_out_records_without_key_or_value(start: Any, text: O
     assert values(flow) == [("bb", 0)]
 
 
-def test_a_self_join_gives_what_two_sides_give(text: Options) -> None:
+def test_a_self_join_gives_the_results_of_two_sides(text: Options) -> None:
     from penstock import StreamsBuilder
     from penstock.testing import TopologyTestDriver
 

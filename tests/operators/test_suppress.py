@@ -16,21 +16,21 @@ def suppressed_table(suppressed: Any, numbers: Options) -> Any:
     return declare
 
 
-def test_only_the_last_update_leaves_when_the_limit_has_passed(start: Any, numbers: Options) -> None:
+def test_only_the_last_update_is_emitted_after_the_limit(start: Any, numbers: Options) -> None:
     flow = start(suppressed_table(Suppressed.until_time_limit(10), numbers))
     flow.pipe("in", "a", 1, 0).pipe("in", "a", 2, 5).pipe("in", "b", 1, 9)
     assert flow.read() == []
     assert flow.read_after("in", "c", 1, 10) == [("a", 2, 5)], "the time of the first update counts"
 
 
-def test_a_tombstone_is_an_update_like_others_until_a_time_limit(start: Any, numbers: Options) -> None:
+def test_a_tombstone_counts_as_an_update_until_a_time_limit(start: Any, numbers: Options) -> None:
     flow = (
         start(suppressed_table(Suppressed.until_time_limit(10), numbers)).pipe("in", "a", 1, 0).pipe("in", "a", None, 5)
     )
     assert flow.read_after("in", "b", 1, 20) == [("a", None, 5)]
 
 
-def test_a_full_buffer_lets_the_oldest_go(start: Any, numbers: Options) -> None:
+def test_a_full_buffer_emits_the_oldest_row(start: Any, numbers: Options) -> None:
     flow = start(suppressed_table(Suppressed.until_time_limit(1000, BufferConfig.max_records(2)), numbers))
     flow.pipe("in", "a", 1, 5).pipe("in", "b", 1, 3)
     assert flow.read() == []
@@ -44,7 +44,7 @@ def test_a_full_buffer_lets_the_oldest_go(start: Any, numbers: Options) -> None:
         (BufferConfig.max_bytes(70).shut_down_when_full(), r"/70\] bytes"),
     ],
 )
-def test_a_full_buffer_that_must_not_let_go_fails(start: Any, numbers: Options, buffer: Any, shown: str) -> None:
+def test_a_full_buffer_that_must_not_emit_fails(start: Any, numbers: Options, buffer: Any, shown: str) -> None:
     flow = start(suppressed_table(Suppressed.until_time_limit(1000, buffer, name="hold"), numbers))
     flow.pipe("in", "a", 1, 5)
     with pytest.raises(StreamsError, match=f"hold buffer exceeded its max capacity.*{shown}"):
@@ -65,7 +65,7 @@ def test_each_window_gives_one_final_result(start: Any, numbers: Options) -> Non
     assert [(key.start, value, timestamp) for key, value, timestamp in flow.read()] == [(0, 3, 3)]
 
 
-def test_a_suppressed_table_is_read_as_it_was_before_what_is_held_back(start: Any, numbers: Options) -> None:
+def test_a_suppressed_table_is_read_without_held_updates(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         held = builder.table("in", store="t", **numbers).suppress(Suppressed.until_time_limit(10))
         other = builder.table("other", **numbers)
@@ -79,7 +79,7 @@ def test_a_suppressed_table_is_read_as_it_was_before_what_is_held_back(start: An
     assert [value for _, value, _ in flow.read()] == ["(7, 1)"]
 
 
-def test_what_was_held_back_keeps_its_headers_and_where_it_came_from(start: Any, numbers: Options) -> None:
+def test_held_updates_keep_their_headers_and_origin(start: Any, numbers: Options) -> None:
     from penstock import Processor
 
     seen: list[Any] = []

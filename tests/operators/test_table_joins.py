@@ -49,7 +49,7 @@ def test_a_joined_row_has_the_later_timestamp(start: Any, text: Options) -> None
 
 @pytest.mark.parametrize("kind", ["inner", "left", "outer"])
 def test_a_table_joined_on_the_fly_can_be_joined_again(start: Any, text: Options, kind: str) -> None:
-    """The join's rows are not stored: the second join reads them by joining."""
+    """The join's rows are not stored: the second join computes them when it reads."""
 
     def declare(builder: Any) -> None:
         left, right, third = (builder.table(name, **text) for name in ("left", "right", "third"))
@@ -87,9 +87,7 @@ def test_a_joined_table_can_be_aggregated_with_its_old_values(start: Any, text: 
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("inner", ["S+T"]), ("left", ["S+None", "S+T"])])
-def test_a_stream_is_joined_with_the_row_of_the_moment(
-    start: Any, text: Options, kind: str, expected: list[str]
-) -> None:
+def test_a_stream_is_joined_with_the_current_row(start: Any, text: Options, kind: str, expected: list[str]) -> None:
     def declare(builder: Any) -> None:
         stream, table = builder.stream("stream", **text), builder.table("table", **text)
         getattr(stream, METHODS[kind])(table, pair, **text).to("out", **text)
@@ -156,8 +154,8 @@ def test_out_of_order_updates_of_a_versioned_table_are_not_joined(start: Any, te
     assert [value for _, value, _ in flow.read()] == ["L+R"]
 
 
-def test_a_row_without_update_is_not_deleted_again_where_old_values_are_known(start: Any, text: Options) -> None:
-    """A stored table knows what was there; one that is not stored sends a tombstone for each row it rejects."""
+def test_a_row_without_update_is_not_deleted_twice_if_old_values_are_known(start: Any, text: Options) -> None:
+    """A stored table knows its old rows; one that is not stored sends a tombstone for each row it rejects."""
 
     def declare(store: str | None) -> Any:
         def declared(builder: Any) -> None:
@@ -233,7 +231,7 @@ def test_a_foreign_key_join_follows_both_tables(start: Any, text: Options, kind:
     assert [value for _, value, _ in flow.read()] == expected
 
 
-def test_a_foreign_key_join_has_the_later_timestamp_if_the_left_row_comes_else_the_right_rows(
+def test_a_foreign_key_join_has_the_later_timestamp_for_a_left_update_and_otherwise_that_of_the_right_row(
     start: Any, text: Options
 ) -> None:
     def declare(builder: Any) -> None:
@@ -276,7 +274,7 @@ def test_a_table_with_grace_must_be_versioned(start: Any, text: Options) -> None
         start(declare)
 
 
-def test_a_grouped_tables_pair_without_key_is_left_out(start: Any, text: Options) -> None:
+def test_a_grouped_tables_pair_without_key_is_skipped(start: Any, text: Options) -> None:
     def declare(builder: Any) -> None:
         stream = builder.stream("in", **text).to_table(store="t", **text)
         stream.group_by(lambda key, value: (None, value), **text).count(store="c")

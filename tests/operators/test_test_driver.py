@@ -9,20 +9,26 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import (
+    AggregationWithHeaders,
     InvalidStateStoreError,
+    Materialized,
     PenstockError,
     Processor,
     Record,
+    Serdes,
     SessionWindows,
     Stores,
     StreamsBuilder,
     TimeWindows,
     TopologyError,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
 )
-from penstock.testing import NoSuchElementError, TopologyTestDriver, driver_task
+from penstock.testing import NoSuchElementError, TopologyTestDriver
 from penstock.testing.driver_task import RecordQueues
 from penstock.topology.records import RawRecord
-from penstock.topology.run.compiled import StampedRecord, compile_topology
+from penstock.topology.run.compiled import StampedRecord
 
 Options = dict[str, Any]
 
@@ -56,7 +62,7 @@ def test_records_can_be_piped_in_several_ways(start: Any, text: Options) -> None
     ]
 
 
-def test_lists_are_piped_at_the_topics_or_at_given_times(start: Any, text: Options) -> None:
+def test_lists_are_piped_at_consecutive_or_given_times(start: Any, text: Options) -> None:
     driver = start(echo(text)).driver
     topic = driver.create_input_topic("in", start_timestamp=1)
     topic.pipe_value_list(["a", "b"])
@@ -126,9 +132,7 @@ def test_internal_topics_are_looped_back_and_can_be_piped_into(start: Any, text:
     assert flow.pipe("app-mid-repartition", "x", "y", 4).read() == [("x", "y", 4)]
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_topics_that_a_pattern_matches_are_read(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
+def test_topics_that_match_a_pattern_are_read() -> None:
     builder = StreamsBuilder()
     numbers = builder.stream(re.compile("in-.*"), value_serde="long")
     numbers.group_by_key().count(store="counts").to_stream().to("out", value_serde="long")
@@ -188,6 +192,66 @@ class _Nothing:
     def init(self, context: Any) -> None: ...
 
     def process(self, record: Any) -> None: ...
+
+
+def test_stores_with_headers_have_three_views(start: Any, text: Options) -> None:
+    serdes = Serdes.string(), Serdes.string()
+
+    def declare(builder: Any) -> None:
+        rows = Stores.timestamped_key_value_store_with_headers_builder(Stores.lru_map("rows", 5), *serdes)
+        windows = Stores.timestamped_window_store_with_headers_builder(
+            Stores.in_memory_window_store("windows", 100, 10), *serdes
+        )
+        sessions = Stores.session_store_with_headers_builder(Stores.in_memory_session_store("sessions", 100), *serdes)
+        for store in (rows, windows, sessions):
+            builder.add_state_store(store)
+        builder.stream("in", **text).process(_Nothing, "rows", "windows", "sessions")
+
+    driver = start(declare).driver
+    rows = driver.get_timestamped_key_value_store_with_headers("rows")
+    rows.put("a", ValueTimestampHeaders("v", 7, {"h": "x"}))
+    assert list(rows.all()) == [("a", ("v", 7, [("h", b"x")]))]
+    timestamped = driver.get_timestamped_key_value_store("rows")
+    assert timestamped.get("a") == ValueAndTimestamp("v", 7)
+    timestamped.put("b", ValueAndTimestamp("w", 8))
+    driver.get_key_value_store("rows").put("c", "x")
+    assert list(driver.get_key_value_store("rows").all()) == [("a", "v"), ("b", "w"), ("c", "x")]
+    assert [rows.get(key)[1:] for key in "bc"] == [(8, None), (-1, None)]
+    windows = driver.get_timestamped_window_store_with_headers("windows")
+    windows.put("a", ValueTimestampHeaders("v", 7, {"h": "x"}), 5)
+    assert windows.fetch("a", 5).headers == [("h", b"x")]
+    assert driver.get_timestamped_window_store("windows").fetch("a", 5) == ValueAndTimestamp("v", 7)
+    assert driver.get_window_store("windows").fetch("a", 5) == "v"
+    sessions = driver.get_session_store_with_headers("sessions")
+    sessions.put(Windowed("a", 1, 2), AggregationWithHeaders("v", {"h": "x"}))
+    driver.get_session_store("sessions").put(Windowed("b", 1, 2), "w")
+    assert sessions.fetch_session("a", 1, 2).headers == [("h", b"x")]
+    assert sessions.fetch_session("b", 1, 2) == AggregationWithHeaders("w")
+    assert [value for _, value in driver.get_session_store("sessions").fetch("a")] == ["v"]
+
+
+@pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
+def test_stores_of_operators_have_no_headers(start: Any, numbers: Options, store_format: str) -> None:
+    def declare(builder: Any) -> None:
+        grouped = builder.stream("in", **numbers).group_by_key()
+        grouped.windowed_by(TimeWindows(10)).count(store="windows")
+        grouped.windowed_by(SessionWindows(10)).count(store="sessions")
+        supplied = Stores.persistent_timestamped_key_value_store_with_headers("supplied")
+        grouped.count(store=Materialized(supplied, key_serde=Serdes.string(), value_serde=Serdes.int64()))
+        grouped.count(store="rows")
+
+    flow = start(declare, {"dsl.store.format": store_format}).pipe("in", "k", 1, 12)
+    driver = flow.driver
+    assert driver.get_timestamped_key_value_store_with_headers("supplied").get("k") == ValueTimestampHeaders(1, 12)
+    rows = driver.get_timestamped_key_value_store_with_headers("rows")
+    windows = driver.get_timestamped_window_store_with_headers("windows")
+    sessions = driver.get_session_store_with_headers("sessions")
+    if store_format == "DEFAULT":
+        assert (rows, windows, sessions) == (None, None, None)
+        return
+    assert rows.get("k") == ValueTimestampHeaders(1, 12)
+    assert [value for _, value in windows.all()] == [ValueTimestampHeaders(1, 12)]
+    assert [value for _, value in sessions.fetch("k")] == [AggregationWithHeaders(1)]
 
 
 def test_a_plain_view_of_a_timestamped_store_reads_and_writes_values(start: Any, numbers: Options) -> None:
@@ -278,8 +342,8 @@ def test_a_topology_that_cannot_start_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_waits_is_forgotten_when_a_record_fails(start: Any, text: Options) -> None:
-    """The second of two repartitioned records fails; the third must not come with the next input."""
+def test_queued_records_are_dropped_when_a_record_fails(start: Any, text: Options) -> None:
+    """The second of two repartitioned records fails; the third must not appear with the next input."""
     seen: list[str] = []
 
     def see(value: str) -> str:
@@ -300,7 +364,7 @@ def test_what_waits_is_forgotten_when_a_record_fails(start: Any, text: Options) 
 
 
 class _Source:
-    """As much of a CompiledSource as the queues need."""
+    """The part of a CompiledSource that the queues need."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -309,7 +373,7 @@ class _Source:
         return StampedRecord(message, message.timestamp()[1], None, None)
 
 
-#: Additions (topic and timestamp) and removals (-) that java.util.PriorityQueue was given, and what it gave.
+#: Additions (topic and timestamp) and removals (-) in a java.util.PriorityQueue, and the removed elements.
 OPERATIONS = (
     "f2 - d3 - e1 a1 f0 - a2 - - e2 - c2 - - b2 - g2 h1 e2 h2 f0 - g3 - d1 - a2 h0 e3 - g0 - e1 c1 - d1 g0 h1 - b2 d3 "
     "d2 g3 c1 f1 g1 - - g3 - c0 g3 c2 d2 h1 h3 - - - - - - - - - - - - - - - - - - - -"
@@ -320,7 +384,7 @@ TAKEN = (
 )
 
 
-def test_among_equal_timestamps_the_order_is_that_of_javas_priority_queue() -> None:
+def test_equal_timestamps_have_the_order_of_javas_priority_queue() -> None:
     queues = RecordQueues()
     sources: dict[str, Any] = {}
     taken = []

@@ -24,7 +24,7 @@ Options = dict[str, Any]
 
 
 class Numbered(ValueTransformerWithKey[str, str, str]):
-    """Writes before each value how many there were of its key; deletions count too, and delete."""
+    """Prefixes each value with the number of updates of its key; deletions count too, and delete."""
 
     def init(self, context: Any) -> None:
         super().init(context)
@@ -37,7 +37,7 @@ class Numbered(ValueTransformerWithKey[str, str, str]):
 
 
 class Shown(ValueTransformerWithKey[str, str, str]):
-    """Shows what the transformer gets, and what its context says."""
+    """Outputs the transformer's arguments and its context's values."""
 
     def transform(self, key: str, value: str | None) -> str | None:
         return f"{key}={value} {self.context.record_metadata()}"
@@ -59,14 +59,14 @@ def test_values_are_replaced_and_deletions_are_seen(start: Any, text: Options) -
     assert flow.read() == [("a", "1:x", 1), ("a", None, 2), ("a", "3:y", 3), ("b", "1:z", 4)]
 
 
-def test_the_result_is_kept_where_store_says(start: Any, text: Options) -> None:
+def test_the_result_is_stored_where_store_says(start: Any, text: Options) -> None:
     flow = start(lambda builder: numbered(builder, text, store="result", value_serde=Serdes.string()))
     flow.pipe("in", "a", "x").pipe("in", "a", "y").pipe("in", "b", "z").pipe("in", "b", None)
     assert dict(flow.driver.get_key_value_store("result").all()) == {"a": "2:y"}
     assert flow.driver.get_key_value_store("counts").get("b") == 2
 
 
-def test_a_kept_result_knows_its_old_values_without_transforming_again(start: Any, text: Options) -> None:
+def test_a_stored_result_has_old_values_without_transforming_again(start: Any, text: Options) -> None:
     def declare(builder: StreamsBuilder) -> None:
         table = numbered(builder, text, store="result", value_serde=Serdes.string())
         groups = table.group_by(lambda key, value: ("all", value), **text)
@@ -78,7 +78,7 @@ def test_a_kept_result_knows_its_old_values_without_transforming_again(start: An
     assert [value for _, value, _ in flow.read()] == ["1:x", "1:x1:y", "1:y2:z"]
 
 
-def test_without_a_store_rows_are_made_anew_for_who_reads_them(start: Any, text: Options) -> None:
+def test_without_a_store_rows_are_computed_when_read(start: Any, text: Options) -> None:
     def declare(builder: StreamsBuilder) -> None:
         shown = builder.table("in", **text).transform_values(Shown)
         builder.stream("reads", **text).join(shown, lambda read, row: row).to("out", **text)
@@ -90,7 +90,7 @@ def test_without_a_store_rows_are_made_anew_for_who_reads_them(start: Any, text:
     assert flow.read_after("reads", "b", "?", 8) == [("b", "b=None None", 8)]
 
 
-def test_old_values_are_transformed_too_where_they_are_needed(start: Any, text: Options) -> None:
+def test_old_values_are_transformed_if_needed(start: Any, text: Options) -> None:
     seen: list[Any] = []
 
     class Seen(ValueTransformerWithKey[str, str, str]):
@@ -106,7 +106,7 @@ def test_old_values_are_transformed_too_where_they_are_needed(start: Any, text: 
     assert seen == ["x", None, "y", "x"]
 
 
-def test_a_transformer_may_bring_its_stores_along(start: Any, text: Options) -> None:
+def test_a_transformer_may_add_its_own_stores(start: Any, text: Options) -> None:
     class Own(Numbered):
         stores = (counts_store(),)
 
@@ -144,7 +144,7 @@ def test_a_transformer_cannot_forward(start: Any, text: Options) -> None:
         flow.pipe("in", "a", "x")
 
 
-def test_an_instance_is_no_supplier(text: Options) -> None:
+def test_an_instance_instead_of_a_supplier_is_refused(text: Options) -> None:
     with pytest.raises(TopologyError, match="give the class, not an instance"):
         StreamsBuilder().table("in", **text).transform_values(Shown())  # type: ignore[arg-type]
 

@@ -39,14 +39,14 @@ def results(flow: Any) -> list[Result]:
     return [(key.key, key.start, key.end, value, timestamp) for key, value, timestamp in flow.read()]
 
 
-def test_a_tumbling_window_begins_at_its_start_and_ends_before_its_end(start: Any, numbers: Options) -> None:
+def test_a_tumbling_window_includes_its_start_and_excludes_its_end(start: Any, numbers: Options) -> None:
     flow = start(counting(TimeWindows(10), numbers))
     for timestamp in (0, 9, 10, 19, 20):
         flow.pipe("in", "k", 1, timestamp)
     assert [(begin, value) for _, begin, _, value, _ in results(flow)] == [(0, 1), (0, 2), (10, 1), (10, 2), (20, 1)]
 
 
-def test_a_window_takes_late_records_until_stream_time_is_grace_after_its_end(start: Any, numbers: Options) -> None:
+def test_a_window_accepts_late_records_until_grace_after_its_end(start: Any, numbers: Options) -> None:
     flow = start(counting(TimeWindows(10, grace=5), numbers))
     for timestamp in (0, 14, 1, 15, 2):
         flow.pipe("in", "k", 1, timestamp)
@@ -64,19 +64,17 @@ def test_a_record_is_in_each_hopping_window_that_holds_it(start: Any, numbers: O
     assert [(begin, end) for _, begin, end, _, _ in results(flow)] == [(4, 14), (8, 18), (12, 22)]
 
 
-def test_a_hopping_window_takes_late_records_until_stream_time_is_grace_after_its_end(
-    start: Any, numbers: Options
-) -> None:
+def test_a_hopping_window_accepts_late_records_until_grace_after_its_end(start: Any, numbers: Options) -> None:
     flow = start(counting(TimeWindows(10, advance=5, grace=5), numbers)).pipe("in", "k", 1, 22)
     assert [begin for _, begin, *_ in results(flow)] == [15, 20]
-    flow.pipe("in", "k", 1, 9)  # stream time less grace is 17: both windows of this record are closed
+    flow.pipe("in", "k", 1, 9)  # stream time minus grace is 17: both windows of this record are closed
     assert results(flow) == []
     flow.pipe("in", "k", 1, 14)
     assert [begin for _, begin, *_ in results(flow)] == [10]
     assert flow.driver.dropped_records() == {("counting", "expired window"): 3}
 
 
-def test_windows_of_ones_own_are_asked_for_each_record(start: Any, numbers: Options) -> None:
+def test_custom_windows_are_computed_for_each_record(start: Any, numbers: Options) -> None:
     class EndsAtTen(Windows):
         size_ms, grace_ms = 10, 0
 
@@ -94,13 +92,13 @@ def test_an_unlimited_window_never_ends(start: Any, numbers: Options) -> None:
     assert [(begin, value) for _, begin, _, value, _ in results(flow)] == [(5, 1), (5, 2)]
 
 
-def test_emission_on_close_needs_windows_with_a_size(start: Any, numbers: Options) -> None:
+def test_emit_on_close_needs_windows_with_a_size(start: Any, numbers: Options) -> None:
     with pytest.raises(TopologyError, match="ON_WINDOW_CLOSE"):
         start(counting(UnlimitedWindows(), numbers, EmitStrategy.ON_WINDOW_CLOSE))
 
 
 def brute_force(timestamps: list[int], difference: int) -> dict[int, int]:
-    """Count the records of each sliding window: one ends at each record, one begins just after each but the last."""
+    """Count the records of each sliding window: one ends at each record, one starts just after each but the last."""
     counts: dict[int, int] = {}
     for timestamp in timestamps:
         for begin in (max(0, timestamp - difference), timestamp + 1):
@@ -115,7 +113,7 @@ def brute_force(timestamps: list[int], difference: int) -> dict[int, int]:
     [[10, 15, 20, 40], [40, 20, 15, 10], [20, 20, 25, 19], [30, 25, 28, 31, 29, 40], [13, 25, 24, 14, 23, 15, 35]],
 )
 @pytest.mark.parametrize("cache", [0, 1_000_000])
-def test_sliding_windows_count_as_if_all_records_were_there_at_once(
+def test_sliding_windows_count_as_if_all_records_arrived_at_once(
     start: Any, numbers: Options, timestamps: list[int], cache: int
 ) -> None:
     flow = start(counting(SlidingWindows(10, grace=1000), numbers), {"statestore.cache.max.bytes": cache})
@@ -134,7 +132,7 @@ def test_records_before_the_first_whole_sliding_window_share_the_one_at_0(start:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_sliding_windows_near_0_count_as_if_all_records_were_there_at_once(
+def test_random_sliding_windows_near_0_count_as_if_all_records_arrived_at_once(
     start: Any, numbers: Options, seed: int
 ) -> None:
     timestamps = random.Random(seed).choices(range(26), k=8)
@@ -145,7 +143,7 @@ def test_random_sliding_windows_near_0_count_as_if_all_records_were_there_at_onc
     assert counts == brute_force(timestamps, 10)
 
 
-def test_sliding_windows_keep_aggregates_apart_that_are_changed_in_place(start: Any, documents: Options) -> None:
+def test_sliding_windows_do_not_share_aggregates_changed_in_place(start: Any, documents: Options) -> None:
     def collect(key: str, value: int, aggregate: list[int]) -> list[int]:
         aggregate.append(value)
         return aggregate
@@ -176,7 +174,7 @@ def test_a_record_merges_the_sessions_that_it_connects(start: Any, numbers: Opti
     assert [key.end for key, _ in flow.driver.get_session_store("w").fetch("k")] == [20]
 
 
-def test_a_session_begins_anew_after_the_gap_and_is_closed_after_gap_and_grace(start: Any, numbers: Options) -> None:
+def test_a_session_restarts_after_the_gap_and_closes_after_gap_and_grace(start: Any, numbers: Options) -> None:
     flow = start(counting(SessionWindows(10, grace=5), numbers))
     for timestamp in (0, 11, 15, 16, 0):
         flow.pipe("in", "k", 1, timestamp)
@@ -184,7 +182,7 @@ def test_a_session_begins_anew_after_the_gap_and_is_closed_after_gap_and_grace(s
     assert flow.driver.dropped_records() == {("counting", "expired window"): 1}
 
 
-def test_sessions_that_are_changed_in_place_keep_their_old_values(start: Any, documents: Options) -> None:
+def test_sessions_changed_in_place_keep_their_old_values(start: Any, documents: Options) -> None:
     def declare(builder: Any) -> None:
         windowed = builder.stream("in", **documents).group_by_key().windowed_by(SessionWindows(10, grace=100))
         sessions = windowed.aggregate(
@@ -219,7 +217,7 @@ def test_sessions_that_are_changed_in_place_keep_their_old_values(start: Any, do
         (SessionWindows(10), (20, 25, 29, 39), 50, ("k", 20, 39, 4, 39)),
     ],
 )
-def test_final_results_come_once_when_the_window_closes(
+def test_final_results_are_emitted_once_when_the_window_closes(
     start: Any, numbers: Options, windows: Any, timestamps: Any, closing: int, final: Result
 ) -> None:
     flow = start(counting(windows, numbers, EmitStrategy.ON_WINDOW_CLOSE))
@@ -232,7 +230,7 @@ def test_final_results_come_once_when_the_window_closes(
     assert results(flow) == []
 
 
-def test_final_results_wait_for_the_emission_interval_of_the_wall_clock(numbers: Options, start: Any) -> None:
+def test_final_results_wait_for_the_wall_clock_emit_interval(numbers: Options, start: Any) -> None:
     interval = {"__emit.interval.ms.kstreams.windowed.aggregation__": 1000}
     flow = start(counting(TimeWindows(10, grace=1000), numbers, EmitStrategy.ON_WINDOW_CLOSE), interval)
     flow.pipe("in", "k", 1, 0).pipe("in", "k", 1, 1010)
@@ -242,7 +240,7 @@ def test_final_results_wait_for_the_emission_interval_of_the_wall_clock(numbers:
     assert [(begin, value) for _, begin, _, value, _ in results(flow)] == [(0, 1)]
 
 
-def test_how_far_final_results_came_is_committed_with_the_task(numbers: Options) -> None:
+def test_the_progress_of_final_results_is_committed_with_the_task(numbers: Options) -> None:
     from penstock import StreamsBuilder
 
     builder = StreamsBuilder()
@@ -252,3 +250,10 @@ def test_how_far_final_results_came_is_committed_with_the_task(numbers: Options)
         for timestamp in (0, 25):
             topic.pipe_input("k", 1, timestamp)
         assert driver.task.processor_metadata == {"w": 25}
+
+
+def test_windows_overlap() -> None:
+    assert Window(0, 10).overlap(Window(9, 19))
+    assert not Window(0, 10).overlap(Window(10, 20))
+    assert Window(0, 10).overlap(Window(10, 20), inclusive=True)
+    assert not Window(11, 20).overlap(Window(0, 10), inclusive=True)

@@ -1,4 +1,4 @@
-"""Without pyspark and pyarrow, what needs it is left out, and the last lines of the run say so."""
+"""Without pyspark and pyarrow, tests that need them are skipped, and the last lines of the run report that."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ NEED_SPARK = [
     "test_alarm.py",
     "test_changelogs.py",
     "test_failures.py",
+    "test_session.py",
     "test_settings_and_records.py",
     "test_wake_up.py",
 ]
@@ -16,7 +17,7 @@ collect_ignore = [] if all(map(importlib.util.find_spec, ("pyspark", "pyarrow"))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what was left out."""
+    """Report skipped tests."""
     if collect_ignore:
         terminalreporter.write_line(
             f"SKIPPED for want of pyspark and pyarrow (pip install 'penstock-streams[spark]'): {collect_ignore}"

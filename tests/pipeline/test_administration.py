@@ -1,4 +1,4 @@
-"""What `penstock status` and Prometheus show of an application on Spark, of queries as Spark reports them."""
+"""The output of `penstock status` and Prometheus for an application on Spark, from queries as Spark reports them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = StreamsConfig({"application.id": "my-app", "bootstrap.servers": "localh
 
 
 class Query:
-    """As much of a StreamingQuery as is shown of it."""
+    """The part of a StreamingQuery that is shown."""
 
     name = "my-app-1"
     isActive = True  # noqa: N815 - Spark's
@@ -31,7 +31,7 @@ class Query:
         self.lastProgress: Any = None
 
     def finish(self, batch: int, records: int, read: int, behind: int) -> None:
-        """End a micro-batch, after which a query stands there in its first partition."""
+        """End a micro-batch, after which the query is at this position in its first partition."""
         source = {"endOffset": {"in": {"0": read, "1": 5}}, "latestOffset": {"in": {"0": read + behind, "1": 5}}}
         self.lastProgress = {
             "batchId": batch,
@@ -80,7 +80,7 @@ def test_a_query_is_shown_as_a_stream_thread_and_its_partitions_as_tasks(query: 
     assert administration.status()["state"] == "ERROR"
 
 
-def test_metrics_have_the_local_engine_s_names(query: Query, supervisor: Any) -> None:
+def test_metrics_have_the_local_engines_names(query: Query, supervisor: Any) -> None:
     query.finish(batch=0, records=10, read=5, behind=3)
     query.finish(batch=1, records=20, read=25, behind=4)
     found = metrics(supervisor, CONFIG)

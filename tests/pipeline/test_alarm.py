@@ -1,4 +1,4 @@
-"""A task on Spark has one timer, at its next punctuation by the wall clock. Over a handle in Spark's place."""
+"""A task on Spark has one timer, for its next wall-clock punctuation. Tested over a replacement of Spark's handle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.s
 
 
 class Handle:
-    """What a StatefulProcessor sees of Spark: one map, and timers."""
+    """The part of Spark that a StatefulProcessor sees: one map, and timers."""
 
     def __init__(self) -> None:
         self.rows: dict[Any, Any] = {}
@@ -46,7 +46,7 @@ class Handle:
 
 
 class Ticking(Processor[str, str, str, str]):
-    """Ticks by the wall clock each 100 ms, until a record says stop."""
+    """Ticks by the wall clock every 100 ms, until a record says stop."""
 
     def init(self, context: ProcessorContext) -> None:
         super().init(context)
@@ -62,7 +62,7 @@ class Ticking(Processor[str, str, str, str]):
 
 
 def rows(value: bytes) -> Iterator[Row]:
-    """Return one record as Spark brings it."""
+    """Return one record in Spark's form."""
     batch = sent_batch([SentRecord("in", b"k", value, 1, None, 0)])
     return iter([Row(task=0, topic="in", first_offset=0, records=pack(batch))])
 
@@ -84,22 +84,23 @@ def ticking(has_alarm: bool) -> tuple[TaskProcessor, Handle]:
     builder.stream("in", **STRINGS).process(Ticking).to("out", **STRINGS)
     config = StreamsConfig({"application.id": "a"})
     (topology,) = builder.build().internal_builder.build_subtopologies(config, frozenset())
-    processor, handle = TaskProcessor(TaskPlan(topology, config, {"in": 1, "out": 1}), has_alarm=has_alarm), Handle()
+    plan, handle = TaskPlan(topology, config, {"in": 1, "out": 1}), Handle()
+    processor = TaskProcessor(plan, None, has_alarm=has_alarm)
     processor.init(handle)  # type: ignore[arg-type]
     return processor, handle
 
 
-def test_the_timer_is_at_the_next_punctuation_and_moves_on_when_it_has_fired(clock: list[int]) -> None:
+def test_the_timer_is_set_to_the_next_punctuation_and_advances_after_it(clock: list[int]) -> None:
     processor, handle = ticking(has_alarm=True)
     assert values(processor.handleInputRows((0,), rows(b"v"), None)) == []
     assert handle.timers == {1_100}
     clock[0] = 1_130
-    handle.timers.clear()  # Spark removes the one that has expired
+    handle.timers.clear()  # Spark removes an expired timer
     assert values(processor.handleExpiredTimer((0,), None, None)) == [b"1130"]
     assert handle.timers == {1_200}
 
 
-def test_when_a_record_comes_first_the_timer_of_then_is_replaced(clock: list[int]) -> None:
+def test_the_timer_is_replaced_when_a_record_arrives_first(clock: list[int]) -> None:
     processor, handle = ticking(has_alarm=True)
     list(processor.handleInputRows((0,), rows(b"v"), None))
     clock[0] = 1_105
@@ -107,13 +108,13 @@ def test_when_a_record_comes_first_the_timer_of_then_is_replaced(clock: list[int
     assert handle.timers == {1_200}
 
 
-def test_a_punctuation_that_was_cancelled_wakes_nobody(clock: list[int]) -> None:
+def test_a_cancelled_punctuation_sets_no_timer(clock: list[int]) -> None:
     processor, handle = ticking(has_alarm=True)
     list(processor.handleInputRows((0,), rows(b"stop"), None))
     assert handle.timers == {1_250}  # the other one's
 
 
-def test_without_an_alarm_no_timer_is_touched(clock: list[int]) -> None:
+def test_without_wall_clock_punctuations_no_timer_is_set(clock: list[int]) -> None:
     processor, handle = ticking(has_alarm=False)
     list(processor.handleInputRows((0,), rows(b"v"), None))
     assert handle.timers == set()

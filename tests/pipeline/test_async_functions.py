@@ -1,4 +1,4 @@
-"""Functions that wait, and functions that take batches, in a task on Spark. Without Spark."""
+"""Asynchronous functions and batch functions in a task on Spark. Without Spark."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def task(build: Any, state: DictState | None = None) -> SparkTask:
 
 
 def process(made: SparkTask, *values: str) -> list[str]:
-    """Return what comes of a micro-batch."""
+    """Return the results of a micro-batch."""
     given = [RawRecord("in", 0, n, n, b"k", value.encode(), None) for n, value in enumerate(values)]
     made.process({"in": given})
     made.commit()
     return [(sent.value or b"").decode() for sent in made.take_sent()]
 
 
-def test_the_calls_of_a_micro_batch_wait_beside_each_other_and_keep_their_order() -> None:
+def test_the_calls_of_a_micro_batch_run_concurrently_and_keep_their_order() -> None:
     running, opened = 0, []
     all_run = asyncio.Event()
 
@@ -61,7 +61,7 @@ def test_the_calls_of_a_micro_batch_wait_beside_each_other_and_keep_their_order(
     assert opened == ["open", "close"]
 
 
-def test_retries_and_timeouts_are_as_locally() -> None:
+def test_retries_and_timeouts_work_as_in_the_local_engine() -> None:
     tried: list[str] = []
 
     async def second_time(value: str) -> str:
@@ -102,7 +102,7 @@ def test_a_batch_ends_with_its_micro_batch() -> None:
     made.close()
 
 
-def test_what_a_store_sends_on_is_awaited_and_counted_once() -> None:
+def test_records_that_a_store_forwards_are_awaited_and_counted_once() -> None:
     async def slow(value: int) -> int:
         await asyncio.sleep(0.001)
         return value

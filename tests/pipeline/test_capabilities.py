@@ -1,4 +1,4 @@
-"""The capability report: every operator is in it, and what is refused is refused before anything starts."""
+"""The capability report: it has every operator, and refuses unsupported ones before anything starts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from penstock.pipeline.queries.capabilities import OPERATORS, Capability, Capabi
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.operators import stream_join
 from penstock.topology.operators.operator import Operator
+from tests.custom_stores import tally_builder, tallying
 
 HERE = Path(__file__).parent
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -54,7 +55,7 @@ def concrete_operators() -> Iterator[type]:
                 yield each
 
 
-def test_every_operator_is_in_the_table_and_nothing_else() -> None:
+def test_the_table_has_exactly_all_operators() -> None:
     assert {each.__name__ for each in concrete_operators()} == set(OPERATORS)
 
 
@@ -65,7 +66,7 @@ def counting() -> Topology:
     return builder.build()
 
 
-def test_a_cached_aggregation_is_coarser_and_says_how() -> None:
+def test_a_cached_aggregation_is_coarser_with_a_reason() -> None:
     found = report(counting())
     assert [(each.number, each.stateless) for each in found.subtopologies] == [(0, True), (1, False)]
     assert "coarser, one update per key and micro-batch" in of(found, "KSTREAM-AGGREGATE")
@@ -79,7 +80,7 @@ def test_without_a_cache_it_is_identical() -> None:
 
 
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
-def test_rows_of_closed_windows_wait_for_the_wall_clock_and_it_is_said(kind: str) -> None:
+def test_the_report_says_that_rows_of_closed_windows_wait_for_the_wall_clock(kind: str) -> None:
     builder = StreamsBuilder()
     left, right = builder.stream("left", **STRINGS), builder.stream("right", **STRINGS)
     windows = JoinWindows.of_time_difference_and_grace(timedelta(seconds=5), timedelta(0))
@@ -91,7 +92,7 @@ def test_rows_of_closed_windows_wait_for_the_wall_clock_and_it_is_said(kind: str
     assert report_capabilities(topology, without).capability is Capability.IDENTICAL
 
 
-def test_so_do_final_results_of_windows() -> None:
+def test_the_report_says_so_for_final_results_too() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in", **STRINGS).group_by_key()
     windows = TimeWindows(timedelta(seconds=5), grace=timedelta(0))
@@ -105,7 +106,7 @@ class _Echo(Processor[str, str, str, str]):
         self.context.forward(record)
 
 
-def test_a_processor_of_the_users_runs_by_task_and_is_coarser() -> None:
+def test_a_users_processor_runs_by_task_and_is_coarser() -> None:
     builder = StreamsBuilder()
     builder.stream("in", **STRINGS).process(_Echo).to("out")
     found = report(builder.build())
@@ -113,7 +114,7 @@ def test_a_processor_of_the_users_runs_by_task_and_is_coarser() -> None:
     assert "attributes of your object live for one micro-batch" in of(found, "KSTREAM-PROCESSOR")
 
 
-def test_a_global_table_is_refused_with_what_to_do_instead() -> None:
+def test_the_refusal_of_a_global_table_says_what_to_do_instead() -> None:
     builder = StreamsBuilder()
     table = builder.global_table("names", **STRINGS)
     builder.stream("in", **STRINGS).join(table, lambda key, value: key, lambda left, right: left).to("out")
@@ -121,9 +122,16 @@ def test_a_global_table_is_refused_with_what_to_do_instead() -> None:
         report(builder.build()).check()
 
 
-def test_exactly_once_is_refused() -> None:
-    with pytest.raises(TopologyError, match=r"set processing.guarantee=at_least_once"):
-        report(counting(), processing_guarantee="exactly_once_v2").check()
+def test_a_custom_store_is_refused() -> None:
+    topology = tallying("in", "out", tally_builder())
+    with pytest.raises(TopologyError, match="KSTREAM-PROCESSVALUES-0000000001: refused, on Spark stores are opened"):
+        report(topology).check()
+
+
+def test_exactly_once_is_one_transaction_per_micro_batch() -> None:
+    found = report(counting(), processing_guarantee="exactly_once_v2")
+    found.check()
+    assert "processing.guarantee=exactly_once_v2: coarser, what a task sends in a micro-batch is one" in str(found)
 
 
 def test_a_start_by_duration_is_refused() -> None:
@@ -133,26 +141,26 @@ def test_a_start_by_duration_is_refused() -> None:
         report(builder.build()).check()
 
 
-def test_describe_prints_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_prints_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
-    result = CliRunner().invoke(cli, ["describe", "spark_app:topology", "--engine", "spark", "-c", "application.id=a"])
+    result = CliRunner().invoke(cli, ["plan", "spark_app:topology", "--engine", "spark", "-c", "application.id=a"])
     assert result.exit_code == 0, result.output
     assert "Sub-topology 0: stateless, by Arrow batches (mapInArrow)" in result.output
     assert result.output.rstrip().endswith("In all: coarser")
 
 
-def test_describe_of_a_refused_topology_ends_as_its_start_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_a_refused_topology_ends_with_the_error_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
-    given = ["describe", "spark_app:refused", "--engine", "spark", "-c", "application.id=a"]
+    given = ["plan", "spark_app:refused", "--engine", "spark", "-c", "application.id=a"]
     for options in ([], ["--json"]):
         result = CliRunner().invoke(cli, [*given, *options])
         assert (result.exit_code, "global stores names" in result.output) == (ExitCode.TOPOLOGY, True), result.output
 
 
-def test_what_is_refused_fails_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_topology_fails_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.pipeline.spark_streams.require_pyspark", lambda: None)
     monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setattr("penstock.pipeline.spark_streams.spark_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("penstock.pipeline.spark_streams.session_for", lambda *_: pytest.fail("Spark was started"))
     options = ["-c", "application.id=a", "-c", "bootstrap.servers=127.0.0.1:1"]
     result = CliRunner().invoke(cli, ["run", "spark_app:refused", "--engine", "spark", *options])
     assert result.exit_code == 3
@@ -166,7 +174,7 @@ def windowed() -> Topology:
     return builder.build()
 
 
-def test_in_buckets_a_count_is_identical_and_a_windowed_one_says_whose_stream_time_it_goes_by() -> None:
+def test_in_buckets_a_count_is_identical_and_a_windowed_one_names_its_stream_time() -> None:
     settings = {"penstock_spark_buckets": 4, "statestore_cache_max_bytes": 0}
     assert report(counting(), **settings).capability is Capability.IDENTICAL
     assert [each.buckets for each in report(counting(), **settings).subtopologies] == [1, 4]
@@ -176,7 +184,7 @@ def test_in_buckets_a_count_is_identical_and_a_windowed_one_says_whose_stream_ti
     assert "identical" in of(report(windowed(), **{**settings, "penstock_spark_buckets": 1}), "AGGREGATE")
 
 
-def test_what_buckets_send_on_comes_in_another_order() -> None:
+def test_in_buckets_the_output_order_differs() -> None:
     builder = StreamsBuilder()
     builder.table("in", **STRINGS).group_by(lambda key, value: (value, key), **STRINGS).count().to_stream().to("out")
     in_order, in_buckets = report(builder.build()), report(builder.build(), penstock_spark_buckets=4)
@@ -184,7 +192,7 @@ def test_what_buckets_send_on_comes_in_another_order() -> None:
     assert "may be forwarded in another order" in of(in_buckets, "SINK")
 
 
-def test_buckets_bring_several_topics_into_orders_of_their_own() -> None:
+def test_in_buckets_several_topics_have_their_own_order() -> None:
     builder = StreamsBuilder()
     left, right = builder.table("left", **STRINGS), builder.table("right", **STRINGS)
     left.join(right, lambda one, other: one + other).to_stream().to("out")
@@ -193,7 +201,7 @@ def test_buckets_bring_several_topics_into_orders_of_their_own() -> None:
     assert "may find other matches" in of(in_buckets, "SOURCE")
 
 
-def test_objects_of_the_users_may_look_at_all_keys_of_a_partition_so_these_stay_together() -> None:
+def test_user_objects_that_may_see_all_keys_keep_a_partition_in_one_task() -> None:
     builder = StreamsBuilder()
     builder.stream("in", **STRINGS).process(_Echo).to("out")
     assert report(builder.build(), penstock_spark_buckets=4).subtopologies[0].buckets == 1

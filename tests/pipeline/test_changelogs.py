@@ -1,4 +1,4 @@
-"""What a handover carries: changelog records become pages of Spark's state, and those the same records again."""
+"""The conversion in a handover: changelog records become pages of Spark's state, and these the same records again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock import Serdes, StreamsConfig, StreamsError
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.checkpoint.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
 from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelog_records
-from penstock.pipeline.queries.history_files import check_follows
+from penstock.pipeline.queries.history_files import HistoryFiles
 from penstock.pipeline.queries.query_progress import progress_of
 from penstock.pipeline.tasks.changelog_reader import MemoryState, RestoringTask
 from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
@@ -47,6 +47,9 @@ CASES: list[tuple[StoreBuilder, bytes, bytes]] = [
     (builder(StoreKind.WINDOW, retain_duplicates=True), b"key" + times(START_MS) + b"\0\0\0\5", b"value"),
     (builder(StoreKind.SESSION), b"key" + times(START_MS, START_MS - 10), b"value"),
     (builder(StoreKind.SESSION, backend=StoreBackend.IN_MEMORY), b"key" + times(START_MS, START_MS), b"value"),
+    (builder(StoreKind.TIMESTAMPED_KEY_VALUE, keeps_headers=True), b"key", b"value"),
+    (builder(StoreKind.TIMESTAMPED_WINDOW, keeps_headers=True), b"key" + times(START_MS) + b"\0\0\0\0", b"value"),
+    (builder(StoreKind.SESSION, keeps_headers=True), b"key" + times(START_MS, START_MS - 10), b"value"),
     (builder(StoreKind.LIST_VALUE), b"key", b"\0\0\0\1\0\0\0\5value"),
     (builder(StoreKind.FOREIGN_KEY_SUBSCRIPTION), b"key", b"value"),
     (builder(StoreKind.JOIN_BUFFER), b"\0" + times(START_MS) + b"key\0\0\0\1", BUFFERED + BUFFER_TIME),
@@ -55,10 +58,8 @@ CASES: list[tuple[StoreBuilder, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize(("store", "key", "value"), CASES, ids=lambda each: getattr(each, "kind", None))
-def test_rows_of_spark_become_the_changelog_records_that_they_are_from(
-    store: StoreBuilder, key: bytes, value: bytes
-) -> None:
-    headers: Any = list(HEADERS) if store.kind is StoreKind.SUPPRESS_BUFFER else None
+def test_spark_rows_become_their_changelog_records(store: StoreBuilder, key: bytes, value: bytes) -> None:
+    headers: Any = list(HEADERS) if store.kind is StoreKind.SUPPRESS_BUFFER or store.keeps_headers else None
     messages = [
         RawRecord("log", 3, 0, START_MS, b"x" + key[1:], value, headers),
         RawRecord("log", 3, 1, START_MS, key, value, headers),
@@ -84,7 +85,7 @@ def test_the_changelog_of_a_join_buffer_has_no_input_records() -> None:
 
 
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
-    """Return the rows of what a store keeps in Spark's state after a restore."""
+    """Return the rows of a store in Spark's state after a restore."""
     state, task = MemoryState(), RestoringTask(TaskId(0, 3), CONFIG)
     stores = SparkStores({"store": store}, task, state, None)
     stores.by_name["store"].restore(messages, None)
@@ -96,7 +97,7 @@ def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes
     return [row for data in pages for row in unpack_rows(data)]
 
 
-def test_the_file_that_says_whose_the_state_is() -> None:
+def test_the_file_that_names_the_owner_of_the_state() -> None:
     owner = Ownership(SPARK, 2, {"in": {0: 5}}, (1,), {"in": {0: 9}})
     assert unpack_ownership(owner.packed(), "there") == owner
     assert unpack_ownership(None, "there") == Ownership()
@@ -118,10 +119,10 @@ def test_the_file_that_says_whose_the_state_is() -> None:
     ("last", "told"),
     [({"in": {0: 9}}, None), ({"in": {0: 8}}, "it has the offsets 3 to 8"), ({}, "it does not exist")],
 )
-def test_a_topic_has_to_go_on_where_its_files_end(last: dict[str, dict[int, int]], told: str | None) -> None:
+def test_a_topic_must_continue_where_its_files_end(last: dict[str, dict[int, int]], told: str | None) -> None:
     text = f"in-0 does not continue where the history in /history ends, at offset 9: {told}"
     with nullcontext() if told is None else pytest.raises(StreamsError, match=text):
-        check_follows({"in": {0: 9}}, {"in": {0: 3}}, last, "/history")
+        HistoryFiles("parquet:/history", {}).check_follows({"in": {0: 9}}, {"in": {0: 3}}, last)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +136,14 @@ def test_a_checkpoint_of_another_engine_is_refused(engine: str, wanted: str, mes
 
 
 class Query:
-    """As much of a StreamingQuery as its progress is made of."""
+    """The part of a StreamingQuery that its progress needs."""
 
     name = "my-app-2"
     isActive = True  # noqa: N815 - Spark's
     lastProgress: Any = None  # noqa: N815
 
 
-def test_progress_is_said_in_the_local_engines_words() -> None:
+def test_progress_is_reported_in_the_local_engines_terms() -> None:
     query: Any = Query()
     assert progress_of(query).batch == -1
     source = {"endOffset": '{"in":{"0":4,"1":6}}', "latestOffset": {"in": {"0": 4, "1": 9}}}

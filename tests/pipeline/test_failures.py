@@ -1,10 +1,11 @@
-"""What a failed query is reported as, and which connectors are refused. Without Spark.
+"""The reported reasons of failed queries, and refused connectors. Without Spark.
 
-The texts are those that Spark 4.2 has given; tests/differential has the failures themselves.
+The texts are those of Spark 4.2; tests/differential causes the failures themselves.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from pyspark.errors import StreamingQueryException
 from penstock import StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.checkpoint.checkpoint import Topics
 from penstock.pipeline.checkpoint.checkpoint_lease import CheckpointLease
-from penstock.pipeline.queries.failures import query_failure
-from penstock.pipeline.queries.streaming_queries import LATE_STARTS_MAX, StreamingQueries
+from penstock.pipeline.queries import failures
+from penstock.pipeline.queries.failures import PYTHON_WAS_LATE, query_failure
+from penstock.pipeline.queries.streaming_queries import StreamingQueries
 from penstock.pipeline.session.connector import ConnectorError, check_version
 
 ENDED = "[STREAM_FAILED] Query [id = 38, runId = 26] terminated with exception: "
@@ -30,7 +32,7 @@ def reported(text: str) -> str:
     return str(query_failure("app-0", StreamingQueryException(ENDED + text)))
 
 
-def test_an_error_of_an_operator_is_reported_in_penstocks_own_words() -> None:
+def test_an_operators_error_is_reported_in_penstocks_words() -> None:
     text = "penstock.topology.errors.StreamsError: Exception caught in process. taskId=0_0, processor=invert, offset=1"
     found = reported(f"{TRACEBACK}{text}\n\n\tat org.apache.spark.Task.run(Task.scala:1)")
     assert found == (
@@ -38,7 +40,7 @@ def test_an_error_of_an_operator_is_reported_in_penstocks_own_words() -> None:
     )
 
 
-def test_of_a_python_traceback_the_last_line_is_reported() -> None:
+def test_the_last_line_of_a_python_traceback_is_reported() -> None:
     found = reported(f"{TRACEBACK}ModuleNotFoundError: No module named 'my_app'\n SQLSTATE: XXKST")
     assert found.startswith("The Spark query app-0 failed: ModuleNotFoundError: No module named 'my_app'. The")
     assert "$PYSPARK_PYTHON" in found
@@ -49,22 +51,21 @@ def test_of_a_python_traceback_the_last_line_is_reported() -> None:
     [
         ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: in", "A topic was deleted"),
         ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", "start with another --checkpoint"),
-        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node", "whether the brokers run"),
         ("Python worker failed to connect back. SQLSTATE: XXKST", "too busy to start a Python"),
     ],
 )
-def test_what_spark_itself_fails_with_comes_with_what_to_do(text: str, advice: str) -> None:
+def test_sparks_own_failures_are_reported_with_advice(text: str, advice: str) -> None:
     found = reported(text)
     assert ENDED + text in found
     assert advice in found
 
 
-def test_another_failure_is_reported_as_it_is() -> None:
+def test_any_other_failure_is_reported_unchanged() -> None:
     assert reported("No space left\n\tat java") == f"The Spark query app-0 failed: {ENDED}No space left"
 
 
 @pytest.mark.parametrize("file", ["spark-sql-kafka-0-10_2.13-4.2.0.jar", "spark-sql-kafka-0-10_2.13-4.2.1-own.jar", ""])
-def test_a_connector_of_this_spark_or_without_a_version_is_taken(file: str) -> None:
+def test_a_connector_of_this_spark_or_without_a_version_is_accepted(file: str) -> None:
     check_version(f"/jars/{file}", "4.2.0", "2.13.18")
 
 
@@ -76,7 +77,7 @@ def test_a_connector_of_another_spark_is_refused(file: str) -> None:
 
 
 class Query:
-    """A query that ends with an error, or in order."""
+    """A query that ends with an error, or normally."""
 
     name = "app-0"
     lastProgress = None  # noqa: N815 - Spark's
@@ -96,7 +97,7 @@ class Query:
         return self._done[-3:]
 
     def awaitTermination(self, seconds: int) -> None:  # noqa: N802 - Spark's
-        """Two micro-batches pass at a time."""
+        """Let two micro-batches pass per call."""
         if self._error is not None:
             raise StreamingQueryException(ENDED + self._error)
         for _ in range(min(self._left, 2)):
@@ -104,11 +105,11 @@ class Query:
             self._left -= 1
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing, because nothing runs."""
 
 
 def processed(*queries: Query) -> int:
-    """Run one sub-topology, with one of these queries after the other; return how many records were read."""
+    """Run one sub-topology, with each of these queries in turn; return the number of records read."""
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
@@ -124,19 +125,54 @@ def processed(*queries: Query) -> int:
 LATE = "Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-def test_a_query_whose_python_was_late_is_started_again() -> None:
+def test_a_query_whose_python_started_too_late_is_restarted() -> None:
     assert processed(Query(LATE), Query(LATE), Query()) == 3
 
 
-def test_but_not_for_ever() -> None:
+def test_a_query_whose_python_is_always_late_fails() -> None:
+    assert PYTHON_WAS_LATE.starts_max is not None
     with pytest.raises(StreamsError, match="too busy to start a Python"):
-        processed(*[Query(LATE)] * (LATE_STARTS_MAX + 1))
+        processed(*[Query(LATE)] * (PYTHON_WAS_LATE.starts_max + 1))
 
 
-def test_and_not_after_another_failure() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: fetchMetadata",
+        "java.util.concurrent.TimeoutException: Cannot fetch record for offset 400 in 120000 milliseconds",
+        "penstock.topology.errors.StreamsError: 3 records could not be written to Kafka, the first to out: "
+        "Local: Message timed out",
+        "penstock.topology.errors.StreamsError: Micro-batch 3 could not commit its transaction for in-1 "
+        "(transactional.id app-spark-0-1, group app-spark-0-0): Transaction timed out",
+    ],
+)
+def test_a_query_is_restarted_until_the_brokers_are_back(
+    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(failures, "BROKERS_ARE_AWAY", replace(failures.BROKERS_ARE_AWAY, pause_seconds=0.0))
+    assert processed(*[Query(text)] * 30, Query()) == 3
+    assert caplog.text.count("the brokers do not respond") == 30
+
+
+def test_it_is_not_restarted_after_another_failure() -> None:
     with pytest.raises(StreamsError, match="No space left"):
         processed(Query("No space left"), Query())
 
 
-def test_all_micro_batches_are_counted_also_those_that_spark_no_longer_keeps() -> None:
+def test_all_micro_batches_are_counted_even_those_spark_no_longer_keeps() -> None:
     assert processed(Query(micro_batches=7)) == 21
+
+
+def test_the_deepest_cause_of_a_failure_of_spark_itself_is_said_with_advice() -> None:
+    error = StreamingQueryException(f"{ENDED}Cannot perform commit during state checkpoint. SQLSTATE: 58030")
+    error._stackTrace = (  # type: ignore[attr-defined]
+        "org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.Task.run(Task.scala:1)\n"
+        "Caused by: org.apache.spark.SparkException: Cannot perform commit\n\t... 2 more\n"
+        "Caused by: java.io.FileNotFoundException: /checkpoint/state/1.sst (No space left on device)\n\t... 5 more\n"
+    )
+    found = str(query_failure("app-0", error))
+    assert found.startswith(f"The Spark query app-0 failed: {ENDED}Cannot perform commit during state checkpoint")
+    assert found.endswith(
+        ": /checkpoint/state/1.sst (No space left on device). "
+        "Make room there. The next start continues from the checkpoint."
+    )

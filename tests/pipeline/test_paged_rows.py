@@ -1,4 +1,4 @@
-"""PagedRows against the store in memory, and how often it calls Spark's state."""
+"""PagedRows compared with the in-memory store, and the number of its calls of Spark's state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.tasks.paged_rows import DIRECTORY, PagedRows
 from penstock.statestore.memory_store import InMemoryStore
+from tests.examples import examples
 
 PAGE_BYTES = 64
 keys = st.binary(min_size=1, max_size=3)
@@ -24,7 +25,7 @@ steps = st.lists(
 
 
 class Blobs:
-    """Blobs in a dict that counts calls."""
+    """Blobs in a dict, with counted calls."""
 
     def __init__(self) -> None:
         self.data: dict[int, bytes] = {}
@@ -43,9 +44,9 @@ class Blobs:
         del self.data[number]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps)
-def test_pages_hold_what_the_store_in_memory_holds(steps: list[tuple[str, bytes | None, bytes | None]]) -> None:
+def test_pages_have_the_rows_of_the_in_memory_store(steps: list[tuple[str, bytes | None, bytes | None]]) -> None:
     blobs = Blobs()
     paged, model = PagedRows(blobs, PAGE_BYTES), InMemoryStore()
     for name, first, second in steps:

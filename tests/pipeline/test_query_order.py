@@ -1,4 +1,4 @@
-"""In which order a bounded run processes sub-topologies, and when one round is not enough. Without Spark."""
+"""The order in which a bounded run processes sub-topologies, and when one round is not enough. Without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_writers_of_a_topic_come_before_its_readers() -> None:
     assert order_of(builder) == ([0, 1, 2], False)
 
 
-def test_a_foreign_key_join_of_two_tables_goes_in_a_circle() -> None:
+def test_a_foreign_key_join_of_two_tables_is_a_cycle() -> None:
     builder = StreamsBuilder()
     left, right = (builder.table(name, store=name, **STRINGS) for name in ("left", "right"))
     left.join(right, lambda one, other: one + other, foreign_key=lambda value: value).to_stream().to("out")
@@ -32,7 +32,7 @@ def test_a_foreign_key_join_of_two_tables_goes_in_a_circle() -> None:
     assert circular
 
 
-def test_a_table_joined_with_itself_by_a_foreign_key_writes_to_its_own_sub_topology() -> None:
+def test_a_foreign_key_self_join_writes_to_its_own_subtopology() -> None:
     builder = StreamsBuilder()
     table = builder.table("in", store="in", **STRINGS)
     table.join(table, lambda one, other: one + other, foreign_key=lambda value: value).to_stream().to("out")

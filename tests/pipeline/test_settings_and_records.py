@@ -1,11 +1,7 @@
-"""What Spark's source and the sink are told, what a checkpoint belongs to, and how records travel. Without Spark."""
+"""Settings of Spark's source and of the sink, the owner of a checkpoint, and the encoding of records. Without Spark."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,7 @@ import pytest
 from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
 from penstock.pipeline.session.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
-from penstock.pipeline.session.spark_session import SparkUnavailableError, package_zip, require_jdk
+from penstock.pipeline.session.spark_session import SparkUnavailableError, require_jdk
 from penstock.pipeline.tasks.kafka_sink import KafkaSink
 from penstock.pipeline.tasks.record_batches import messages, pack, pack_by_task, sent_batch, unpack
 from penstock.topology.config.streams_config import StreamsConfig as Config
@@ -30,7 +26,7 @@ def config(**given: Any) -> Config:
 # -- settings
 
 
-def test_scram_becomes_a_jaas_line_whose_password_cannot_break_out_of_it() -> None:
+def test_scram_becomes_a_jaas_line_with_an_escaped_password() -> None:
     given = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -60,12 +56,12 @@ def test_pem_files_are_read_by_the_driver(tmp_path: Path) -> None:
         ({"security.protocol": "SSL", "ssl.ca.location": "/no/such/file"}, "ssl.ca.location=/no/such/file cannot"),
     ],
 )
-def test_a_setting_without_a_translation_is_refused_by_name(given: dict[str, str], named: str) -> None:
+def test_a_setting_without_a_translation_is_refused_and_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         java_settings(config(**given))
 
 
-def test_each_topic_begins_where_its_source_says_and_internal_ones_at_their_first_record() -> None:
+def test_each_topic_starts_where_its_source_says_and_internal_ones_at_their_first_record() -> None:
     builder = StreamsBuilder()
     strings: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
     late = builder.stream("late", offset_reset="latest", **strings)
@@ -79,7 +75,7 @@ def test_each_topic_begins_where_its_source_says_and_internal_ones_at_their_firs
     assert internal["startingOffsets"] == f'{{"app-x-repartition":{{"0":{EARLIEST}}}}}'
 
 
-def test_the_producer_chooses_partitions_as_javas() -> None:
+def test_the_producer_partitions_as_java_does() -> None:
     settings = producer_settings(config(**{"producer.compression.type": "lz4", "producer.partitioner": "random"}))
     assert settings["partitioner"] == "murmur2_random"
     assert settings["compression.type"] == "lz4"
@@ -116,7 +112,7 @@ def written(found: dict[str, Any]) -> bytes:
     return orjson.dumps(found)
 
 
-def test_a_checkpoint_of_the_same_topology_is_taken() -> None:
+def test_a_checkpoint_of_the_same_topology_is_accepted() -> None:
     check(written(identity_of(counting(Serdes.string()))), identity_of(counting(Serdes.string())), "/ck")
 
 
@@ -137,19 +133,19 @@ def test_a_checkpoint_of_the_same_topology_is_taken() -> None:
         (identity_of(counting(Serdes.string()), 0), "Partitions were added: in had 0, and has 1.*--accept-changes"),
     ],
 )
-def test_another_one_is_refused_and_says_what_differs(other: dict[str, Any], difference: str) -> None:
+def test_the_refusal_of_another_topologys_checkpoint_says_what_differs(other: dict[str, Any], difference: str) -> None:
     with pytest.raises(CheckpointError, match=difference):
         check(written(other), identity_of(counting(Serdes.string())), "/ck")
 
 
-def test_added_partitions_are_taken_if_changes_are_accepted_and_nothing_else_is() -> None:
+def test_only_added_partitions_are_accepted_as_changes() -> None:
     wanted = identity_of(counting(Serdes.string()), 2)
     check(written(identity_of(counting(Serdes.string()))), wanted, "/ck", accept=True)
     with pytest.raises(CheckpointError, match="stores of rows"):
         check(written(identity_of(counting(Serdes.int64()))), wanted, "/ck", accept=True)
 
 
-def test_a_topic_that_was_recreated_is_refused_and_checkpoints_without_ids_are_taken() -> None:
+def test_a_recreated_topic_is_refused_and_checkpoints_without_ids_are_accepted() -> None:
     wanted, earlier = identity_of(counting(Serdes.string()), 1, "new"), identity_of(counting(Serdes.string()))
     del earlier["topic ids"]
     check(written(earlier), wanted, "/ck")
@@ -197,7 +193,7 @@ def test_records_are_packed_by_topic_and_partition() -> None:
     assert keys == [b"1", b"2", b"3"]
 
 
-def test_in_buckets_a_key_has_one_task_of_its_partition_and_its_records_their_order() -> None:
+def test_in_buckets_a_key_has_one_task_and_its_records_keep_their_order() -> None:
     keys = [b"a", b"b", None, b"a", b"c", b"b", b"d"]
     sent = sent_batch([SentRecord("in", key, b"%d" % place, 1, None, 2) for place, key in enumerate(keys)])
     found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
@@ -252,31 +248,10 @@ def test_a_refused_record_fails_the_micro_batch_and_names_its_topic() -> None:
         sink.finish()
 
 
-# -- around it
+# -- Java
 
 
-def test_executors_import_penstock_from_the_zip_alone(tmp_path: Path) -> None:
-    code = "import penstock, penstock_distribution as d; print(penstock.__file__, d.__file__, sep='\\n')"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(package_zip(tmp_path))},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr
-    assert all("penstock.zip" in file for file in found.stdout.splitlines())
-
-
-def test_the_zip_for_executors_holds_every_room(tmp_path: Path) -> None:
-    names = set(zipfile.ZipFile(package_zip(tmp_path)).namelist())
-    some = ("__init__.py", "topology/declare/kstream.py", "pipeline/tasks/spark_task.py")
-    assert {f"penstock/{file}" for file in some} <= names
-    assert "penstock/workers/group/assignment/rack_aware.py" in names
-
-
-def test_a_java_that_was_cut_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stripped_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text('#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "21.0.1"\' >&2 || echo java.base@21\n')

@@ -1,4 +1,4 @@
-"""What Spark's Java writes to its standard error."""
+"""The standard error of Spark's Java."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from penstock.pipeline.session.spark_session import pass_on, reason, without_chatter
+from penstock.pipeline.java.spark_java import pass_on, reason, without_chatter
 
 WORKER = b"Streaming TransformWithStateInPandas Python worker"
 
 
-def test_chatter_is_left_out_with_its_empty_lines_and_nothing_else() -> None:
+def test_chatter_is_removed_with_its_empty_lines_and_nothing_else() -> None:
     told = [
         b"ERROR Utils: Aborting task\n",
         b"Starting " + WORKER + b".\n",
@@ -25,7 +25,7 @@ def test_chatter_is_left_out_with_its_empty_lines_and_nothing_else() -> None:
     assert list(without_chatter(told)) == [told[0], b"\n", told[5], b"\n", told[7]]
 
 
-def test_greetings_are_left_out() -> None:
+def test_greetings_are_removed() -> None:
     told = [
         b"WARNING: Using incubator modules: jdk.incubator.vector\n",
         b"Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n",
@@ -33,6 +33,7 @@ def test_greetings_are_left_out() -> None:
         b"26/11/25 17:49:07 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address\n",
         b"26/11/25 17:49:08 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform\n",
         b'Setting default log level to "WARN".\n',
+        b'Setting Spark log level to "ERROR".\n',
         b"To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).\n",
         b"26/11/25 17:49:09 WARN Utils: Service 'SparkUI' could not bind on port 4040. Attempting port 4041.\n",
     ]
@@ -51,11 +52,11 @@ def test_greetings_are_left_out() -> None:
         ([], "Spark's Java has ended"),
     ],
 )
-def test_the_reason_of_a_failed_start_is_what_java_said_last(last: list[bytes], expected: str) -> None:
+def test_the_reason_of_a_failed_start_is_javas_last_message(last: list[bytes], expected: str) -> None:
     assert reason(last).startswith(expected)
 
 
-def test_a_reader_that_is_gone_does_not_keep_java_waiting() -> None:
+def test_a_closed_reader_does_not_block_java() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     source_end, sink_end = os.pipe()

@@ -1,4 +1,4 @@
-"""A stateless sub-topology processes and writes in one place, straight out of Arrow's columns. Without Spark."""
+"""A stateless sub-topology processes and writes in one place, directly from Arrow's columns. Without Spark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.tasks import task_processor
-from penstock.pipeline.tasks.kafka_sink import KafkaSink
+from penstock.pipeline.tasks.kafka_sink import KafkaSink, Sinks
+from penstock.pipeline.tasks.python_worker import worker_function
 from penstock.pipeline.tasks.record_batches import by_partition, messages, sent_batch
 from penstock.pipeline.tasks.spark_task import TaskPlan
 from penstock.pipeline.tasks.task_processor import run_stateless, run_stateless_to_kafka
@@ -23,7 +23,7 @@ STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.s
 
 
 class Producer:
-    """A producer whose queue holds two records until someone waits for it."""
+    """A producer whose queue holds two records until it is polled."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -48,19 +48,19 @@ class Producer:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
-    """The one that the sink makes."""
+    """The producer that the sink creates."""
     made = Producer({})
 
     def make(settings: dict[str, Any]) -> Producer:
         made.settings = settings
         return made
 
-    monkeypatch.setattr(task_processor, "open_sink", lambda settings: KafkaSink(settings, make))
+    monkeypatch.setattr(Sinks, "of_tasks", lambda self: KafkaSink(self.settings, make))
     return made
 
 
 def plan() -> TaskPlan:
-    """Shout, in partition 7 if the key is a k; a value that is no text fails."""
+    """Upper-case values, sent to partition 7 if the key is a k; a value that is no text fails."""
     builder = StreamsBuilder()
     shouted = builder.stream("in", **STRINGS).map_values(lambda value: value.upper(), name="shout")
     shouted.to("out", partitioner=lambda topic, key, value, count: 7 if key == "k" else None, **STRINGS)
@@ -72,9 +72,9 @@ def plan() -> TaskPlan:
 def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> None:
     values = [b"a", b"b", b"c"]
     given = [SentRecord("in", b"k" if n else None, value, n, [("h", None)], n % 2) for n, value in enumerate(values)]
-    assert list(run_stateless_to_kafka(plan(), {"acks": "all"})([sent_batch(given)])) == []
+    assert list(run_stateless_to_kafka(plan(), Sinks({"acks": "all"}))([sent_batch(given)])) == []
     by_value = sorted(producer.written, key=lambda record: record[1])
-    assert by_value == [  # of the first one the timestamp 0 would mean "now"
+    assert by_value == [  # for the first one, the timestamp 0 would mean "now"
         ("out", b"A", None, -1, None, None, 1, [("h", None)]),
         ("out", b"B", b"k", 7, None, None, 1, [("h", None)]),
         ("out", b"C", b"k", 7, None, None, 2, [("h", None)]),
@@ -85,14 +85,14 @@ def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> 
 
 @pytest.fixture
 def ordinary_collections() -> Iterator[tuple[int, int, int]]:
-    """Return thresholds of the garbage collector that are not ours; stream threads of other tests leave others."""
+    """Return unusual thresholds of the garbage collector; stream threads of other tests may leave others."""
     found, ordinary = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*ordinary)
     yield ordinary
     gc.set_threshold(*found)
 
 
-def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(
+def test_garbage_collection_is_rare_meanwhile_and_restored_afterwards(
     producer: Producer, ordinary_collections: tuple[int, int, int]
 ) -> None:
 
@@ -101,21 +101,21 @@ def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(
         yield sent_batch([SentRecord("in", b"k", None, 5, None, 0)])
 
     with pytest.raises(StreamsError):
-        list(run_stateless_to_kafka(plan(), {})(given()))
+        list(worker_function(run_stateless_to_kafka(plan(), Sinks({})))(given()))
     assert gc.get_threshold() == ordinary_collections
 
 
-def test_for_foreach_batch_they_are_yielded() -> None:
+def test_records_for_foreach_batch_are_yielded() -> None:
     (batch,) = run_stateless(plan())([sent_batch([SentRecord("in", b"k", b"a", 5, None, 0)])])
     assert batch.to_pylist() == [
         {"topic": "out", "partition": 7, "offset": -1, "timestamp": 5, "key": b"k", "value": b"A", "headers": None}
     ]
 
 
-def test_an_exception_names_operator_topic_partition_and_offset(producer: Producer) -> None:
+def test_the_exception_names_operator_topic_partition_and_offset(producer: Producer) -> None:
     bad = sent_batch([SentRecord("in", b"k", None, 5, None, 3)])
     with pytest.raises(StreamsError, match=r"processor=shout, topic=in, partition=3, offset=-1.*AttributeError"):
-        list(run_stateless_to_kafka(plan(), {})([bad]))
+        list(run_stateless_to_kafka(plan(), Sinks({}))([bad]))
 
 
 def test_a_record_that_the_producer_refuses_at_once_fails_the_micro_batch(producer: Producer) -> None:
@@ -128,7 +128,7 @@ def test_a_record_that_the_producer_refuses_at_once_fails_the_micro_batch(produc
 
 
 def batches() -> Iterator[Any]:
-    """Batches, and parts of them, of every kind."""
+    """Batches, and slices of them, of every kind."""
     plain = [SentRecord("t", b"k%d" % n, b"v" * n, n - 5, None, 3) for n in range(6)]
     mixed = [SentRecord(f"t{n % 2}", b"k", b"", 1, None, n % 3) for n in range(6)]
     missing = [*plain, SentRecord("t", None, None, None, None, None), *plain]
@@ -137,7 +137,7 @@ def batches() -> Iterator[Any]:
         yield from (batch, batch.slice(1, 3), batch.slice(4), batch.slice(5, 0))
 
 
-def test_headers_that_come_as_text_are_read() -> None:
+def test_text_headers_are_read() -> None:
     texts = [None, "[]", '[{"key":"h","value":"AP8="},{"key":"h"},{"key":"é","value":""}]']
     plain = sent_batch([SentRecord("t", b"k", b"v", 1, None, 0)] * len(texts))
     batch = plain.set_column(6, "headers", pa.array(texts, pa.string()))

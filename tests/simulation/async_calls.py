@@ -8,7 +8,9 @@ import selectors
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-from penstock.topology.context.async_calls import Call
+from typing_extensions import override
+
+from penstock.topology.context.async_calls import AsyncCalls, Call
 from penstock.topology.run.event_loop import LoopCalls
 from tests.simulation.world import World
 
@@ -24,7 +26,7 @@ class Io(Protocol):
 
 
 class _NeverWaiting(selectors.DefaultSelector):
-    """Notes for how long its loop would wait, in seconds, None for a call from outside; then on_idle is called."""
+    """Records for how long its loop would wait, in seconds, None for a call from outside; then on_idle is called."""
 
     on_idle: Callable[[], None]
     idle_seconds: float | None = None
@@ -55,8 +57,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return None if seconds is None else math.ceil(seconds * 1000)
 
 
-class SimulatedCalls:
-    """context.async_calls.AsyncCalls. on_ended: is called when a call has ended."""
+class SimulatedCalls(AsyncCalls):
+    """on_ended: is called when a call has ended."""
 
     def __init__(self, world: World, io: Io, on_ended: Callable[[], None]) -> None:
         self._world, self._io = world, io
@@ -64,24 +66,33 @@ class SimulatedCalls:
         self._calls = LoopCalls(self._loop, on_ended)
         self._turns_at: int | None = None
 
+    @override
     def begin(self, call: Call) -> None:
         self._calls.start(call)
         self._turn_in(0)
 
+    @override
     def cancel(self, call: Call) -> None:
         if call.task is not None:
             call.task.cancel()
         self._turn_in(0)
 
+    @override
     def wait(self, until: Callable[[], bool]) -> None:
         while not until():
             self._io.wait(until, WAIT_MS)
 
+    @override
     def in_flight(self, of: Hashable) -> int:
         return self._calls.in_flight(of)
 
+    @override
     def count(self, of: Hashable, by: int) -> None:
         self._calls.count(of, by)
+
+    @override
+    def opening(self) -> str:
+        return self._calls.opening()
 
     def _turn_in(self, ms: int) -> None:
         at_ms = self._world.now_ms + ms
@@ -97,6 +108,7 @@ class SimulatedCalls:
         if idle_ms is not None:
             self._turn_in(idle_ms)
 
+    @override
     def close(self) -> None:
         if not self._loop.is_closed():
             self._loop.run_until_complete(self._calls.close())

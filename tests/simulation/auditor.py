@@ -1,6 +1,6 @@
 """Judges a schedule from outside: by the records of the input topics, and by the contents of brokers and stores.
 
-It does not depend on how stream threads work. Some invariants are checked all the time, the others at the end, when all
+It does not depend on how stream threads work. Some invariants are checked continuously, the others at the end, when all
 input has been processed.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from penstock.clients.protocol.offset_commits import OffsetAndMetadata
+from penstock.testing.broker.group_coordinator import CommittedOffset
 from penstock.topology.records import TopicPartition
 from tests.simulation.applications import (
     COUNTS,
@@ -58,7 +58,7 @@ class Auditor:
         return self.exactly_once or not self.world.disturbed
 
     def on_input(self, record: InputRecord, offset: int) -> None:
-        """Note what was written to an input topic."""
+        """Note a record that was written to an input topic."""
         self.inputs[record.number] = record
         self.offsets[record.number] = (TopicPartition(record.topic, record.partition), offset)
 
@@ -70,21 +70,26 @@ class Auditor:
         if again:
             return
         partition, offset = self.offsets[number]
-        committed = self.broker.offsets.committed.get(partition)
+        committed = self.broker.committed.get(partition)
         if committed is not None and offset < committed.offset and self.broker.group.is_current(client):
             self.world.violated(f"record {number} ({partition} offset {offset}) is processed again after its commit")
 
-    def on_commit(self, client: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Check a commit: one process per partition and generation commits, and offsets never decrease."""
+    def on_commit(
+        self, client: str, offsets: Mapping[TopicPartition, int], committed: Mapping[Any, CommittedOffset]
+    ) -> None:
+        """Check a commit: one process per partition and generation commits, and offsets never decrease.
+
+        committed: what was committed before.
+        """
         generation = self.broker.group.generation
         for partition, offset in offsets.items():
             before = self._committer.get(partition)
             if before is not None and before[0] == generation and slot(before[1]) != slot(client):
                 self.world.violated(f"{partition} is committed by {before[1]} and by {client} in one generation")
             self._committer[partition] = (generation, client)
-            committed = self.broker.offsets.committed.get(partition)
-            if committed is not None and offset.offset < committed.offset:
-                self.world.violated(f"{partition} is committed at {offset.offset}, behind {committed.offset}")
+            last = committed.get(partition)
+            if last is not None and offset < last.offset:
+                self.world.violated(f"{partition} is committed at {offset}, behind {last.offset}")
 
     # In the end
 
@@ -112,9 +117,9 @@ class Auditor:
 
     @property
     def _lost_in_flight(self) -> bool:
-        """Whether requests that were in flight when their process was stopped may have cost outputs.
+        """Return True if requests in flight when their process was stopped may have lost outputs.
 
-        That is so where results wait in the state for a tick, and older values came behind newer ones.
+        This is possible if results wait in the state for a tick, and older values arrived after newer ones.
         """
         return self._unsure and self.application.ticks and not self.broker.late_records
 

@@ -1,150 +1,246 @@
-"""The brokers: logs, transactions with their coordinator, and the application's group (Kafka: Partition,
-TransactionCoordinator, ProducerStateManager).
+"""The brokers: those of penstock.testing.broker, which the schedule's clock and randomness drive.
 
-A transaction is decided at one moment and its markers reach each partition, and the committed offsets, later and not
-all at once. Until then readers with read_committed stop before its first record (the last stable offset).
+Logs, transactions, epochs, committed offsets and the group's coordinator are theirs. This module adds the times at
+which markers are written, outages, and the auditor's information: which process commits, and which one writes although
+the group has removed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeAlias, TypeVar
 
-from penstock.clients.errors import ErrorCode, broker_error
+from penstock.clients.cluster.brokers import ProducerId
+from penstock.clients.cluster.cluster import error_codes
+from penstock.clients.errors import ErrorCode, UnreachableError, broker_error, raise_for_code
+from penstock.clients.protocol.messages import OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
+from penstock.clients.protocol.schema import Api, Request
+from penstock.clients.writing.transaction_requests import (
+    NEW_PROTOCOL_LEVEL,
+    TRANSACTION_VERSION,
+    committed_offsets,
+    txn_offset_commit,
+)
+from penstock.testing.broker.cluster import Cluster, Connection
+from penstock.testing.broker.errors import ApiError
+from penstock.testing.broker.group_coordinator import CommittedOffset
+from penstock.testing.broker.partition_log import PartitionLog
+from penstock.testing.broker.record_batches import NO_ORIGIN, NewRecord, Origin, StoredRecord, batch_of
+from penstock.testing.broker.transaction_coordinator import TransactionState
 from penstock.topology.records import RawRecord, TopicPartition
-from tests.produce_bytes import KnownProducers
-from tests.simulation.group import Group, Offsets
+from tests.simulation.group import Group
+from tests.simulation.stamps import without_stamp
 from tests.simulation.world import Due, World
 
+T = TypeVar("T")
+GROUP = "app"
+NODES = 2
 #: How long after the decision a marker is written, at most, in ms; now and then it takes long.
 MARKER_DELAY_MS = 5
 MARKER_DELAY_LONG_MS = 1_500
 MARKER_LONG_SHARE = 0.1
+#: Wall clocks of the schedule are set forward by hours, which is no reason to refuse a record here.
+TOPIC_CONFIG = {"message.timestamp.after.max.ms": str(2**62)}
+Reply: TypeAlias = Callable[[Any], None]
+_COMMITS = (OFFSET_COMMIT, TXN_OFFSET_COMMIT)
+_FORMER_MEMBER = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.ILLEGAL_GENERATION}
 
 
-@dataclass(eq=False)
-class Transaction:
-    """One transaction. committed: None until it is decided. markers_due: partitions, and offsets, without a marker yet.
+@dataclass(frozen=True)
+class _Asked:
+    """A request without a response so far."""
 
-    added: what a producer of the old protocol has said that it will write; has_group: and that offsets will come.
-    """
-
-    transactional_id: str
-    epoch: int
-    client: str
-    timeout: Due | None = None
-    partitions: dict[TopicPartition, None] = field(default_factory=dict)
-    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    committed: bool | None = None
-    markers_due: int = 0
-    added: set[TopicPartition] = field(default_factory=set)
-    has_group: bool = False
-
-
-@dataclass(eq=False)
-class Writer:
-    """A transactional id at its coordinator.
-
-    known_epoch: the epoch of the request that led to the current one. committed: the last decision, None if the current
-    producer has none yet. holder: the process that holds the epoch, None if it was fenced.
-    """
-
-    epoch: int = -1
-    producer_id: int = -1
-    known_epoch: int = -1
-    committed: bool | None = None
-    holder: object = None
-    current: Transaction | None = None
-    ending: Transaction | None = None
-
-
-@dataclass
-class Log:
-    """One partition. records: by offset, None for a marker or what was compacted away; owners: their transactions.
-
-    producers: those that write batches with numbers.
-    """
-
-    records: list[RawRecord | None] = field(default_factory=list)
-    owners: list[Transaction | None] = field(default_factory=list)
-    start: int = 0
-    undecided: dict[Transaction, int] = field(default_factory=dict)
-    producers: KnownProducers = field(default_factory=KnownProducers)
-
-    @property
-    def end(self) -> int:
-        return len(self.records)
-
-    def readable_end(self, committed_only: bool) -> int:
-        """Return the high watermark, or the last stable offset."""
-        return min(self.undecided.values()) if committed_only and self.undecided else self.end
-
-    def read(self, position: int, committed_only: bool) -> RawRecord | None:
-        """Return what a consumer gets to see at an offset."""
-        owner = self.owners[position]
-        return None if committed_only and owner is not None and not owner.committed else self.records[position]
-
-    def append(self, record: RawRecord | None, owner: Transaction | None) -> None:
-        self.records.append(record)
-        self.owners.append(owner)
+    connection: Connection
+    api: Api
+    version: int
+    reply: Reply
 
 
 class Broker:
-    """Topics, transactions, the group. on_commit: see Group; stale_writes: from processes the group had given up;
-    late_records: those of them that were also produced after that."""
+    """Topics, transactions, the group. on_commit: see Auditor; level: the finalized one of transaction.version.
 
-    def __init__(self, world: World, on_commit: Any) -> None:
+    stale_writes: from processes that the group has removed; late_records: those of them that were also produced after
+    that.
+    """
+
+    def __init__(self, world: World, on_commit: Any, level: int = NEW_PROTOCOL_LEVEL) -> None:
         self.world = world
-        self.logs: dict[TopicPartition, Log] = {}
-        self.offsets = Offsets()
-        self.group = Group(world, self.offsets, on_commit)
-        self.writers: dict[str, Writer] = {}
+        self.level = level
+        chance, features = Random(f"broker {world.seed}"), {TRANSACTION_VERSION: level}
+        self.cluster = Cluster(NODES, random=chance, features=features, send_marker=self._send_marker)
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.group = Group(world, self.cluster.groups.classic_to_join(GROUP, "consumer"))
+        self._stored = self.cluster.groups.group(GROUP)
         self.stale_writes = self.late_records = 0
-        self._on_commit = on_commit
         self.cleanup_policies: dict[str, str] = {}
-
-    # Topics; the names are those that tests.workers.memory_kafka.MemoryAdmin calls
-
-    @property
-    def deleted_before(self) -> dict[TopicPartition, int]:
-        return {}
+        self._on_commit = on_commit
+        self._asked: list[_Asked] = []
+        self._deadline_ms: float | None = None
+        self._timer: Due | None = None
 
     @property
-    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self.offsets.committed
+    def is_new(self) -> bool:
+        """True if transactions are those of KIP-890."""
+        return self.level >= NEW_PROTOCOL_LEVEL
+
+    # The clock
+
+    def do(self, change: Callable[[Cluster], T]) -> T:
+        """Call change(cluster) now, and return its result; raises BrokerError if the cluster refuses it."""
+        self._advance()
+        try:
+            return change(self.cluster)
+        except ApiError as error:
+            if error.code is ErrorCode.PRODUCER_FENCED:
+                self.world.happened("a producer is fenced")
+            raise broker_error(error.code, error.message) from error
+        finally:
+            self._set_timer()
+
+    def _advance(self) -> None:
+        self.follow_outage()
+        if not self.world.brokers_away:
+            self._note_timeouts()
+        self.cluster.advance(self.world.now_ms)
+        self._answer()
+
+    def follow_outage(self) -> None:
+        """Take all nodes down if brokers are away, and bring them back if they are not."""
+        self.cluster.now_ms = self.world.now_ms
+        for node in self.cluster.nodes.values():
+            if node.up and self.world.brokers_away:
+                self.cluster.stop_node(node.id)
+            elif not node.up and not self.world.brokers_away:
+                self.cluster.start_node(node.id)
+        self._set_timer()
+
+    def _note_timeouts(self) -> None:
+        self.group.expiring()
+        for transactional_id, found in self.cluster.transactions.transactions.items():
+            if found.has_timed_out(self.world.now_ms):
+                self.world.note("broker", f"the transaction of {transactional_id} has timed out")
+                self.world.happened("a transaction times out")
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.world.away_until_ms if self.world.brokers_away else self.cluster.deadline_ms()
+        if deadline_ms == self._deadline_ms:
+            return
+        self._deadline_ms = deadline_ms
+        if self._timer is not None:
+            self.world.cancel(self._timer)
+        self._timer = None
+        if deadline_ms is not None and deadline_ms != math.inf:
+            self._timer = self.world.after(int(deadline_ms) - self.world.now_ms, self._advance)
+
+    def _send_marker(self, write: Callable[[], None]) -> None:
+        chance = self.world.chance
+        slow = chance.random() < MARKER_LONG_SHARE
+        delay_ms = chance.randint(0, MARKER_DELAY_LONG_MS if slow else MARKER_DELAY_MS)
+        self.world.after(delay_ms, lambda: self.do(lambda _: write()))
+
+    # Requests
+
+    def handle(self, client: str, request: Request, reply: Reply) -> None:
+        """Handle a request, through its bytes; reply is called with the response, at once or later.
+
+        It is called with None if the connection ends before.
+        """
+        if self.world.brokers_away:
+            reply(None)
+            return
+        api = request.api
+        version = min(api.highest, request.version_max)
+        if api in _COMMITS:
+            reply = self._watched(client, request, reply)
+        self._advance()
+        connection = self.cluster.connect(1)
+        self._asked.append(_Asked(connection, api, version, reply))
+        self.cluster.receive(connection, request.encode(version, 0, client), self.world.now_ms)
+        self._answer()
+
+    def exchange(self, request: Request, client: str) -> Any:
+        """Handle a request that is answered at once, and return the response. Raises UnreachableError."""
+        found: list[Any] = []
+        self.handle(client, request, found.append)
+        if found[0] is None:
+            raise UnreachableError("the brokers are away")
+        return found[0]
+
+    def receive(self, node: int, data: bytes) -> bytes:
+        """Handle the bytes of a request at a node, and return those of the response."""
+        connection = self.cluster.connect(node)
+        self.cluster.receive(connection, data, self.world.now_ms)
+        self.cluster.disconnect(connection)
+        self._set_timer()
+        return connection.outbox.popleft()
+
+    def _answer(self) -> None:
+        self.group.observe()
+        asked, self._asked = self._asked, []
+        for one in asked:
+            if one.connection.closed:
+                one.reply(None)
+                continue
+            if not one.connection.outbox:
+                self._asked.append(one)
+                continue
+            self.cluster.disconnect(one.connection)
+            response = one.api.decode_response(one.connection.outbox.popleft(), one.version)[1]
+            if one.api is OFFSET_FETCH and ErrorCode.UNSTABLE_OFFSET_COMMIT in error_codes(response):
+                self.world.happened("committed offsets are not decided yet")
+            one.reply(response)
+        self._set_timer()
+
+    def _watched(self, client: str, request: Request, reply: Reply) -> Reply:
+        """Let the auditor check what a process commits."""
+        before = dict(self.committed)
+
+        def said(response: Any) -> None:
+            codes = set(error_codes(response))
+            if not any(codes):
+                self._on_commit(client, _offsets(request.body["topics"]), before)
+            elif request.api is TXN_OFFSET_COMMIT and codes & _FORMER_MEMBER:
+                self.world.happened("offsets of a former member are refused in a transaction")
+            reply(response)
+
+        return said
+
+    # Topics
+
+    @property
+    def committed(self) -> Mapping[Any, CommittedOffset]:
+        """The group's committed offsets by partition."""
+        return self._stored.offsets
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        for number in range(partitions):
-            self.logs.setdefault(TopicPartition(topic, number), Log())
+        """Create a topic, unless it exists."""
+        if topic in self.cluster.topics:
+            return
+        leaders = {number: [1 + number % NODES] for number in range(partitions)}
+        created = self.do(lambda cluster: cluster.create_topic(topic, config=TOPIC_CONFIG, assignments=leaders))
+        for number, partition in enumerate(created.partitions):
+            self.logs[TopicPartition(topic, number)] = partition.log
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return sorted(partition for partition in self.logs if partition.topic == topic)
 
-    def append(self, record: RawRecord, owner: Transaction | None = None) -> None:
-        """Write a record at the end of its partition; its offset is set here."""
-        log = self.logs[TopicPartition(record.topic(), record.partition())]
-        placed = RawRecord(
-            record.topic(),
-            record.partition(),
-            log.end,
-            record.timestamp()[1],
-            record.key(),
-            record.value(),
-            record.headers(),
-        )
-        log.append(placed, owner)
+    def append(self, record: RawRecord, origin: Origin = NO_ORIGIN) -> None:
+        """Write a record at the end of its partition. origin: its producer."""
+        new = NewRecord(record.timestamp()[1], record.key(), record.value(), record.headers() or ())
+        batch = batch_of([new], origin)
+        self.cluster.topic(record.topic()).accept(record.partition(), batch, self.world.now_ms)
+
+    def read(self, partition: TopicPartition, offset: int, committed_only: bool) -> Iterator[RawRecord]:
+        """Yield the records that a consumer reads from an offset on."""
+        return (_seen(partition, record) for record in self.logs[partition].visible(offset, committed_only))
 
     def visible(self, topic: str, committed_only: bool = True) -> list[RawRecord]:
-        """Return what a consumer reads of a topic, partition by partition."""
-        found = []
-        for partition in self.partitions(topic):
-            log = self.logs[partition]
-            read = (log.read(offset, committed_only) for offset in range(log.readable_end(committed_only)))
-            found += [record for record in read if record is not None]
-        return found
+        """Return the records that a consumer reads from a topic, partition by partition."""
+        return [record for partition in self.partitions(topic) for record in self.read(partition, 0, committed_only)]
 
     def compact(self, topic: str, trimmed: bool) -> None:
         """Remove records that have a later record of the same key below the last stable offset.
@@ -153,114 +249,74 @@ class Broker:
         """
         for partition in self.partitions(topic):
             log = self.logs[partition]
-            stable = log.readable_end(committed_only=True)
-            last = {r.key(): o for o in range(stable) if (r := log.read(o, committed_only=True)) is not None}
-            keep = set(last.values())
-            for offset in range(stable):
-                if offset not in keep:
-                    log.records[offset] = None
+            log.compact()
             if trimmed:
-                log.start = max(log.start, min(keep, default=stable))
+                kept = log.visible(log.start, committed_only=True)
+                log.delete_before(next((record.offset for record in kept), log.last_stable))
 
-    # Transactions
+    # Producers
 
-    def init_transactions(self, transactional_id: str) -> int:
-        """Fence the previous producer with this id and return the new epoch. The caller waits until is_free."""
-        writer = self.writers.setdefault(transactional_id, Writer())
-        if writer.current is not None:
-            self._decide(writer, writer.current, commit=False)
-        writer.epoch += 1
-        return writer.epoch
+    def init_transactions(self, transactional_id: str, timeout_ms: int) -> ProducerId:
+        """Fence the previous producer with this id and return the new one. Raises BrokerError."""
+        return ProducerId(*self.do(lambda cluster: cluster.transactions.init(transactional_id, timeout_ms, -1, -1)))
 
     def is_free(self, transactional_id: str) -> bool:
         """Return whether the markers of the last transaction have been written."""
-        return self.writers[transactional_id].ending is None
+        return not self.cluster.transactions.transactions[transactional_id].is_ending
 
-    def check_epoch(self, transactional_id: str, epoch: int) -> Writer:
-        """Return the writer; raises the error of a fenced producer."""
-        writer = self.writers[transactional_id]
-        if writer.epoch != epoch:
-            self.world.happened("a producer is fenced")
-            raise broker_error(ErrorCode.PRODUCER_FENCED, "the producer has been fenced")
-        return writer
+    def add(self, transactional_id: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> None:
+        """Let partitions take part in the open transaction, a new one if there is none. Raises BrokerError."""
 
-    def transaction(self, transactional_id: str, epoch: int, client: str, timeout_ms: int) -> Transaction:
-        """Return the open transaction, a new one if there is none."""
-        writer = self.check_epoch(transactional_id, epoch)
-        if writer.current is None:
-            opened = writer.current = Transaction(transactional_id, epoch, client)
-            opened.timeout = self.world.after(timeout_ms, lambda: self._time_out(writer, opened))
-        return writer.current
+        def add(cluster: Cluster) -> None:
+            found = cluster.transactions.of(transactional_id, producer.id, producer.epoch)
+            cluster.transactions.add(found, partitions)
 
-    def write(self, record: RawRecord, transaction: Transaction | None, client: str, term: int) -> None:
+        self.do(add)
+
+    def write(self, record: RawRecord, client: str, term: int, origin: Origin = NO_ORIGIN) -> None:
         """Append a producer's record. term: the group term of the process when it produced the record."""
-        partition = TopicPartition(record.topic(), record.partition())
-        if transaction is None:
-            is_late = term == self.group.term(client) and not self.group.is_current(client)
-            self.stale_writes += is_late or term != self.group.term(client)
-            self.late_records += is_late
-        else:
-            transaction.partitions[partition] = None
-            log = self.logs[partition]
-            log.undecided.setdefault(transaction, log.end)
-        self.append(record, transaction)
+        if not origin.transactional:
+            self.note_write(client, term)
+        self.append(record, origin)
+
+    def note_write(self, client: str, term: int) -> None:
+        """Note that a process has written a record without a transaction."""
+        is_late = term == self.group.term(client) and not self.group.is_current(client)
+        self.stale_writes += is_late or term != self.group.term(client)
+        self.late_records += is_late
 
     def add_offsets(
-        self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMetadata
+        self,
+        transactional_id: str,
+        producer: ProducerId,
+        client: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMetadata,
     ) -> None:
-        """Add consumed offsets to a transaction; raises the error of a member that the group has removed."""
-        is_member = member.generation >= 0 or bool(member.member_id)  # without a member id there is no check
-        code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
-        if code:
-            self.world.happened("offsets of a former member are refused in a transaction")
-            raise broker_error(code, "the group has continued without this member")
-        self._on_commit(transaction.client, offsets)
-        transaction.offsets |= offsets
-        for partition in offsets:
-            self.offsets.pending[partition] = transaction
+        """Add consumed offsets to a transaction; raises BrokerError if the group has removed the member."""
+        request = txn_offset_commit(transactional_id, producer, member, offsets, self.is_new)
+        for code in committed_offsets(self.exchange(request, client)).values():
+            raise_for_code(code, "offsets are refused in a transaction")
 
-    def end_transaction(self, transactional_id: str, epoch: int, commit: bool) -> None:
-        """Decide the open transaction; without one nothing happens."""
-        writer = self.check_epoch(transactional_id, epoch)
-        if writer.current is not None:
-            self._decide(writer, writer.current, commit)
+    def end_transaction(self, transactional_id: str, producer: ProducerId, commit: bool) -> None:
+        """Decide the open transaction; without one nothing happens. Raises BrokerError."""
 
-    def decide(self, writer: Writer, commit: bool) -> None:
-        """Decide the open transaction of a producer."""
-        assert writer.current is not None
-        self._decide(writer, writer.current, commit)
+        def end(cluster: Cluster) -> None:
+            found = cluster.transactions.of(transactional_id, producer.id, producer.epoch)
+            if found.state is TransactionState.ONGOING:
+                cluster.transactions.end(transactional_id, producer.id, producer.epoch, commit, new=False)
 
-    def _time_out(self, writer: Writer, transaction: Transaction) -> None:
-        if writer.current is transaction:
-            self.world.note("broker", f"the transaction of {transaction.client} has timed out")
-            self.world.happened("a transaction times out")
-            writer.epoch += 1
-            writer.holder = None
-            self._decide(writer, transaction, commit=False)
+        self.do(end)
 
-    def _decide(self, writer: Writer, transaction: Transaction, commit: bool) -> None:
-        transaction.committed = writer.committed = commit
-        if transaction.timeout is not None:
-            self.world.cancel(transaction.timeout)
-        writer.current, writer.ending = None, transaction
-        transaction.markers_due = 1 + len(transaction.partitions)
-        chance = self.world.chance
-        for partition in [*transaction.partitions, None]:
-            slow = chance.random() < MARKER_LONG_SHARE
-            delay_ms = chance.randint(0, MARKER_DELAY_LONG_MS if slow else MARKER_DELAY_MS)
-            self.world.after(delay_ms, partial(self._mark, writer, transaction, partition))
 
-    def _mark(self, writer: Writer, transaction: Transaction, partition: TopicPartition | None) -> None:
-        if partition is not None:
-            log = self.logs[partition]
-            log.append(None, None)
-            del log.undecided[transaction]
-        else:
-            for held, holder in list(self.offsets.pending.items()):
-                if holder is transaction:
-                    del self.offsets.pending[held]
-            if transaction.committed:
-                self.offsets.committed |= transaction.offsets
-        transaction.markers_due -= 1
-        if transaction.markers_due == 0 and writer.ending is transaction:
-            writer.ending = None
+def _offsets(topics: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic["name"], one["partition_index"]): one["committed_offset"]
+        for topic in topics
+        for one in topic["partitions"]
+    }
+
+
+def _seen(partition: TopicPartition, record: StoredRecord) -> RawRecord:
+    headers = without_stamp(record.headers)
+    return RawRecord(*partition, record.offset, record.timestamp, record.key, record.value, headers)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any
 
 from typing_extensions import override
 
-from penstock.clients.cluster.admin import NewTopic
+from penstock.clients.cluster.admin import Admin, NewTopic, TopicSetting
+from penstock.clients.cluster.brokers import Leader, ProducerId
 from penstock.clients.cluster.offsets import EARLIEST
-from penstock.clients.cluster.topics import ClusterDescription
+from penstock.clients.cluster.topics import NO_ID, ClusterDescription, PartitionDescription, TopicDescription
 from penstock.clients.errors import (
     BrokerError,
     DeliveryTimeoutError,
@@ -28,10 +31,13 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
+from penstock.clients.throttle import Health
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
-from penstock.clients.writing.writer import Lost
+from penstock.clients.writing.writer import Lost, Source
+from penstock.kernel.sinks import RecordTaker
+from penstock.testing.broker.record_batches import NO_ORIGIN, Origin
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import RawRecord, TopicPartition
@@ -39,18 +45,19 @@ from penstock.workers.tasks.changelog_bounds import REQUEST_TIMEOUT_MS
 from penstock.workers.tasks.partition_offsets import API_TIMEOUT_SECONDS
 from penstock.workers.tasks.sink_topics import COUNT_MS
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.futures import done, failed
 from tests.reader_positions import ReaderPositions
-from tests.simulation.broker import Broker, Transaction
+from tests.simulation.broker import Broker
 from tests.simulation.connection import SimulatedConnection
 from tests.simulation.coordinators import Coordinators
 from tests.simulation.java_member import JavaMember, leading_on_java
 from tests.simulation.producers import OwnTransactionalWriter, OwnWriter, Wire
-from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000
 #: How long one request of a transaction waits for them, in ms.
 TRANSACTION_REQUEST_MS = 5_000
+NO_PRODUCER = ProducerId(-1, -1)
 #: How long records wait for brokers that are away, in ms.
 OUTAGE_WAIT_MS = 120_000
 
@@ -75,7 +82,7 @@ class SimulatedReader(ReaderPositions):
         return records, events
 
     def _take(self, count: int, records: Records, events: list[ReaderEvent]) -> int:
-        """Take up to so many records and events; return how many more could have been."""
+        """Take up to this many records and events; return how many more were available."""
         left: int = self.io.points.call("consume", lambda: self._consume(count, records, events))
         return left
 
@@ -97,12 +104,8 @@ class SimulatedReader(ReaderPositions):
             events.append(ReaderEvent(partition, position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE)))
             return 1
         end = log.readable_end(self.committed_only)
-        found: list[Any] = []
-        while position < end and len(found) < count:
-            record = log.read(position, self.committed_only)
-            position += 1
-            if record is not None:
-                found.append(record)
+        found = list(islice(self.broker.read(partition, position, self.committed_only), count))
+        position = found[-1].offset() + 1 if len(found) == count else max(position, end)
         self.positions[partition] = position
         if found:
             records.setdefault(partition, []).extend(found)
@@ -128,17 +131,25 @@ class SimulatedWriter:
     def __init__(self, broker: Broker, io: Any, transactional_id: str | None) -> None:
         self.broker, self.io = broker, io
         self.transactional_id = transactional_id
-        self.epoch = -1
-        #: Records, each with the process's term in the group when it came.
+        self.producer = NO_PRODUCER
+        self.sequences: Counter[TopicPartition] = Counter()
+        #: Records, each with the process's term in the group at that time.
         self.queue: list[tuple[RawRecord, int]] = []
         self.in_transaction = False
         self.just_committed = False
         self.must_abort = False
         self.lost: list[Lost] = []
-        self.records = None
+        self.records: RecordTaker | None = None
 
     def produce(
-        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        partition: int,
+        timestamp: int | None,
+        headers: Any = None,
+        source: Source | None = None,
     ) -> None:
         if partition < 0:
             partition = partition_for_key(key or b"", len(self.broker.partitions(topic)))
@@ -160,6 +171,9 @@ class SimulatedWriter:
             self.io.points.call("flush producer", self._send_all)
         return True
 
+    def health(self) -> Health:
+        return Health()
+
     def take_lost(self) -> list[Lost]:
         lost, self.lost = self.lost, []
         return lost
@@ -179,14 +193,13 @@ class SimulatedWriter:
 
     def _send(self, count: int) -> None:
         """Send count records. If one fails, so do the records after it, as with an idempotent producer."""
-        transaction: Transaction | None = None
         if self.broker.world.brokers_away:
             return
         if self.transactional_id is not None and count:
             if not self.broker.is_free(self.transactional_id):
                 return  # CONCURRENT_TRANSACTIONS: the last one's markers are not written yet
             try:
-                transaction = self._transaction()
+                self._add()
             except BrokerError as error:
                 self._refuse(count, error)
                 return
@@ -197,30 +210,39 @@ class SimulatedWriter:
                 self.must_abort = True
                 self.lost.append(Lost(DeliveryTimeoutError("a record was not delivered"), record))
             else:
-                self.broker.write(record, transaction, self.io.client, term)
+                self._write(record, term)
 
     def _refuse(self, count: int, error: BrokerError) -> None:
         refused, self.queue = self.queue[:count], self.queue[count:]
         for record, _ in refused:
             self.lost.append(Lost(error, record))
 
-    def _transaction(self) -> Transaction:
+    def _add(self, *partitions: TopicPartition) -> None:
+        """Let partitions take part in the transaction, and open it."""
         assert self.transactional_id is not None
         assert self.in_transaction, "a record was sent outside of a transaction"
-        return self.broker.transaction(
-            self.transactional_id, self.epoch, self.io.client, self.io.transaction_timeout_ms
-        )
+        self.broker.add(self.transactional_id, self.producer, partitions)
+
+    def _write(self, record: RawRecord, term: int) -> None:
+        origin = NO_ORIGIN
+        if self.transactional_id is not None:
+            partition = TopicPartition(record.topic(), record.partition())
+            self._add(partition)
+            origin = Origin(self.producer.id, self.producer.epoch, self.sequences[partition], transactional=True)
+            self.sequences[partition] += 1
+        self.broker.write(record, self.io.client, term, origin)
 
     def lose_process(self) -> None:
         """Send some of the queued records of a killed process, now or later."""
         on_its_way = self.queue[: self.io.part_of(len(self.queue))] if self.queue else []
         self.queue = []
         try:
-            transaction = self._transaction() if self.transactional_id and on_its_way else None
+            if self.transactional_id and on_its_way:
+                self._add()
         except (BrokerError, AssertionError):
             return
         for record, term in on_its_way:
-            self.broker.write(record, transaction, self.io.client, term)
+            self._write(record, term)
 
     # Transactions: a coordinator may carry out a request whose response is lost; the call is then repeated
 
@@ -228,11 +250,22 @@ class SimulatedWriter:
         transactional_id = self.transactional_id or ""
 
         def initialize() -> None:
-            self.epoch = self.broker.init_transactions(transactional_id)
             self.in_transaction = False
-            self.io.wait(lambda: self.broker.is_free(transactional_id), 60_000)
+            while not self._has_initialized(transactional_id):
+                self.io.wait(lambda: self.broker.is_free(transactional_id), 60_000)
 
         self._exchange("init transactions", initialize)
+
+    def _has_initialized(self, transactional_id: str) -> bool:
+        """Return whether there is a producer id; not before the last transaction has ended, which this aborts."""
+        try:
+            self.producer = self.broker.init_transactions(transactional_id, self.io.transaction_timeout_ms)
+        except BrokerError as error:
+            if error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+            return False
+        self.sequences.clear()
+        return True
 
     def begin_transaction(self) -> None:
         assert not self.in_transaction, "there is a transaction already"
@@ -246,7 +279,8 @@ class SimulatedWriter:
         def send() -> None:
             self._wait_until_free()
             self._check_abortable()
-            self.broker.add_offsets(self._transaction(), taken, group_metadata)
+            self._add()
+            self.broker.add_offsets(self.transactional_id or "", self.producer, self.io.client, taken, group_metadata)
 
         if taken:
             self._exchange("send offsets", send)
@@ -257,7 +291,7 @@ class SimulatedWriter:
                 return
             self._send_all()
             self._check_abortable()
-            self.broker.end_transaction(self.transactional_id or "", self.epoch, commit=True)
+            self.broker.end_transaction(self.transactional_id or "", self.producer, commit=True)
             self.just_committed = True
 
         self._exchange("commit transaction", commit)
@@ -267,7 +301,7 @@ class SimulatedWriter:
         def abort() -> None:
             self.queue = []
             self.must_abort = False
-            self.broker.end_transaction(self.transactional_id or "", self.epoch, commit=False)
+            self.broker.end_transaction(self.transactional_id or "", self.producer, commit=False)
 
         self._exchange("abort transaction", abort)
         self.in_transaction = False
@@ -300,7 +334,7 @@ class SimulatedWriter:
 
 
 class OffsetsReader:
-    """clients.group.offsets_reader.GroupOffsetsReader without a connection. Raises what that one does."""
+    """clients.group.offsets_reader.GroupOffsetsReader without a connection. Raises the same errors."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -308,7 +342,11 @@ class OffsetsReader:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if self.broker.world.brokers_away:
             raise BrokerUnavailableError("The committed offsets were not answered: the brokers are away.")
-        return {partition: self.broker.offsets.committed.get(partition) for partition in partitions}
+        found = {partition: self.broker.committed.get(partition) for partition in partitions}
+        return {
+            partition: None if at is None else OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
+            for partition, at in found.items()
+        }
 
     def describe(self) -> GroupDescription:
         return GroupDescription("DEAD")
@@ -317,24 +355,49 @@ class OffsetsReader:
         pass
 
 
-class SimulatedAdmin(MemoryAdmin):
+class SimulatedAdmin(Admin):
     """The admin requests of one process."""
 
     def __init__(self, broker: Broker, io: Any) -> None:
-        super().__init__(broker)  # type: ignore[arg-type]
-        self.io = io
+        self.broker, self.io = broker, io
 
     @override
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
         if timeout_ms == COUNT_MS:
             self.io.on_count_asked()
         self._ask_for_topics(timeout_ms)
-        return super().describe(topics, timeout_ms)
+        numbers: dict[str, list[int]] = {}
+        for topic, number in sorted(self.broker.logs):
+            if topics is None or topic in topics:
+                numbers.setdefault(topic, []).append(number)
+        one = PartitionDescription(Leader(1, 0), (1,), (1,))
+        return ClusterDescription(
+            {topic: TopicDescription(NO_ID, dict.fromkeys(found, one)) for topic, found in numbers.items()}, {1: None}
+        )
 
     @override
     def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> dict[str, BrokerError | None]:
         self._ask_for_topics(timeout_ms)
-        return super().create_topics(topics, timeout_ms)
+        for topic in topics:
+            self.broker.create_topic(topic.name, topic.num_partitions)
+            self.broker.cleanup_policies[topic.name] = topic.config["cleanup.policy"]
+        return {topic.name: None for topic in topics}
+
+    @override
+    def topic_config(
+        self, topics: Collection[str], keys: Collection[str], timeout_ms: int
+    ) -> dict[str, Mapping[str, TopicSetting] | BrokerError]:
+        policies = self.broker.cleanup_policies
+        return {
+            topic: {"cleanup.policy": TopicSetting(policies.get(topic, "compact"), is_own=topic in policies)}
+            for topic in topics
+        }
+
+    @override
+    def alter_topic_config(
+        self, topics: Mapping[str, Mapping[str, str]], timeout_ms: int
+    ) -> dict[str, BrokerError | None]:
+        raise AssertionError("no topic here has limits of timestamps")
 
     def _ask_for_topics(self, timeout_ms: int) -> None:
         if self.io.world.brokers_away:
@@ -346,13 +409,13 @@ class SimulatedAdmin(MemoryAdmin):
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> dict[TopicPartition, Future[int]]:
-        """The futures are complete at once; in some schedules those of changelogs are later.
+        """Complete the futures immediately; in some schedules those of changelogs are later.
 
-        A late answer says where the partition ended when it was asked for.
+        A late response has the end of the partition at the time of the request.
         """
 
         def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
-            log = self.cluster.logs.get(partition)
+            log = self.broker.logs.get(partition)
             if log is None:
                 return failed(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             if not by_reader and self.io.leaves_unanswered():
@@ -365,8 +428,8 @@ class SimulatedAdmin(MemoryAdmin):
                 return {p: failed(UnreachableError("the brokers are away")) for p in timestamps}
             return {partition: answer(partition, at) for partition, at in timestamps.items()}
 
-        # For the sake of the known seeds, which are older than the one Admin: what a PartitionOffsets asks was a
-        # consumer's question, and has always been answered.
+        # For the known seeds, which are older than the single Admin: a PartitionOffsets request was a consumer's, and
+        # always got a response.
         by_reader = timeout_ms == API_TIMEOUT_SECONDS * 1000 or (
             EARLIEST in timestamps.values() and timeout_ms != REQUEST_TIMEOUT_MS
         )
@@ -380,7 +443,7 @@ class SimulatedAdmin(MemoryAdmin):
         return {partition: self._in(late_ms, answer) for partition, answer in found.items()} if late_ms else found
 
     def _in(self, ms: int, answer: Future[int]) -> Future[int]:
-        """Return a future that is completed as the answer is, in so many milliseconds."""
+        """Return a future that is completed like the given one, this many milliseconds later."""
         late: Future[int] = Future()
 
         def arrive() -> None:
@@ -397,17 +460,21 @@ class SimulatedAdmin(MemoryAdmin):
     def wait(self, asked: Collection[Future[Any]], seconds: float) -> None:
         self.io.wait(lambda: all(future.done() for future in asked), int(seconds * 1000))
 
+    @override
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_ms: int
     ) -> dict[TopicPartition, Future[int]]:
         def delete() -> dict[TopicPartition, Future[int]]:
             for partition, offset in before.items():
-                log = self.cluster.logs[partition]
-                log.start = max(log.start, offset)
+                self.broker.logs[partition].delete_before(offset)
             return {}
 
         deleted: dict[TopicPartition, Future[int]] = self.io.points.call("delete records", delete)
         return deleted
+
+    @override
+    def close(self) -> None:
+        pass
 
 
 class SimulatedSupplier(KafkaClientSupplier):
@@ -454,10 +521,10 @@ class SimulatedSupplier(KafkaClientSupplier):
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         config, _ = self._member_settings(client_id, instance_id)
-        world, group = self.broker.world, self.broker.group
+        world, broker = self.broker.world, self.broker
 
         def connect(_: NetworkSettings) -> Any:
-            return SimulatedConnection(world, self.io, self.io.client, group)
+            return SimulatedConnection(world, self.io, self.io.client, broker)
 
         if self.on_java:
             return JavaMember(config, NetworkSettings(), leading_on_java(assign), self._clock, connect)

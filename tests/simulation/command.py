@@ -25,9 +25,9 @@ from tests.simulation.world import EPOCH_MS, LOG, START_MS, World
 
 #: How many schedules a process is given at a time.
 PART = 10
-#: Objects between two looks of the garbage collector: with 700, Python's default, these take a tenth of the time.
+#: Allocations between two garbage collections: with 700, Python's default, collections take a tenth of the time.
 GARBAGE = 50_000
-#: Where state directories are kept meanwhile: in memory, if the system has such a place.
+#: Where state directories are kept during a run: in memory, if the system has such a file system.
 MEMORY = Path("/dev/shm")
 
 
@@ -68,7 +68,7 @@ class TraceHandler(logging.Handler):
 
 @contextmanager
 def logged(world: World) -> Iterator[None]:
-    """Have the stream threads' log lines in the trace."""
+    """Add the stream threads' log lines to the trace."""
     logger, handler = logging.getLogger("penstock"), TraceHandler(world)
     before = logging.root.manager.disable, logger.level, logger.propagate
     logging.disable(logging.NOTSET)
@@ -99,7 +99,7 @@ def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] 
 def run_seeds(
     first: int, count: int, directory: Path, aims: Sequence[str] = (), plain: bool = False
 ) -> Iterator[Outcome]:
-    """Run the schedules of so many seeds."""
+    """Run the schedules of this many seeds."""
     return (run_seed(seed, directory, aims=aims, plain=plain) for seed in range(first, first + count))
 
 
@@ -190,7 +190,9 @@ def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
 
 
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:
-    """Return the schedule that finds a mutant: of its known seed, else the first of so many; None if none does."""
+    """Return the schedule that detects a mutant: of its known seed, otherwise the first of this many; None if none
+    does.
+    """
     with mutant.applied():
         known = run_seeds(mutant.found_by, 1, directory, mutant.aims, plain=mutant.plain)
         outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, plain=mutant.plain))

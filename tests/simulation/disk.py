@@ -63,7 +63,7 @@ class Disk:
     """The stores of one host by path. Each has a marker file in the real state directory.
 
     fails: called at each write; returns whether it fails. is_damaged_inside: called at each batch of a restore; returns
-    whether it meets a damaged block, which opening the store has not.
+    whether it finds a damaged block, which opening the store did not.
     """
 
     def __init__(self, chance: random.Random, fails: Callable[[], bool], is_damaged_inside: Callable[[], bool]) -> None:
@@ -103,7 +103,7 @@ class Disk:
                 files.user = None
 
     def corrupt(self) -> str | None:
-        """Damage one store that no one has open; returns which, None if there is none."""
+        """Damage one store that no process has open; return which, None if there is none."""
         closed = [path for path, files in self._files.items() if files.user is None and path.exists()]
         if not closed:
             return None
@@ -112,7 +112,7 @@ class Disk:
         return f"{path.parent.parent.name}/{path.name}"
 
     def open_stores(self) -> list[str]:
-        """Return the stores that someone has open."""
+        """Return the open stores."""
         return [str(path) for path, files in self._files.items() if files.user is not None]
 
 

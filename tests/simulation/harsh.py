@@ -7,6 +7,7 @@ They use a separate random generator, so that a seed's plan is the same with and
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from tests.simulation.disk import DISK_ERROR
 from tests.simulation.world import World
@@ -36,6 +37,8 @@ class Harsh:
         self._asked_share = ASKED_SHARE if asked else 0.0
         self._chance = random.Random(f"harsh {world.seed}")
         self._enabled = enabled
+        #: Called when brokers become unreachable, or return early.
+        self.on_outage: Callable[[], None] = _nothing
 
     def next_round(self) -> None:
         """Perhaps make all brokers unreachable."""
@@ -51,6 +54,7 @@ class Harsh:
             self._world.note("broker", f"all brokers are AWAY for {ms} ms")
             self._world.disturbed = True
             self._world.away_until_ms = self._world.now_ms + ms
+            self.on_outage()
 
     def trims(self) -> bool:
         """Return whether a changelog that is compacted loses its beginning, too."""
@@ -70,9 +74,14 @@ class Harsh:
         """End all faults."""
         self._enabled = False
         self._world.away_until_ms = 0
+        self.on_outage()
 
     def _happens(self, share: float, what: str) -> bool:
         happens = self._enabled and self._chance.random() < share
         if happens:
             self._world.happened(what)
         return happens
+
+
+def _nothing() -> None:
+    pass

@@ -12,10 +12,10 @@ from tests.simulation.world import World
 
 
 class JavaMember(GroupMember):
-    """Sends its leader only what Kafka Streams sends, and stays in its group until its session ends."""
+    """Sends its leader only the data that Kafka Streams sends, and stays in its group until its session ends."""
 
     def join(self, subscription: MemberSubscription, reason: str = "") -> None:
-        """Join with what Kafka Streams has in the subscription."""
+        """Join with the subscription that Kafka Streams would send."""
         super().join(understood(subscription), reason)
 
     def close(self, leave: bool = False) -> None:
@@ -30,7 +30,7 @@ def understood(subscription: MemberSubscription) -> MemberSubscription:
 
 
 def leading_on_java(assign: Assign) -> Assign:
-    """Return the assignment that a leader on Java makes, to which all members look like members on Java."""
+    """Return the assignment of a leader on Java, to which all members look like members on Java."""
     return lambda members: assign({member: understood(found) for member, found in members.items()})
 
 

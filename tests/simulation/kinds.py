@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import kernel
 from penstock.clients.writing.transaction_requests import NEW_PROTOCOL_LEVEL
 from tests.simulation.applications import ASKING, CHOOSING, Application
-from tests.simulation.broker import Broker
-from tests.simulation.coordinators import Coordinators
 
 #: delivery.timeout.ms: shorter and longer than processes stall.
 DELIVERY_MS = (3_000, 120_000)
-#: How long answers take that are late: shorter and longer than a task is restored, or a rebalance lasts.
+#: Latency of late responses: shorter and longer than a restore or a rebalance.
 ANSWERS_MS = (0, 100, 1_000, 5_000, 10_000)
 #: transaction.timeout.ms of schedules with async functions.
 ASKING_TRANSACTION_MS = 30_000
@@ -44,12 +41,12 @@ class Kind:
     def of(cls, seed: int) -> Kind:
         """Return the kind of a seed's schedule.
 
-        A fourth is harsh, a fourth mixed, in an eighth functions wait. Producers are Penstock's own in an eighth, and
-        in a fourth of the harsh ones. Rare are a quarter of the plain ones, and of those with own producers. In another
-        fourth of the harsh ones the application chooses partitions. Answers are late in a quarter of the plain ones,
-        and in a fourth of the harsh ones.
+        A quarter is harsh, a quarter mixed, and an eighth has async functions. Producers are Penstock's own in an
+        eighth, and in a quarter of the harsh ones. A quarter of the plain ones, and of those with own producers, are
+        rare. In another quarter of the harsh ones the application chooses partitions. Responses are late in a quarter
+        of the plain ones, and in a quarter of the harsh ones.
         """
-        own = kernel.record_accumulator is not None and (seed % 8 == 2 or seed % 16 == 15)
+        own = seed % 8 == 2 or seed % 16 == 15
         rare = seed % 16 == 12 or seed % 32 == 26
         return cls(
             harsh=seed % 4 == 3,
@@ -62,7 +59,7 @@ class Kind:
         )
 
     def application(self, seed: int, planned: Application) -> Application:
-        """Return the application that replaces the planned one, if one does."""
+        """Return the application that replaces the planned one, or the planned one."""
         if self.choosing:
             return CHOOSING
         return random.Random(f"asking {seed}").choice(ASKING) if self.asking else planned
@@ -76,23 +73,22 @@ class Kind:
         chance = random.Random(f"own {seed}")
         return {**planned, "linger.ms": chance.choice((0, 20, 100)), "delivery.timeout.ms": chance.choice(DELIVERY_MS)}
 
-    def coordinators(self, seed: int, broker: Broker) -> Coordinators | None:
-        """Return what answers the producers of clients/writing, None where producers are simulated."""
+    def transaction_level(self, seed: int) -> int:
+        """Return the finalized level of transaction.version."""
         levels = (NEW_PROTOCOL_LEVEL, 1) if self.rare else (NEW_PROTOCOL_LEVEL, NEW_PROTOCOL_LEVEL, 1)
-        level = random.Random(f"level {seed}").choice(levels)
-        return Coordinators(broker, level) if self.own else None
+        return random.Random(f"level {seed}").choice(levels) if self.own else NEW_PROTOCOL_LEVEL
 
 
 PLAIN = Kind()
 
 
 class LateAnswers:
-    """Draws when a leader answers where its partitions end. enabled: otherwise it does at once."""
+    """Draws the delay of a leader's response about end offsets. enabled: otherwise there is none."""
 
     def __init__(self, seed: int, enabled: bool) -> None:
         self._chance = random.Random(f"late {seed}")
         self._enabled = enabled
 
     def next_ms(self) -> int:
-        """Return after how many ms the next question is answered."""
+        """Return the delay of the next response in ms."""
         return self._chance.choice(ANSWERS_MS) if self._enabled else 0

@@ -14,6 +14,7 @@ from penstock.clients.writing.sender import WAIT_MAX_MS
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
+from tests.futures import done, failed
 from tests.simulation.async_calls import SimulatedCalls
 from tests.simulation.broker import Broker
 from tests.simulation.clients import SimulatedSupplier
@@ -22,7 +23,6 @@ from tests.simulation.disk import Disk
 from tests.simulation.faults import Killed, Points
 from tests.simulation.strand import Strand
 from tests.simulation.world import HostClock, World
-from tests.workers.memory_kafka import done, failed
 
 T = TypeVar("T")
 #: How long a poll without records waits, at most, in ms.
@@ -59,7 +59,7 @@ class Roughness:
 
 
 class Control:
-    """control.messages.ThreadControl: no one commands, reports are dropped."""
+    """control.messages.ThreadControl without commands; reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []
@@ -130,7 +130,7 @@ class Process:
     def served_ms(self) -> int:
         """The ms since the start of the world in which it was neither stopped, slow nor asleep.
 
-        Of each of these, as much counts as a client cannot tell from a long wait.
+        Of a pause, the part counts that a client cannot distinguish from a long wait.
         """
         return self.world.now_ms - self._paused_ms
 
@@ -141,7 +141,7 @@ class Process:
         return not self.ended and (self.world.now_ms >= self._until_ms or bool(self._awaited and self._awaited()))
 
     def resume(self) -> None:
-        """Let it continue until the end of its iteration, or until it waits for something."""
+        """Let it continue until the end of its iteration, or until it waits."""
         self._awaited = None
         self._resumed = True
         if self._strand is None:
@@ -267,14 +267,14 @@ class Process:
             raise Killed
         return bool(condition())
 
-    # What its clients ask
+    # Calls of its clients
 
     def idle(self, ms: int) -> None:
         """Wait for a record that does not arrive."""
         self.points.call("wait", lambda: self.world.advance(min(ms, IDLE_MAX_MS)))
 
     def later(self, ms: int, happen: Callable[[], None]) -> None:
-        """Let something happen after so many milliseconds; if the process is stopped then, when it continues."""
+        """Schedule an event in this many milliseconds; if the process is stopped then, when it continues."""
 
         def run() -> None:
             if self.stopped:
@@ -285,7 +285,7 @@ class Process:
         self.world.after(ms, run)
 
     def loses(self) -> str | None:
-        """Return what the network loses of the next exchange: "request", "answer" or None."""
+        """Return the part of the next exchange that the network loses: "request", "answer" or None."""
         if self.world.brokers_away:
             self.world.happened("a request meets brokers that are away")
             return "request"
@@ -304,7 +304,7 @@ class Process:
         return unanswered
 
     def failing_send(self, count: int) -> int | None:
-        """Return which of so many records is the first that cannot be sent, None if all can."""
+        """Return the index of the first of count records that cannot be sent, None if all can."""
         if not count or not self._happens(self.roughness.failed_sends):
             return None
         self.world.disturbed = True
@@ -316,7 +316,7 @@ class Process:
         return self.world.chance.choice((0, count, self.world.chance.randint(0, count)))
 
     def fetch_size(self) -> int:
-        """Return how many records the next fetch of a partition brings at most."""
+        """Return the maximum number of records in the next fetch of a partition."""
         return self.world.chance.choice((1, 3, 1000))
 
     def _happens(self, share: float) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.brokers import Leaders, ProducerId
 from penstock.clients.cluster.cluster import error_codes
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
@@ -24,14 +24,16 @@ from penstock.clients.errors import DeliveryTimeoutError, ErrorCode, Kind, Unrea
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.clients.protocol.produce_messages import API_KEY, API_VERSION, NEW_TRANSACTIONS_VERSION
 from penstock.clients.protocol.schema import Request
+from penstock.clients.throttle import Health
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
-from penstock.clients.writing.writer import Lost
+from penstock.clients.writing.writer import Lost, Source
+from penstock.kernel.sinks import RecordTaker
 from penstock.topology.records import TopicPartition
 from tests.produce_bytes import ProduceBytes, Said, encoded_answer
-from tests.simulation.coordinators import Coordinators, stamp_of, stamped
+from tests.simulation.coordinators import Coordinators
+from tests.simulation.stamps import stamp_of, stamped
 
-NODES = 2
 _VERSIONS = {API_KEY: (API_VERSION, NEW_TRANSACTIONS_VERSION)}
 _LENGTH_BYTES = 4
 #: Latency of a request, and of a late one, in ms; and the time until a broken connection is detected.
@@ -77,7 +79,7 @@ class _Connection:
                 some = self._end.recv(1 << 20)
             except BlockingIOError:
                 break
-            except ConnectionResetError:  # it was closed with an answer that no one has read
+            except ConnectionResetError:  # it was closed with an unread response
                 some = b""
             if not some:
                 self.close()
@@ -93,7 +95,10 @@ class _Connection:
 
     def say(self, answer: bytes) -> None:
         if self._end is not None:
-            self._end.sendall(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
+            try:
+                self._end.sendall(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
+            except BrokenPipeError:  # the producer has closed it since
+                self.close()
 
     def close(self) -> None:
         if self._end is not None:
@@ -112,6 +117,8 @@ class Wire:
         self._world = io.world
         self.client, self.transaction_timeout_ms = io.client, io.transaction_timeout_ms
         self._connections: list[_Connection] = []
+        #: The producer's ends of connections that are not reported to it yet.
+        self._unclaimed: list[socket.socket] = []
         self._has_come = False
         self._closed = False
 
@@ -119,7 +126,7 @@ class Wire:
 
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
         def find() -> Leaders:
-            found = {p: Leader(p.partition % NODES, 1) for topic in topics for p in self._io.broker.partitions(topic)}
+            found = {p: leader for topic in topics for p, leader in self._coordinators.leaders(topic).items()}
             missing = set(topics) - {partition.topic for partition in found}
             return Leaders(found, dict.fromkeys(sorted(missing), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
@@ -141,6 +148,7 @@ class Wire:
         def connect() -> Opened:
             ours, theirs = socket.socketpair()
             self._connections.append(_Connection(node, theirs))
+            self._unclaimed.append(ours)
             return Opened(ours, _VERSIONS)
 
         return self._ask("connect", connect, on_done)
@@ -152,6 +160,8 @@ class Wire:
         self._closed = True
         for connection in self._connections:
             connection.close()
+        for end in self._unclaimed:
+            end.close()
 
     def _ask(
         self, what: str, effect: Callable[[], Any], on_done: Callable[[], None], can_be_late: bool = False
@@ -162,6 +172,8 @@ class Wire:
         def done(answer: Any) -> None:
             if self._closed or future.cancelled():
                 return
+            if isinstance(answer, Opened):
+                self._unclaimed.remove(answer.socket)
             if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:
@@ -198,7 +210,7 @@ class Wire:
     modify = unregister = register
 
     def select(self, timeout: float) -> list[Any]:
-        """Wait until something has arrived."""
+        """Wait until data has arrived."""
         self.pump()
         if not self._has_come:
             self._io.wait(lambda: self._has_come, max(1, math.ceil(timeout * 1000)))
@@ -240,7 +252,7 @@ class Wire:
         error = self._world.chance.choice(_TRANSIENT) if transient else ErrorCode.NONE
         codes = dict.fromkeys(request.record_batches, 0)
         if error != ErrorCode.NOT_ENOUGH_REPLICAS:
-            codes = self._coordinators.produce(request, self)
+            codes = self._coordinators.produce(connection.node, request, self)
         said = {partition: Said(code or error) for partition, code in codes.items()}
         if is_answered:
             answer = encoded_answer(request.correlation_id, said)
@@ -261,7 +273,10 @@ class Wire:
 
     def _judge(self, what: str, code: int) -> None:
         """Record a violation if a producer that still holds its id gets the error of a fenced one."""
-        if ErrorCode(code).kind is Kind.FENCED and self._coordinators.is_held_by(self):
+        if ErrorCode(code).kind is not Kind.FENCED:
+            return
+        self._world.happened("a producer is fenced")
+        if self._coordinators.is_held_by(self):
             self._world.violated(f"{self.client} is fenced ({what}: {ErrorCode(code).name}), but by nobody")
 
     def _way_ms(self) -> int:
@@ -276,10 +291,10 @@ class Wire:
 
 
 class OwnWriter:
-    """The real producer as a Writer, hit where its process is. delivery_ms: how long its records may take."""
+    """The real producer as a Writer, with faults at its process's points. delivery_ms: its delivery timeout."""
 
     #: Every record comes by produce().
-    records = None
+    records: RecordTaker | None = None
 
     def __init__(self, producer: KafkaProducer, wire: Wire, io: Any, delivery_ms: int) -> None:
         self._producer = producer
@@ -292,7 +307,14 @@ class OwnWriter:
         network._selector = wire  # type: ignore[assignment]
 
     def produce(
-        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+        self,
+        topic: str,
+        key: Any,
+        value: Any,
+        partition: int,
+        timestamp: int | None,
+        headers: Any = None,
+        source: Source | None = None,
     ) -> None:
         stamp = stamped(headers, self._io.broker.group.term(self._io.client), self._io.served_ms)
         self._producer.produce(topic, key, value, partition, 0 if timestamp is None else timestamp, stamp)
@@ -314,12 +336,15 @@ class OwnWriter:
     def flush(self, seconds: float = math.inf) -> bool:
         return bool(self._io.points.call("flush producer", partial(self._producer.flush, seconds)))
 
+    def health(self) -> Health:
+        return Health()
+
     def take_lost(self) -> list[Lost]:
         lost = self._producer.take_lost()
-        for error, record in lost:
+        for error, record, *_ in lost:
             if isinstance(error, DeliveryTimeoutError) and not any(error is judged for judged in self._judged):
                 self._judged.append(error)  # a transaction's other records, and later ones, fail with it
-                self._judge(self._io.served_ms - stamp_of(record.headers())[0].served_ms)
+                self._judge(self._io.served_ms - stamp_of(record.headers()).served_ms)
         return lost
 
     def _judge(self, served_ms: int) -> None:
@@ -342,7 +367,7 @@ class OwnWriter:
         self._producer.close()
 
     def lose_process(self) -> None:
-        """Deliver what the process has sent; the rest is lost with it."""
+        """Deliver requests that the process has sent; other records are lost with it."""
         self.close()
 
 

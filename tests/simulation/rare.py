@@ -29,7 +29,7 @@ MODULES = (
 LEVELS = ("warning", "error", "exception", "critical")
 #: Length of the prefix by which a message is identified.
 MESSAGE_LENGTH = 48
-#: What the compiled branches call.
+#: The function that the compiled branches call.
 _CALL = "__reached__"
 
 
@@ -46,7 +46,7 @@ class Branch:
 
 
 class Marking(ast.NodeTransformer):
-    """Puts a call into each rare branch, and notes which call is whose."""
+    """Puts a call into each rare branch, and records which call belongs to which branch."""
 
     def __init__(self, module: str) -> None:
         self.branches: list[Branch] = []
@@ -132,7 +132,7 @@ class RareBranches:
 
     @contextmanager
     def counting(self) -> Iterator[Counter[str]]:
-        """Yield a counter that grows, by str(branch), whenever one is reached."""
+        """Yield a counter that grows, by str(branch), whenever a branch is reached."""
         reached: Counter[str] = Counter()
         before = {function: function.__code__ for function in self._codes}
         for module in self._modules:
@@ -157,7 +157,7 @@ def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Yield the functions and methods that are written in a module."""
+    """Yield the functions and methods defined in a module."""
     for value in vars(module).values():
         members = vars(value).values() if inspect.isclass(value) and value.__module__ == module.__name__ else [value]
         for member in members:

@@ -22,13 +22,14 @@ from penstock.workers.tasks.task_state import TaskState
 from tests.simulation.applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord, service_ms
 from tests.simulation.auditor import Auditor, rows_of
 from tests.simulation.broker import MARKER_DELAY_LONG_MS, Broker
+from tests.simulation.coordinators import Coordinators
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Trigger
 from tests.simulation.harsh import Harsh
 from tests.simulation.java_member import Kinds
 from tests.simulation.kinds import PLAIN, Kind, LateAnswers
 from tests.simulation.process import Host, Process, Roughness
-from tests.simulation.world import LOG, HostClock, StalledError, World
+from tests.simulation.world import LOG, EndlessError, HostClock, StalledError, World
 
 KEYS = tuple("abcdef")
 FIRST_TIMESTAMP = 1_700_000_000_000
@@ -63,6 +64,8 @@ RARE_ROUNDS, RARE_FAULT_SHARE, RARE_FAILED_SENDS = 160, 0.4, 0.03
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
 LONG_PAUSES_MS = (12_000,)
+#: What an aim begins with where processes are to be killed, not stopped.
+KILL_AT = "kill at "
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def rarely(plan: Plan) -> Plan:
 class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
-    aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
+    aims: kinds of points where processes are to be stopped for longer than a session, or killed (KILL_AT), instead of
+    all other faults.
     """
 
     def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), kind: Kind = PLAIN) -> None:
@@ -143,13 +147,15 @@ class Simulation:
         self._harsh = Harsh(self.world, kind.harsh, kind.choosing)
         self._kinds = Kinds(self.world, kind.mixed)
         self._late = LateAnswers(seed, kind.late)
-        self._aims = aims
+        self._aims = tuple(aim.removeprefix(KILL_AT) for aim in aims)
+        self._killing = any(aim.startswith(KILL_AT) for aim in aims)
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         self.plan = self._planned(kind)
         self.auditor = Auditor(self.world, self.plan.application, self.plan.exactly_once)
-        self.broker = Broker(self.world, self.auditor.on_commit)
+        self.broker = Broker(self.world, self.auditor.on_commit, kind.transaction_level(seed))
         self.auditor.watch(self.broker)
-        self._coordinators = kind.coordinators(seed, self.broker)
+        self._harsh.on_outage = self.broker.follow_outage
+        self._coordinators = Coordinators(self.broker) if kind.own else None
         self._rest_ms = OWN_REST_MS if kind.own else REST_MS
         self._idle_steps = IDLE_STEPS
         self._kinds_of_points: tuple[str, ...] = (*AIMS, *OWN_AIMS) if kind.own else AIMS
@@ -227,6 +233,8 @@ class Simulation:
             self.auditor.check_end(stores)
         except StalledError as stalled:
             self.world.violated(f"STALLED: {stalled}")
+        except EndlessError:
+            self.world.note("schedule", "ended early: the violations have no end")
         finally:
             self._clean_up()
 
@@ -269,7 +277,7 @@ class Simulation:
             self._go_on(self._settling(), deadline_ms)
 
     def _settling(self) -> Callable[[], bool]:
-        """Return a predicate: all has been at rest for so long that ticks cause no more work."""
+        """Return a predicate: everything has been at rest for so long that ticks cause no more work."""
         since_ms = self.world.now_ms
 
         def has_settled() -> bool:
@@ -380,7 +388,8 @@ class Simulation:
             "stop": lambda: self._pause(process, pause_ms, stopped=True),
             "slow": lambda: self._pause(process, pause_ms, stopped=False),
         }
-        name = chance.choice(("stop",) if self._aims else ("kill", "stop", "stop", "slow"))
+        aimed_at = ("kill",) if self._killing else ("stop",)
+        name = chance.choice(aimed_at if self._aims else ("kill", "stop", "stop", "slow"))
         process.points.trigger = Trigger(name, kind, left, chance.random() < 0.5, actions[name])
         self.world.note(process.client, f"will be hit: {process.points.trigger}")
 
@@ -406,7 +415,7 @@ class Simulation:
         for task_id in directory.tasks_on_disk():
             try:
                 directory.wipe(task_id)
-            except StreamsError:  # someone has it
+            except StreamsError:  # a process has it open
                 continue
             self.world.note(host.name, f"the state directory of {task_id} is DELETED")
             self.world.happened("a state directory is deleted")
@@ -476,20 +485,22 @@ class Simulation:
     # Rest
 
     def _at_rest(self) -> bool:
-        """Whether all input has been processed and committed, by processes that all run."""
+        """True if all input has been processed and committed, and all processes are running."""
         return not self._what_is_missing()
 
     def _what_is_missing(self) -> str:
         for partition, log in self.broker.logs.items():
-            if log.undecided:
+            if log.last_stable < log.end:
                 return f"a transaction on {partition} is open"
             source = partition.topic in self._committed_topics or partition.topic.endswith("-repartition")
-            committed = self.broker.offsets.committed.get(partition)
+            committed = self.broker.committed.get(partition)
             if source and log.end and (committed is None or committed.offset < log.end):
                 return f"{partition} is committed at {committed and committed.offset} of {log.end}"
         for process in self._alive():
             if process.paused or process.thread is None or process.thread.state.name != "RUNNING":
                 return f"{process.client} is not running"
+            if not self.broker.group.is_current(process.client):  # it was stopped and does not know it yet
+                return f"{process.client} is not a member"
             if self.plan.application.global_table and not self._has_global_table(process):
                 return f"{process.client} has not read the global table to its end"
         running = [task.task_id for task in self._tasks() if task.state is TaskState.RUNNING]
@@ -551,5 +562,5 @@ class Simulation:
                         self.world.violated(f"nobody runs, and the lock of task {task_id} is held")
                 directory.close()
         for partition, log in self.broker.logs.items():
-            if log.undecided:
+            if log.last_stable < log.end:
                 self.world.violated(f"nobody runs, and a transaction on {partition} is open")

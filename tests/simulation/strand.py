@@ -1,4 +1,4 @@
-"""A separate stack for each simulated process, so that it can be left in the middle of a call and taken up later.
+"""A separate stack for each simulated process, so that it can be suspended in the middle of a call and resumed later.
 
 Python's generators cannot suspend ordinary code; greenlets can. Only one strand runs at any time, and when it parks or
 ends, its resumer continues. There is no scheduler, so every run is the same.

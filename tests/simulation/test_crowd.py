@@ -7,9 +7,12 @@ import pytest
 from tests.simulation import crowd
 from tests.simulation.command import main, scratch
 from tests.simulation.crowd import Crowd
+from tests.simulation.mutants.ownership import UNTOLD
+
+pytestmark = pytest.mark.medium
 
 
-def test_members_that_join_die_and_leave_cost_few_rebalances_and_have_even_tasks() -> None:
+def test_joining_dying_and_leaving_members_cause_few_rebalances_and_even_tasks() -> None:
     with scratch() as directory:
         found = Crowd(1, directory, members=20, tasks=50)
         found.run()
@@ -21,6 +24,27 @@ def test_members_that_join_die_and_leave_cost_few_rebalances_and_have_even_tasks
         assert 0 < step.rebalances <= 2
         assert step.most - step.fewest <= 1
     assert (together.fewest, together.most) == (2, 3)
+
+
+def _careful(seed: int) -> Crowd:
+    """Run a group whose tasks move only to members that have restored them."""
+    with scratch() as directory:
+        found = Crowd(seed, directory, members=4, tasks=12, recovery_lag=0)
+        found.run()
+    return found
+
+
+def test_tasks_that_move_to_members_with_their_state_reach_a_stable_assignment() -> None:
+    found = _careful(UNTOLD.found_by)
+    assert found.world.violations == []
+    assert [step.members for step in found.steps] == [3, 4, 4, 3, 2]
+
+
+@pytest.mark.slow
+def test_the_group_never_stabilizes_if_its_leader_lacks_the_state_of_new_tasks() -> None:
+    with UNTOLD.applied():
+        found = _careful(UNTOLD.found_by)
+    assert any(what.startswith("STALLED") for what in found.world.violations)
 
 
 def test_too_many_rebalances_are_a_violation(

@@ -1,4 +1,4 @@
-"""The table of rare branches: what is found in the source, counted while schedules run, and named as a gap."""
+"""The table of rare branches: found in the source, counted while schedules run, and reported as gaps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.simulation.command import main, run_part, run_seed, scratch
 from tests.simulation.gaps import GAPS
 from tests.simulation.rare import Branch, Marking, RareBranches
 from tests.simulation.table import EVENTS, HITS, Rare, gaps, lines
+
+pytestmark = pytest.mark.medium
 
 SOURCE = '''
 def work(what, log):
@@ -73,7 +75,7 @@ def test_rare_branches_are_found_in_the_source() -> None:
         ("end", RuntimeError, ["raise RuntimeError"]),
     ],
 )
-def test_what_is_reached_is_counted(what: str, error: type[Exception] | None, reached: list[str]) -> None:
+def test_reached_branches_are_counted(what: str, error: type[Exception] | None, reached: list[str]) -> None:
     _, counter, names = marked()
     work = names["work"]
     assert callable(work)
@@ -85,7 +87,7 @@ def test_what_is_reached_is_counted(what: str, error: type[Exception] | None, re
     assert dict(counter) == {f"m.work: {name}": 1 for name in reached}
 
 
-def test_code_is_as_it_was_afterwards() -> None:
+def test_the_code_is_restored_afterwards() -> None:
     codes = {name: member.__code__ for name, member in vars(TaskManager).items() if hasattr(member, "__code__")}
     with RareBranches(["tasks.task_manager"]).counting():
         assert any(vars(TaskManager)[name].__code__ is not code for name, code in codes.items())
@@ -100,7 +102,7 @@ def test_counting_changes_no_schedule(tmp_path: Path) -> None:
     assert reached
 
 
-def test_schedules_reach_most_and_the_table_says_what_not() -> None:
+def test_schedules_reach_most_branches_and_the_table_lists_the_others() -> None:
     branches = RareBranches().branches
     part = run_part(range(25))
     table = list(lines(part.rare, branches))
@@ -111,7 +113,7 @@ def test_schedules_reach_most_and_the_table_says_what_not() -> None:
     assert sum("GAP" in line for line in table) == len(missing)
 
 
-def test_what_nothing_has_reached_is_a_gap_unless_there_is_a_reason() -> None:
+def test_an_unreached_branch_is_a_gap_unless_there_is_a_reason() -> None:
     branches = RareBranches().branches
     every = {*HITS, *EVENTS, *map(str, branches)}
     named = {name for names in GAPS.values() for name in names}
@@ -122,8 +124,8 @@ def test_what_nothing_has_reached_is_a_gap_unless_there_is_a_reason() -> None:
     assert gaps(full, branches) == [HITS[0]]
 
 
-def test_reasons_are_for_what_is_there() -> None:
-    """A branch that has changed its message or its place needs a new look."""
+def test_reasons_are_for_existing_branches() -> None:
+    """Check the reason again if a branch has changed its message or its place."""
     every = {*HITS, *EVENTS, *map(str, RareBranches().branches)}
     for names in GAPS.values():
         for name in names:

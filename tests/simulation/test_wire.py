@@ -1,4 +1,4 @@
-"""The way to the simulated brokers: what connections of the operating system cannot do, these do not either."""
+"""The network of simulated brokers: it does only what connections of the operating system can do."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 
-from penstock import kernel
 from penstock.clients.errors import DeliveryTimeoutError
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord
-from tests.simulation.coordinators import stamped
 from tests.simulation.producers import OwnTransactionalWriter, Wire, _Connection
+from tests.simulation.stamps import stamped
 from tests.simulation.world import World
 
-pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 REQUESTS = 8
 DELIVERY_MS = 3_000
 
 
 class Process:
-    """What a wire asks of its process. losses: what gets lost of each exchange, in turn."""
+    """The part of a process that a wire uses. losses: the lost part of each exchange, in turn."""
 
     client, transaction_timeout_ms, roughness = "p", 0, SimpleNamespace(failed_sends=0.0)
 
@@ -36,18 +34,18 @@ class Process:
 
 
 class Leader:
-    """Notes the requests that have come."""
+    """Records the received requests."""
 
     def __init__(self) -> None:
         self.handled: list[int] = []
 
-    def produce(self, request: Any, holder: object) -> dict[Any, int]:
+    def produce(self, node: int, request: Any, holder: object) -> dict[Any, int]:
         self.handled.append(request.correlation_id)
         return {}
 
 
 def exchanged(seed: int, *losses: str | None) -> tuple[list[int], list[int]]:
-    """Send so many requests; return which the leader has handled, and which answers have come."""
+    """Send several requests; return those that the leader has handled, and the responses that have arrived."""
     world, leader = World(seed), Leader()
     wire = Wire(leader, Process(world, *losses))  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
@@ -71,26 +69,26 @@ ALL = list(range(REQUESTS))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_neither_requests_nor_answers_overtake_each_other(seed: int) -> None:
+def test_neither_requests_nor_responses_are_reordered(seed: int) -> None:
     assert exchanged(seed) == (ALL, ALL)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_behind_an_answer_that_is_lost_none_comes(seed: int) -> None:
+def test_no_response_arrives_after_a_lost_one(seed: int) -> None:
     assert exchanged(seed, None, None, "answer") == (ALL, ALL[:2])
 
 
-def test_behind_a_request_that_is_lost_none_comes_or_all_do_in_order() -> None:
+def test_after_a_lost_request_none_or_all_arrive_in_order() -> None:
     handled = {tuple(exchanged(seed, None, None, "request")[0]) for seed in range(20)}
     assert handled == {tuple(ALL[:2]), tuple(ALL)}
     assert all(exchanged(seed, None, None, "request")[1] == ALL[:2] for seed in range(20))
 
 
-# What is given up
+# Expired records
 
 
 def writer(world: World, *lost: Lost) -> OwnTransactionalWriter:
-    """Return a writer whose producer has given these records up."""
+    """Return a writer whose producer has let these records expire."""
     taken = list(lost)
     made: Any = OwnTransactionalWriter.__new__(OwnTransactionalWriter)
     made._producer = SimpleNamespace(take_lost=lambda: taken, begin_transaction=lambda: None)
@@ -100,11 +98,11 @@ def writer(world: World, *lost: Lost) -> OwnTransactionalWriter:
 
 
 def record(served_ms: int) -> RawRecord:
-    """Return a record that was produced when its process had run for so long."""
+    """Return a record that was produced when its process had run for this long."""
     return RawRecord("out", 0, -1, 0, b"key", b"value", stamped(None, 1, served_ms))
 
 
-def test_later_records_of_a_transaction_are_given_up_with_the_one_whose_time_is_over() -> None:
+def test_later_records_of_a_transaction_expire_with_an_expired_one() -> None:
     world, first, second = World(0), DeliveryTimeoutError("first"), DeliveryTimeoutError("second")
     lost = [Lost(first, record(0)), Lost(second, record(0)), Lost(first, record(DELIVERY_MS))]
     writer(world, *lost).take_lost()
@@ -112,8 +110,8 @@ def test_later_records_of_a_transaction_are_given_up_with_the_one_whose_time_is_
     assert world.disturbed, "with at-least-once their thread begins again at its last commit"
 
 
-def test_a_record_that_had_no_time_of_its_own_is_a_finding() -> None:
-    """Also with an error that was right in the transaction before."""
+def test_a_record_that_expires_without_time_to_send_it_is_a_violation() -> None:
+    """Also with an error that was right in the previous transaction."""
     world, error = World(0), DeliveryTimeoutError("first")
     judged = writer(world, Lost(error, record(0)))
     judged.take_lost()

@@ -21,18 +21,26 @@ LOG = "log"
 
 
 class StalledError(Exception):
-    """A process waits for something that can never happen."""
+    """A process waits for an event that can never happen."""
+
+
+class EndlessError(Exception):
+    """Invariants are violated endlessly."""
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """Something that happens at a moment."""
+    """An event with its time."""
 
     happen: Callable[[], None]
 
 
+#: A run ends after this many violations: a stream thread that dies at each start would never end it.
+VIOLATIONS_MAX = 500
+
+
 class World:
-    """The seed's randomness, the time, what is due, and the trace of what happened."""
+    """The seed's randomness, the time, the due events, and the trace."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -65,13 +73,15 @@ class World:
         self.trace.append((self.now_ms, who, what))
 
     def happened(self, what: str) -> None:
-        """Count something rare, for the table."""
+        """Count a rare event, for the table."""
         self.rare[what] += 1
 
     def violated(self, what: str) -> None:
-        """Note that an invariant does not hold."""
+        """Record a violated invariant; raises EndlessError if there are too many."""
         self.violations.append(what)
         self.note("checker", f"VIOLATED: {what}")
+        if len(self.violations) > VIOLATIONS_MAX:
+            raise EndlessError(f"{VIOLATIONS_MAX} violations, of which the last is: {what}")
 
     def after(self, ms: int, happen: Callable[[], None]) -> Due:
         """Schedule an event in ms milliseconds."""
@@ -85,14 +95,14 @@ class World:
         due.happen = _nothing
 
     def advance(self, ms: int) -> None:
-        """Let ms milliseconds pass, with all events that are due in them."""
+        """Advance time by ms milliseconds, and run all events due in them."""
         until = self.now_ms + ms
         while self._due and self._due[0][0] <= until:
             self._next()
         self.now_ms = max(self.now_ms, until)
 
     def skip(self, ms: int) -> None:
-        """Let time pass until something has happened, at most ms milliseconds."""
+        """Advance time until an event has happened, at most ms milliseconds."""
         until = self.now_ms + ms
         if self._due and self._due[0][0] <= until:
             self._next()

@@ -1,1 +1,1 @@
-"""A soak: a real application under steady load for a while, and what it takes meanwhile (``python -m tests.soak``)."""
+"""A soak test: a real application under steady load, and its resource usage (``python -m tests.soak``)."""

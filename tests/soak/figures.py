@@ -1,4 +1,4 @@
-"""What processes take, sampled while they work, and the judgement of it: within the budget, and no growth."""
+"""The resource usage of processes, sampled while they run, and its evaluation: within the budget, and no growth."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import combinations
 from statistics import median
 
 MIB = 1 << 20
-#: How much of a run is warm-up, in percent: caches, memtables and the Python heap are still being filled.
+#: The warm-up's share of a run, in percent: caches, memtables and the Python heap are still filling.
 WARM_UP_PERCENT = 40
-#: Fewer samples after the warm-up say nothing of growth.
+#: With fewer samples after the warm-up, growth cannot be judged.
 SAMPLES_MIN = 8
 
 
@@ -28,21 +28,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much more of something there may be at the end than after the warm-up: percent, and so much in any case."""
+    """The allowed growth from the warm-up to the end: in percent, with an absolute minimum."""
 
     field: str
     percent: int
     least: int
 
 
-#: RSS: memtables are filled and emptied, and glibc gives back late. Handles: RocksDB's files come and go with
-#: compactions, and clients make new connections. Threads: librdkafka has one for each broker it talks to.
+#: RSS: memtables fill and are flushed, and glibc releases memory late. Handles: RocksDB's files change with
+#: compactions, and clients open new connections. Threads: librdkafka has one for each broker that it uses.
 ALLOWANCES = (Allowance("rss", 5, 6 * MIB), Allowance("handles", 10, 8), Allowance("threads", 0, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How a figure of one process went after the warm-up. growth: from its begin to its end, by the median slope."""
+    """The trend of a figure of one process after the warm-up. growth: from start to end, by the median slope."""
 
     process: str
     field: str
@@ -67,7 +67,7 @@ def trend(samples: Sequence[Sample], field: str) -> Trend:
 
 
 def settled(samples: Sequence[Sample], seconds: float) -> dict[str, list[Sample]]:
-    """Return the samples after the warm-up of a run of so many seconds, by process."""
+    """Return the samples after the warm-up of a run of this many seconds, by process."""
     begin = seconds * WARM_UP_PERCENT / 100
     found: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -77,7 +77,7 @@ def settled(samples: Sequence[Sample], seconds: float) -> dict[str, list[Sample]
 
 
 def faults(samples: Sequence[Sample], seconds: float, shares: dict[str, int]) -> Iterator[str]:
-    """Yield what is wrong. shares: the bytes that each process may take, by its name; others may take anything."""
+    """Yield violations. shares: the allowed bytes by process name; other processes have no limit."""
     for process, mine in settled(samples, seconds).items():
         if len({sample.pid for sample in samples if sample.process == process}) > 1:
             yield f"{process} was replaced"

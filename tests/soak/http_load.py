@@ -19,7 +19,7 @@ from penstock.supervisor.http.connections import CONNECTIONS_MAX, IDLE_SECONDS
 from tests.soak.figures import MIB, Sample
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-#: Clients at a time. Together more than the server has connections.
+#: Clients at a time. Together they need more connections than the server has.
 SILENT, SLOW, MALFORMED = 300, 60, 4
 #: How long a silent client rests after the server has closed its connection, in seconds.
 REST_SECONDS = 1.0
@@ -27,10 +27,10 @@ REST_SECONDS = 1.0
 DRIP_SECONDS, PACE_SECONDS = 0.5, 0.02
 #: How long a load balancer waits between two probes, and for an answer, in seconds.
 PROBE_EVERY_SECONDS, PROBE_SECONDS = 0.5, 2.0
-#: So many probes in a row that fail have Kubernetes restart a container (failureThreshold). A single one may: clients
-#: that need long to send their request, on a busy machine, are closed like silent ones.
+#: After this many failed probes in a row, Kubernetes restarts a container (failureThreshold). A single one may fail: on
+#: a busy machine, clients that send their request slowly are closed like silent ones.
 FAILURES_MAX = 3
-#: How long the server may take for anything, in seconds.
+#: The server's time limit for everything, in seconds.
 PATIENCE_SECONDS = 30.0
 SLOW_HEADER = b"GET /status HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 1_000
 REQUESTS = (
@@ -45,21 +45,21 @@ REQUESTS = (
     b"GET /stores/counts/%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"GET /stores/counts?partition=2147483647 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 )
-#: How much more the supervisor may have under load than before: a descriptor for each connection and some more, and
-#: the memory of that many requests.
+#: The supervisor's allowed increase under load: a descriptor for each connection and some more, and the memory of that
+#: many requests.
 MORE_HANDLES, MORE_RSS = CONNECTIONS_MAX + 16, 48 * MIB
-#: How many bytes the log may have for the start, and for each minute of load.
+#: Allowed bytes of log for the start, and for each minute of load.
 LOG_BYTES = 64 << 10
-#: How much of the rate of processing without load there has to be with it, in percent.
+#: The minimum rate of processing with load, in percent of the rate without.
 RATE_PERCENT = 95
 
 
 class HttpLoad:
-    """Clients on their own thread, as a context manager.
+    """Clients on a separate thread, as a context manager.
 
-    port: the server's. after: when they begin, in seconds after entering. counts: connections by kind, and answers to
-    malformed requests by status. wrong: what no server may do. waits: of each probe, in seconds, infinite for one that
-    was closed without an answer. longest: how long a connection without a request was open, in seconds.
+    port: the server's. after: when they start, in seconds after entering. counts: connections by kind, and responses to
+    malformed requests by status. wrong: violations by the server. waits: of each probe, in seconds, infinite for one
+    that was closed without a response. longest: the longest time of a connection without a request, in seconds.
     """
 
     def __init__(self, port: int, after: float, seed: int = 1) -> None:
@@ -91,7 +91,7 @@ class HttpLoad:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         clients.cancel()
         with suppress(asyncio.CancelledError):
-            await clients  # raises what a client was not prepared for
+            await clients  # raises errors that a client did not expect
 
     async def _silent(self) -> None:
         while True:
@@ -142,7 +142,7 @@ class HttpLoad:
                 await asyncio.sleep(PROBE_EVERY_SECONDS)
 
     async def _ask(self, request: bytes) -> bytes:
-        """Return the begin of the answer, nothing if the connection was closed instead."""
+        """Return the start of the response, empty if the connection was closed instead."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             writer.write(request)
@@ -153,7 +153,7 @@ class HttpLoad:
             writer.transport.abort()
 
     def faults(self) -> Iterator[str]:
-        """Yield what was wrong with the server."""
+        """Yield the server's violations."""
         yield from self.wrong[:5]
         for kind in ("silent", "slow", "malformed"):
             if not self.counts[kind]:
@@ -165,7 +165,7 @@ class HttpLoad:
             yield f"HTTP: {in_a_row} probes in a row were late or not answered"
 
     def lines(self) -> Iterator[str]:
-        """Yield what was done."""
+        """Yield a summary."""
         kinds = ", ".join(f"{self.counts[kind]} {kind}" for kind in ("silent", "slow", "malformed"))
         answers = ", ".join(
             f"{self.counts[kind]} {kind}" for kind in sorted(self.counts) if kind.startswith("answered")
@@ -176,7 +176,7 @@ class HttpLoad:
 
 
 def is_late(wait: float) -> bool:
-    """Return whether a load balancer would count a probe as failed."""
+    """Return True if a load balancer would count a probe as failed."""
     return wait > PROBE_SECONDS
 
 
@@ -189,9 +189,9 @@ def rate(progress: Sequence[tuple[float, int]]) -> float:
 def compared(
     progress: Sequence[tuple[float, int]], samples: Sequence[Sample], after: float, log_bytes: int
 ) -> tuple[list[str], list[str]]:
-    """Return lines about the application before and since the load's begin, and what is wrong.
+    """Return lines about the application before and under load, and the violations.
 
-    progress: seconds since the begin of the run, and the records processed then. log_bytes: the size of its log.
+    progress: seconds since the start of the run, and the records processed then. log_bytes: the size of its log.
     """
     before, since = (rate([one for one in progress if (one[0] >= after) is loaded]) for loaded in (False, True))
     lines = [f"Processed without load {before:.0f} records/s, with load {since:.0f}; the log has {log_bytes >> 10} KiB"]

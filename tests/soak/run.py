@@ -1,4 +1,4 @@
-"""Runs the application, feeds it, looks at its processes, and compares what came out with what went in."""
+"""Runs the application, feeds it, samples its processes, and compares output with input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.soak.figures import MIB, Sample, faults, table
 from tests.soak.http_load import HttpLoad, compared
 from tests.waiting import eventually
 
-#: Set where the application runs: "leak" has a function keep memory and files, so that a test sees it found.
+#: An environment variable of the application: "leak" makes a function keep memory and files, to test that this is
+#: detected.
 FAULT_VARIABLE = "SOAK_FAULT"
 APP = """\
 import os
@@ -52,13 +53,13 @@ THREADS = 2
 BUDGET = 2 * 260 * MIB
 #: How long the feeder rests between two portions, in seconds.
 PORTION_SECONDS = 0.05
-#: How much of a run there is no load on the HTTP server, in percent: what it is compared with.
+#: The share of a run without load on the HTTP server, in percent, for comparison.
 WITHOUT_LOAD_PERCENT = 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """records: that were written; faults: what is wrong, empty if all is well; load: what was done over HTTP."""
+    """records: the written ones; faults: violations, empty if there are none; load: a summary of the HTTP load."""
 
     records: int
     samples: tuple[Sample, ...]
@@ -78,7 +79,7 @@ class Outcome:
 
 @dataclass
 class Watched:
-    """What was seen: the processes, their shares of the memory, and records processed by seconds since the begin."""
+    """The observations: the processes, their shares of memory, and records processed by seconds since the start."""
 
     samples: list[Sample] = field(default_factory=list)
     shares: dict[str, int] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class Watched:
 
 
 class Feeder(threading.Thread):
-    """Writes records of keys that come again and again, at a steady rate (records per second), until ``finish``."""
+    """Writes records with recurring keys at a steady rate (records per second), until ``finish``."""
 
     def __init__(self, bootstrap_servers: str, topic: str, rate: int, seed: int = 1) -> None:
         super().__init__(name="feeder", daemon=True)
@@ -96,7 +97,7 @@ class Feeder(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Write what is due, and what became due while the machine had other things to do."""
+        """Write due records, including those that became due while the machine was busy."""
         begin = time.monotonic()
         while not self._end.wait(PORTION_SECONDS):
             due = int((time.monotonic() - begin) * self._rate) - self.written.total()
@@ -107,7 +108,7 @@ class Feeder(threading.Thread):
             self._producer.poll(0)
 
     def finish(self) -> None:
-        """End, once the broker has everything."""
+        """End, once the broker has all records."""
         self._end.set()
         self.join()
         left = self._producer.flush(60)
@@ -124,10 +125,10 @@ def soak(
     records_min: int = 0,
     http: bool = False,
 ) -> Outcome:
-    """Run for so long at so many records per second; tell: takes a line now and then.
+    """Run for this long at this many records per second; tell: called with a line now and then.
 
-    records_min: it continues until so many were processed, on a machine that has much else to do. http: with load on
-    the HTTP server after WITHOUT_LOAD_PERCENT of the time.
+    records_min: continue until this many were processed, on a busy machine. http: with load on the HTTP server after
+    WITHOUT_LOAD_PERCENT of the time.
     """
     port, after = free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
     config = {
@@ -160,7 +161,7 @@ def soak(
 
 
 def _watch(stage: Stage, seconds: float, records_min: int, tell: Callable[[str], None]) -> Watched:
-    """Look at all processes some sixty times, and return what was seen."""
+    """Sample all processes about sixty times, and return the observations."""
     begin, pace = time.monotonic(), threading.Event()
     watched = Watched()
     processed = 0
@@ -193,7 +194,7 @@ def _sample(process: str, pid: int, at: float) -> Sample:
 
 
 def _wrong_counts(stage: Stage, written: Counter[str]) -> list[str]:
-    """Return what is wrong with the last count of each key."""
+    """Return errors in the last count of each key."""
     counted = read_table(stage.bootstrap_servers, stage.sink)
     wrong = {key for key in written | counted if counted.get(key, 0) != written[key]}
     return [f"{key}: {written[key]} were written, {counted.get(key, 0)} counted" for key in sorted(wrong)[:5]]

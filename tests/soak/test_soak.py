@@ -1,4 +1,4 @@
-"""The soak finds what grows, and only that; a short one of real processes."""
+"""The soak test detects growth, and nothing else; a short one with real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTTP_SECONDS = 45.0
 
 
 def run(rss: float = 0.0, handles: float = 0.0, threads: float = 0.0, process: str = "one") -> list[Sample]:
-    """Return the samples of a process whose figures grow by so much in the run, and go up and down by a little."""
+    """Return the samples of a process whose figures grow by this much in the run, with small variations."""
     return [
         Sample(
             process,
@@ -34,7 +34,7 @@ def run(rss: float = 0.0, handles: float = 0.0, threads: float = 0.0, process: s
     ]
 
 
-def test_what_goes_up_and_down_has_not_grown() -> None:
+def test_variations_are_no_growth() -> None:
     assert list(faults(run(), SECONDS, {"one": 210 * MIB})) == []
 
 
@@ -42,7 +42,7 @@ def test_what_goes_up_and_down_has_not_grown() -> None:
     ("grown", "told"),
     [({"rss": 30}, "rss grew by"), ({"handles": 40}, "handles grew"), ({"threads": 9}, "threads grew")],
 )
-def test_what_grows_is_found_in_its_process(grown: dict[str, float], told: str) -> None:
+def test_growth_is_detected_in_its_process(grown: dict[str, float], told: str) -> None:
     samples = [*run(process="one"), *run(process="two", **grown)]
     (found,) = faults(samples, SECONDS, {})
     assert found.startswith(f"two: {told}")
@@ -55,7 +55,7 @@ def test_growth_during_the_warm_up_and_single_peaks_do_not_count() -> None:
     assert list(faults([*warming, *samples[20:], peak], SECONDS, {})) == []
 
 
-def test_a_process_over_its_share_or_replaced_is_told() -> None:
+def test_a_process_above_its_share_or_replaced_is_reported() -> None:
     samples = run()
     other = Sample("one", 8, 599.0, 300 * MIB, 100, 20)
     assert list(faults([*samples, other], SECONDS, {"one": 250 * MIB})) == [
@@ -64,13 +64,13 @@ def test_a_process_over_its_share_or_replaced_is_told() -> None:
     ]
 
 
-def test_too_few_samples_are_no_trend() -> None:
+def test_too_few_samples_give_no_trend() -> None:
     with pytest.raises(ValueError, match="are needed for a trend"):
         trend(run()[: SAMPLES_MIN - 1], "rss")
 
 
 def load_of(**seen: Any) -> HttpLoad:
-    """Return a load with all kinds of clients and late probes now and then, but for what was seen."""
+    """Return a load with all kinds of clients and some late probes, with these observations."""
     load = HttpLoad(port=1, after=0)
     load.counts.update(silent=1, slow=1, malformed=1)
     load.waits = [0.01, 3.0, 3.0] * 9
@@ -91,7 +91,7 @@ def load_of(**seen: Any) -> HttpLoad:
         ({"wrong": ["/health/live was answered b''"]}, "/health/live was answered b''"),
     ],
 )
-def test_a_server_that_http_load_upsets_is_told(seen: dict[str, Any], told: str) -> None:
+def test_a_server_that_fails_under_http_load_is_reported(seen: dict[str, Any], told: str) -> None:
     assert list(load_of().faults()) == []
     assert list(load_of(**seen).faults()) == [told]
 
@@ -105,7 +105,7 @@ def test_a_server_that_http_load_upsets_is_told(seen: dict[str, Any], told: str)
         (300, 0, 10 << 20, "the log has 10240 KiB"),
     ],
 )
-def test_an_application_that_http_load_slows_or_fills_is_told(
+def test_an_application_that_slows_or_grows_under_http_load_is_reported(
     after_load: int, more: int, log_bytes: int, told: str | None
 ) -> None:
     after = 120.0
@@ -116,15 +116,17 @@ def test_an_application_that_http_load_slows_or_fills_is_told(
     assert [line.startswith(told or "") for line in wrong] == [True] * (told is not None), wrong
 
 
+@pytest.mark.slow
 @pytest.mark.broker
-def test_a_short_soak_under_http_load_is_processed_as_without(tmp_path: Path, bootstrap_servers: str) -> None:
+def test_http_load_does_not_change_the_processing_of_a_short_soak(tmp_path: Path, bootstrap_servers: str) -> None:
     outcome = soak(tmp_path, bootstrap_servers, seconds=HTTP_SECONDS, rate=300, http=True)
     # Stream threads are still filling their memtables.
     assert [fault for fault in outcome.faults if not fault.startswith("StreamThread-")] == [], outcome.lines()
 
 
+@pytest.mark.slow
 @pytest.mark.broker
-def test_a_short_soak_finds_the_leak_of_a_function_and_nothing_else(
+def test_a_short_soak_detects_a_functions_leak_and_nothing_else(
     tmp_path: Path, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FAULT_VARIABLE, "leak")

@@ -1,22 +1,25 @@
-"""A task for stores that stand alone, and what tests of several stores share."""
+"""A task for stand-alone stores, and helpers for tests of several stores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
+from penstock.kernel.nodes import PythonNode
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.store_factory import build_store
+from penstock.statestore.stores.values import TIMESTAMPED
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.records import Headers, RawRecord, TaskId
+from penstock.topology.records import Change, Headers, RawRecord, TaskId, ValueAndTimestamp
+from tests.examples import examples
 
-#: Of state machines over real stores. Not shrunk: each attempt opens databases, which takes minutes.
+#: For state machines over real stores. No shrinking: each attempt opens databases, which takes minutes.
 STATEFUL = settings(
-    max_examples=25,
+    max_examples=examples(25),
     stateful_step_count=25,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
@@ -70,18 +73,18 @@ class OpenStore:
         self.store = build_store(self.builder, self.task, self.directory, self.cache)
 
     def commit(self) -> None:
-        """What a task does: flush, then commit with the end of the changelog."""
+        """Flush, then commit with the changelog's end, as a task does."""
         self.store.flush()
         self.committed = len(self.task.changelog)
         self.store.commit(self.committed)
 
     def abort(self) -> None:
-        """A transaction is aborted: the changelog ends where it was committed."""
+        """Abort the transaction: the changelog is truncated to its last commit."""
         self.store.rollback()
         del self.task.changelog[self.committed :]
 
     def reopen(self) -> None:
-        """Close without a commit, open again and restore what the store does not have."""
+        """Close without a commit, reopen and restore missing rows."""
         self.store.close()
         del self.task.changelog[self.committed :]
         self.open()
@@ -98,3 +101,20 @@ class OpenStore:
 def batches(records: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(records), size):
         yield records[start : start + size]
+
+
+def listen(store: Any, listener: Callable[..., object], send_old_values: bool) -> bool:
+    """Call listener(key, new row or value, old value, timestamp in ms, headers) for each change that a flush sends.
+
+    Returns whether the store has a cache.
+    """
+    task, timestamped = store.task, store.builder.kind in TIMESTAMPED
+
+    def changed(key: object, change: Change, timestamp: int, headers: Headers) -> None:
+        new = change.new
+        if timestamped and new is not None:
+            new = ValueAndTimestamp(new, timestamp)
+        listener(key, new, change.old, task.timestamp, headers)
+
+    sends: bool = store.send_changes("table", PythonNode(task, "listener", changed), send_old_values)
+    return sends

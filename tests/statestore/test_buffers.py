@@ -47,7 +47,7 @@ def join_buffer(grace_ms: int, directory: Path | None = None) -> OpenStore:
 
 
 @given(VALUES, VALUES, VALUES, CONTEXTS)
-def test_a_buffer_value_comes_back_from_its_bytes(
+def test_a_buffer_value_survives_a_round_trip(
     prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext
 ) -> None:
     data = BufferValue(prior, old, new, context).serialize()
@@ -74,13 +74,13 @@ def test_a_buffer_value_comes_back_from_its_bytes(
         ),
     ],
 )
-def test_buffer_values_have_the_bytes_that_kafka_streams_wrote(value_b64: str, value: BufferValue) -> None:
+def test_buffer_values_have_kafka_streams_bytes(value_b64: str, value: BufferValue) -> None:
     data = b64decode(value_b64)
     assert BufferValue.deserialize(data) == (value, len(data) - 8)
     assert value.serialize() == data[:-8]
 
 
-def test_sizes_are_those_that_kafka_streams_counts() -> None:
+def test_sizes_are_counted_as_in_kafka_streams() -> None:
     assert context_size(ProcessorRecordContext(1, 2, 3, "topic", [("ab", b"xyz"), ("c", None)])) == 8 + 8 + 5 + 4 + 6
     assert BufferValue(b"12", b"12", b"345", CONTEXT).size() == 2 + 3 + context_size(CONTEXT)
     assert BufferValue(b"12", b"1", None, CONTEXT).size() == 2 + 1 + context_size(CONTEXT)
@@ -173,7 +173,7 @@ def test_the_suppress_changelog_has_the_last_state_of_each_key_and_no_timestamps
     assert task.log_timestamps == [None, None]
 
 
-def test_a_key_that_is_buffered_again_has_its_new_time_after_a_restore_and_its_old_one_after_an_abort() -> None:
+def test_a_key_buffered_again_has_its_new_time_after_a_restore_and_its_old_one_after_an_abort() -> None:
     open_store = suppress_buffer()
     store = open_store.store
     store.put(3, "a", Change(1, None), CONTEXT)
@@ -194,6 +194,56 @@ def test_a_key_that_is_buffered_again_has_its_new_time_after_a_restore_and_its_o
     assert seen[2:] == ["a", "b"]
 
 
+def suppress_buffer_with_headers() -> OpenStore:
+    open_store = suppress_buffer()
+    open_store.task.config = {"application.id": "app", "dsl.store.format": "HEADERS"}
+    open_store.open()
+    return open_store
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_changelog_has_the_headers_of_old_and_prior_values(restored: bool) -> None:
+    open_store = suppress_buffer_with_headers()
+    contexts = [CONTEXT._replace(timestamp=at, headers=[("h", b"%d" % at)]) for at in range(3)]
+    for at, context in enumerate(contexts):
+        open_store.store.put(3, "a", Change(at + 1, at), context)
+        open_store.store.put(3, "b", Change(None if at == 1 else at, at or None), context)
+        open_store.store.flush()
+        if restored:
+            changelog, open_store = open_store.task.changelog, suppress_buffer_with_headers()
+            open_store.task.changelog = changelog
+            open_store.store.restore(changelog, None)
+    found = [(record.key(), dict(record.headers() or ())) for record in open_store.task.changelog]
+    never = b"\0" + (-1).to_bytes(8, signed=True)
+    stamps = [b"\x0a\x02\x02h\x02%d" % at + at.to_bytes(8) for at in range(3)]
+    assert found == [
+        (b"a", {"v": b"\3", "vh.old": never}),
+        (b"b", {"v": b"\3"}),
+        (b"a", {"v": b"\3", "vh.prior": never, "vh.old": stamps[0]}),
+        (b"b", {"v": b"\3", "vh.old": stamps[0]}),
+        (b"a", {"v": b"\3", "vh.prior": never, "vh.old": stamps[1]}),
+        (b"b", {"v": b"\3", "vh.old": never}),
+    ]
+    assert open_store.store.prior_value_for_buffered("a") == (0,)
+    seen: list[Any] = []
+    open_store.store.evict_while(lambda: True, lambda key, change, context: seen.append((key, change, context.headers)))
+    assert seen == [("a", Change(3, 2), [("h", b"2")]), ("b", Change(2, 2), [("h", b"2")])]
+
+
+def test_a_changelog_of_another_format_is_restored_with_headers() -> None:
+    written, restored = suppress_buffer(), suppress_buffer_with_headers()
+    written.store.put(3, "a", Change(2, 1), CONTEXT)
+    written.store.flush()
+    restored.store.restore(written.task.changelog, None)
+    restored.store.put(3, "a", Change(3, 2), CONTEXT)
+    restored.store.flush()
+    stamp = b"\0" + CONTEXT.timestamp.to_bytes(8)
+    assert restored.task.changelog[0].headers() == [("v", b"\3"), ("vh.prior", stamp), ("vh.old", stamp)]
+    back = suppress_buffer()
+    back.store.restore(restored.task.changelog, None)
+    assert back.store.prior_value_for_buffered("a") == (1,)
+
+
 def test_a_suppress_buffer_without_logging_writes_no_changelog() -> None:
     open_store = suppress_buffer(logging=False)
     open_store.store.put(3, "a", Change(1, None), CONTEXT)
@@ -201,7 +251,7 @@ def test_a_suppress_buffer_without_logging_writes_no_changelog() -> None:
     assert open_store.task.changelog == []
 
 
-def test_a_suppress_changelog_of_an_old_kafka_streams_is_refused() -> None:
+def test_the_suppress_changelog_of_an_old_kafka_streams_is_refused() -> None:
     record = RawRecord("app-store-changelog", 0, 12, 0, b"a", b"\0" * 24)
     with pytest.raises(ProcessorStateError, match=r"offset 12 in a format older than Kafka Streams 2\.6"):
         suppress_buffer().store.restore([record], 13)
@@ -213,9 +263,7 @@ def join_context(timestamp: int) -> ProcessorRecordContext:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("between", ["nothing", "commit", "reopen", "restore"])
-def test_a_join_buffer_gives_back_records_once_their_grace_period_is_over(
-    on_disk: bool, between: str, tmp_path: Path
-) -> None:
+def test_a_join_buffer_returns_records_after_their_grace_period(on_disk: bool, between: str, tmp_path: Path) -> None:
     open_store = join_buffer(10, tmp_path if on_disk else None)
     seen: list[Any] = []
 
@@ -246,7 +294,7 @@ def test_a_join_buffer_gives_back_records_once_their_grace_period_is_over(
     open_store.store.close()
 
 
-def test_a_join_buffer_looks_at_nothing_until_stream_time_has_moved() -> None:
+def test_a_join_buffer_checks_nothing_until_stream_time_advances() -> None:
     open_store = join_buffer(10)
     open_store.store.put(0, "a", 1, join_context(20))
     open_store.store.put(0, "a", 2, join_context(30))
@@ -301,8 +349,8 @@ def test_an_aborted_join_buffer_has_its_records_again() -> None:
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_a_join_buffer_keeps_the_input_record_on_disk_but_not_in_its_changelog(restored: bool, tmp_path: Path) -> None:
-    """Kafka Streams' changelog has no place for it, and its records are read by both."""
+def test_a_join_buffer_stores_the_input_record_on_disk_but_not_in_its_changelog(restored: bool, tmp_path: Path) -> None:
+    """Kafka Streams' changelog has no field for it, and both read its records."""
     open_store = join_buffer(0, None if restored else tmp_path)
     context = join_context(15)._replace(source_raw_key=b"raw key", source_raw_value=None)
     open_store.store.put(0, "a", 1, context)
@@ -316,7 +364,7 @@ def test_a_join_buffer_keeps_the_input_record_on_disk_but_not_in_its_changelog(r
 
 
 @given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))
-def test_a_list_comes_back_from_its_bytes(values: list[bytes]) -> None:
+def test_a_list_survives_a_round_trip(values: list[bytes]) -> None:
     data = None
     for value in values:
         data = append(data, value)
@@ -324,7 +372,7 @@ def test_a_list_comes_back_from_its_bytes(values: list[bytes]) -> None:
     assert entries(data) == values
 
 
-def test_lists_have_the_bytes_that_kafka_streams_wrote() -> None:
+def test_lists_have_kafka_streams_bytes() -> None:
     golden = b64decode("AQAAAAEAAAAJAQAAAAAAAAAB")  # stream_stream_left: one left value, the long 1
     assert entries(golden) == [b"\1" + (1).to_bytes(8)]
     assert append(None, b"\1" + (1).to_bytes(8)) == golden

@@ -1,4 +1,4 @@
-"""Cached window and session stores read the rows of a key from below once, and still never show wrong ones."""
+"""Cached window and session stores read a key's rows from below once, and still never return wrong ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.records import RawRecord, Windowed
 from penstock.topology.serdes.serdes import Serdes
-from tests.statestore.support import OpenStore
+from tests.statestore.support import OpenStore, listen
 
 RETENTION = 100_000
 LARGE = 10_000_000
 
 
 def windows(tmp_path: Path, cache_bytes: int = LARGE, rows: int = 2, retention_ms: int = RETENTION) -> OpenStore:
-    """Return a store whose rows of key "a" are below: values and starts 0, 10, 20 …; its cache is empty."""
+    """Return a store with rows of key "a" on disk: values and starts 0, 10, 20 …; its cache is empty."""
     builder = StoreBuilder(
         "store",
         StoreKind.WINDOW,
@@ -60,7 +60,7 @@ def test_the_rows_of_a_key_are_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
 
 
-def test_earlier_rows_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_earlier_rows_are_read_on_demand(tmp_path: Path) -> None:
     store = windows(tmp_path).store
     assert list(store.fetch_range("a", 10, 1000)) == [(10, 10)]
     assert list(store.fetch_range("a", 0, 1000)) == [(0, 0), (10, 10)]
@@ -68,7 +68,7 @@ def test_earlier_rows_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     store.close()
 
 
-def test_after_an_eviction_the_rows_are_read_once_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_eviction_the_rows_are_read_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store = windows(tmp_path, 5000)
     store, seen = open_store.store, reads(open_store, monkeypatch)
     assert list(store.fetch_range("a", 0, 1000)) == [(0, 0), (10, 10)]
@@ -80,7 +80,7 @@ def test_after_an_eviction_the_rows_are_read_once_again(tmp_path: Path, monkeypa
     store.close()
 
 
-def test_a_key_with_more_rows_than_the_cache_has_room_for(tmp_path: Path) -> None:
+def test_a_key_with_more_rows_than_the_cache_can_hold(tmp_path: Path) -> None:
     open_store = windows(tmp_path, 700, rows=50)
     store = open_store.store
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_key_with_more_rows_than_the_cache_has_room_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("cache_bytes", [700, LARGE])
-def test_a_listener_does_not_see_what_is_being_deleted(cache_bytes: int, tmp_path: Path) -> None:
+def test_a_listener_does_not_see_rows_that_are_being_deleted(cache_bytes: int, tmp_path: Path) -> None:
     open_store = windows(tmp_path, cache_bytes, rows=20)
     store = open_store.store
     rest = [(at, at) for at in range(20, 200, 10)]
@@ -105,7 +105,7 @@ def test_a_listener_does_not_see_what_is_being_deleted(cache_bytes: int, tmp_pat
         if windowed.key == "b":
             seen.append((list(store.fetch_range("a", 0, 1000)), store.fetch("a", 0)))
 
-    store.set_flush_listener(flushed, False)
+    listen(store, flushed, False)
     store.put("b", 1, 0)
     store.put("a", None, 0)
     store.put("a", None, 10)
@@ -115,7 +115,7 @@ def test_a_listener_does_not_see_what_is_being_deleted(cache_bytes: int, tmp_pat
     store.close()
 
 
-def test_a_row_that_was_only_read_is_hidden_when_it_expires_and_one_that_was_put_is_not(tmp_path: Path) -> None:
+def test_an_expired_row_is_hidden_if_it_was_only_read_and_visible_if_it_was_put(tmp_path: Path) -> None:
     open_store = windows(tmp_path)
     store = open_store.store
     assert list(store.fetch_range("a", 0, 1000)) == [(0, 0), (10, 10)]
@@ -130,7 +130,7 @@ def test_a_row_that_was_only_read_is_hidden_when_it_expires_and_one_that_was_put
     store.close()
 
 
-def test_an_abort_and_a_restore_forget_what_was_read(tmp_path: Path) -> None:
+def test_an_abort_and_a_restore_drop_cached_reads(tmp_path: Path) -> None:
     open_store = windows(tmp_path)
     store = open_store.store
     assert list(store.fetch_range("a", 0, 1000)) == [(0, 0), (10, 10)]
@@ -143,7 +143,7 @@ def test_an_abort_and_a_restore_forget_what_was_read(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_session_that_was_only_read_is_hidden_when_it_expires(tmp_path: Path) -> None:
+def test_an_expired_session_that_was_only_read_is_hidden(tmp_path: Path) -> None:
     builder = StoreBuilder(
         "store", StoreKind.SESSION, Serdes.string(), Serdes.int64(), caching=True, retention_ms=RETENTION
     )

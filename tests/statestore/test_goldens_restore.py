@@ -1,4 +1,4 @@
-"""Stores restored from the changelogs that Kafka Streams wrote hold the rows that Kafka Streams held in the end."""
+"""Stores restored from Kafka Streams' changelogs have the final rows of Kafka Streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def data(text: str | None) -> bytes | None:
 
 
 class Restored:
-    """What Run asks of a driver."""
+    """The part of a driver that Run uses."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -53,7 +53,7 @@ class Restored:
         return self.store
 
 
-def test_restored_stores_hold_kafka_streams_rows() -> None:
+def test_restored_stores_have_kafka_streams_rows() -> None:
     kinds: set[StoreKind] = set()
     compared = 0
     for case in read_cases():

@@ -1,4 +1,4 @@
-"""Key-value stores do what a dict does, through caches, commits, aborted transactions, restarts and restores."""
+"""Key-value stores behave like a dict, through caches, commits, aborted transactions, restarts and restores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilde
 from penstock.topology.errors import ProcessorStateError, StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp
 from penstock.topology.serdes.serdes import Serdes
-from tests.statestore.support import STATEFUL, OpenStore
+from tests.statestore.support import STATEFUL, OpenStore, listen
 
-# Keys that begin with each other, and bytes that are special to ranges.
+# Keys that are prefixes of each other, and bytes that are special in ranges.
 KEYS = st.sampled_from(["", "a", "aa", "a\0", "ab", "b", "\x7f", "c", "d"])
 TIMESTAMPED = StoreKind.TIMESTAMPED_KEY_VALUE
 
@@ -47,11 +47,12 @@ class KeyValueMachine(RuleBasedStateMachine):
         self.listen()
 
     def listen(self) -> None:
-        caching = self.open.store.set_flush_listener(self.flushed, send_old_values=True)
+        caching = listen(self.open.store, self.flushed, send_old_values=True)
         assert caching is (self.open.cache_bytes > 0)
 
     def flushed(self, key: str, new: Any, old: Any, timestamp: int, headers: Any) -> None:
-        assert old == self.downstream.get(key)
+        before = self.downstream.get(key)
+        assert old == (None if before is None else before.value)
         if new is None:
             del self.downstream[key]
         else:
@@ -115,7 +116,7 @@ class KeyValueMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, value=st.none() | st.integers(0, 9))
     def restore(self, key: str, value: int | None) -> None:
-        """Another process has had the task: its changes come through the changelog."""
+        """Another process has owned the task: its changes arrive through the changelog."""
         self.commit()
         data = None if value is None else Serdes.of(self.open.builder.value_serde).serialize("", value)
         at = len(self.open.task.changelog)
@@ -142,7 +143,7 @@ class KeyValueMachine(RuleBasedStateMachine):
 
 
 class UncacheableString:
-    """Strings by a serde of which nothing is known: the cache must go by bytes."""
+    """A string serde whose class is unknown: the cache must compare bytes."""
 
     def serialize(self, topic: str, value: str | None) -> bytes | None:
         assert topic == "app-store-changelog"
@@ -161,7 +162,7 @@ def cached(value_serde: Any = None, cache_bytes: int = 1_000_000) -> OpenStore:
     return OpenStore(builder, cache_bytes=cache_bytes)
 
 
-def test_a_restore_does_not_drop_what_was_not_written() -> None:
+def test_a_restore_keeps_rows_that_were_not_written_yet() -> None:
     open_store = cached()
     open_store.store.put("a", row(1))
     with pytest.raises(ProcessorStateError, match="1 of its entries have changed"):
@@ -173,7 +174,7 @@ def row(value: Any, timestamp: int = 0) -> ValueAndTimestamp:
     return ValueAndTimestamp(value, timestamp)
 
 
-def test_a_flush_sends_keys_in_the_order_of_their_last_puts_with_the_context_of_those_puts() -> None:
+def test_a_flush_sends_keys_in_the_order_of_their_last_puts_with_their_contexts() -> None:
     open_store = cached()
     task, store = open_store.task, open_store.store
     seen: list[Any] = []
@@ -181,7 +182,7 @@ def test_a_flush_sends_keys_in_the_order_of_their_last_puts_with_the_context_of_
     def flushed(key: str, new: Any, old: Any, timestamp: int, headers: Any) -> None:
         seen.append((key, new, old, timestamp, headers, task.timestamp, task.headers, task.message))
 
-    store.set_flush_listener(flushed, send_old_values=False)
+    listen(store, flushed, send_old_values=False)
     messages = [RawRecord("in", 0, offset, 0, None, None) for offset in range(3)]
     for key, timestamp, message in (("a", 1, messages[0]), ("b", 2, messages[1]), ("a", 3, messages[2])):
         task.timestamp, task.headers, task.message = timestamp, [("h", b"%d" % timestamp)], message
@@ -200,10 +201,10 @@ def test_a_flush_sends_keys_in_the_order_of_their_last_puts_with_the_context_of_
     ]
 
 
-def test_a_key_that_came_and_went_between_two_flushes_leaves_no_trace_where_somebody_listens() -> None:
+def test_a_key_created_and_deleted_between_flushes_leaves_no_trace_for_a_listener() -> None:
     open_store = cached()
     seen: list[Any] = []
-    open_store.store.set_flush_listener(lambda *change: seen.append(change), send_old_values=False)
+    listen(open_store.store, lambda *change: seen.append(change), send_old_values=False)
     open_store.store.put("a", row(1))
     open_store.store.put("a", None)
     open_store.store.flush()
@@ -219,16 +220,14 @@ def test_without_a_listener_each_tombstone_is_logged() -> None:
     assert [(r.key(), r.value(), r.timestamp()[1]) for r in open_store.task.changelog] == [(b"a", None, 4)]
 
 
-def test_a_listener_reads_the_new_state_even_of_keys_that_are_sent_after_it() -> None:
+def test_a_listener_reads_the_new_state_even_of_keys_that_are_sent_later() -> None:
     open_store = cached()
     store = open_store.store
     store.put("a", row(1))
     store.put("b", row(1))
     open_store.commit()
     seen: list[Any] = []
-    store.set_flush_listener(
-        lambda key, *change: seen.append((key, store.get("a"), store.get("b"), list(store.all()))), False
-    )
+    listen(store, lambda key, *change: seen.append((key, store.get("a"), store.get("b"), list(store.all()))), False)
     store.put("a", row(2))
     store.put("b", None)
     store.flush()
@@ -236,7 +235,7 @@ def test_a_listener_reads_the_new_state_even_of_keys_that_are_sent_after_it() ->
     assert seen == [("a", *wanted), ("b", *wanted)]
 
 
-def test_a_listener_may_put_again_what_is_being_deleted() -> None:
+def test_a_listener_may_put_a_row_again_that_is_being_deleted() -> None:
     open_store = cached()
     store = open_store.store
     store.put("a", row(1))
@@ -249,7 +248,7 @@ def test_a_listener_may_put_again_what_is_being_deleted() -> None:
             store.put("b", row(2))
         seen.append(list(store.all()))
 
-    store.set_flush_listener(flushed, False)
+    listen(store, flushed, False)
     store.put("a", None)
     store.put("b", None)
     store.flush()
@@ -258,7 +257,7 @@ def test_a_listener_may_put_again_what_is_being_deleted() -> None:
     assert store.get("b") == row(2)
 
 
-def test_what_a_listener_puts_into_the_flushed_store_is_sent_by_the_next_flush() -> None:
+def test_rows_that_a_listener_puts_into_the_flushed_store_are_sent_by_the_next_flush() -> None:
     store = cached().store
     seen: list[Any] = []
 
@@ -267,7 +266,7 @@ def test_what_a_listener_puts_into_the_flushed_store_is_sent_by_the_next_flush()
         if key == "a":
             store.put("again", row(9))
 
-    store.set_flush_listener(flushed, False)
+    listen(store, flushed, False)
     store.put("a", row(1))
     store.flush()
     assert seen == [("a", row(1))]
@@ -278,7 +277,7 @@ def test_what_a_listener_puts_into_the_flushed_store_is_sent_by_the_next_flush()
 def test_a_cached_value_cannot_be_changed_from_outside() -> None:
     store = cached(Serdes.json()).store
     forwarded: list[Any] = []
-    store.set_flush_listener(lambda key, new, old, *rest: forwarded.append(new.value), False)
+    listen(store, lambda key, new, old, *rest: forwarded.append(new.value), False)
     mine = {"n": [1]}
     store.put("a", row(mine))
     mine["n"].append(2)
@@ -289,10 +288,10 @@ def test_a_cached_value_cannot_be_changed_from_outside() -> None:
     assert store.get("a") == row({"n": [1]})
 
 
-def test_the_cache_stays_within_its_bytes_and_sends_what_it_must_drop() -> None:
+def test_the_cache_keeps_its_size_and_forwards_evicted_entries() -> None:
     open_store = cached(cache_bytes=20_000)
     sent: dict[str, Any] = {}
-    open_store.store.set_flush_listener(lambda key, new, *rest: sent.update({key: new}), False)
+    listen(open_store.store, lambda key, new, *rest: sent.update({key: new}), False)
     for number in range(2000):
         open_store.store.put(f"key-{number}", row(number))
         assert open_store.cache.size_bytes() <= 2 * 20_000
@@ -301,7 +300,7 @@ def test_the_cache_stays_within_its_bytes_and_sends_what_it_must_drop() -> None:
     assert all(open_store.store.get(f"key-{number}") == row(number) for number in range(2000))
 
 
-def test_flushed_entries_count_without_the_record_that_changed_them() -> None:
+def test_flushed_entries_count_without_their_record_context() -> None:
     """A table that is only read fits with a fifth more rows than one that changes: Kafka counts 25 bytes of context."""
     changed, entries = cached(cache_bytes=1_000_000), 100
     for number in range(entries):
@@ -311,14 +310,14 @@ def test_flushed_entries_count_without_the_record_that_changed_them() -> None:
     assert before - changed.cache.size_bytes() == 25 * entries
 
 
-def test_a_table_that_is_read_stays_in_a_cache_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_fits_stays_in_the_cache_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = 1000
     open_store = cached(cache_bytes=int(entries * (45 + 4 + 16) * 1.1))  # too few bytes if all were changed records
     store = open_store.store
     for number in range(entries):
         store.put(f"{number:04}", row(number))
     open_store.commit()
-    for _ in range(3):  # by and by all are in the cache
+    for _ in range(3):  # eventually all are in the cache
         assert all(store.get(f"{number:04}") == row(number) for number in range(entries))
     monkeypatch.setattr(store.rows, "get", None)
     assert all(store.get(f"{number:04}") == row(number) for number in range(entries))
@@ -370,12 +369,12 @@ def test_two_stores_share_the_bytes_of_a_cache() -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 1000])
 @pytest.mark.parametrize("use", [lambda store: store.get(None), lambda store: store.put(None, row(1))])
-def test_a_key_that_is_none_is_refused(cache_bytes: int, use: Any) -> None:
+def test_an_invalid_key_is_refused(cache_bytes: int, use: Any) -> None:
     with pytest.raises(StreamsError, match="The store store got None as a key"):
         use(cached(cache_bytes=cache_bytes).store)
 
 
-def test_a_range_that_ends_before_it_begins_is_empty_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_range_that_ends_before_it_begins_is_empty_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     store = cached().store
     store.put("a", row(1))
     assert list(store.range("b", "a")) == []
@@ -418,7 +417,7 @@ def test_a_store_without_logging_writes_no_changelog(cache_bytes: int) -> None:
     assert open_store.store.get("a") == row(1)
 
 
-def test_tombstones_carry_headers_in_the_headers_format_only() -> None:
+def test_tombstones_have_headers_only_in_the_headers_format() -> None:
     for headers_format in (False, True):
         builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), Serdes.int64(), headers_format=headers_format)
         open_store = OpenStore(builder)
@@ -429,7 +428,7 @@ def test_tombstones_carry_headers_in_the_headers_format_only() -> None:
         assert [record.headers() for record in open_store.task.changelog] == wanted
 
 
-def test_a_scan_shows_the_rows_of_its_beginning(tmp_path: Path) -> None:
+def test_a_scan_shows_the_rows_from_its_start(tmp_path: Path) -> None:
     builder = StoreBuilder("store", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64())
     for directory in (None, tmp_path):
         open_store = OpenStore(builder, directory)
@@ -448,7 +447,7 @@ def test_a_scan_shows_the_rows_of_its_beginning(tmp_path: Path) -> None:
         store.close()
 
 
-def test_the_key_behind_a_prefix() -> None:
+def test_the_key_after_a_prefix() -> None:
     assert after(b"a") == b"b"
     assert after(b"a\xff\xff") == b"b"
     assert after(b"\xff") is None

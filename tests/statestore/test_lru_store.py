@@ -1,4 +1,4 @@
-"""LRU stores: what is evicted, what the changelog says about it, and what a restore brings back."""
+"""LRU stores: evictions, their changelog records, and the rows after a restore."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilde
 from penstock.topology.records import ValueAndTimestamp
 from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import OpenStore
+
+pytestmark = pytest.mark.medium
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 STEP = st.sampled_from(["put", "put", "put", "get", "get", "delete", "commit", "abort"])
@@ -66,9 +68,7 @@ def test_a_value_that_cannot_be_written_evicts_nothing() -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 200, 1_000_000])
 @given(steps=STEPS, max_entries=st.integers(0, 3))
-def test_a_restore_brings_back_the_rows_that_were_kept(
-    cache_bytes: int, steps: list[tuple[str, str]], max_entries: int
-) -> None:
+def test_a_restore_returns_the_kept_rows(cache_bytes: int, steps: list[tuple[str, str]], max_entries: int) -> None:
     open_store = OpenStore(lru(max_entries=max_entries, caching=True), cache_bytes=cache_bytes)
     for number, (step, key) in enumerate(steps):
         store = open_store.store
@@ -83,7 +83,7 @@ def test_a_restore_brings_back_the_rows_that_were_kept(
         else:
             open_store.abort()
     open_store.commit()
-    kept = open_store.store.rows.rows(None, None)  # the record cache in front of them may have more
+    kept = open_store.store.rows.rows(None, None)  # the record cache in front may have more
     assert len(kept) <= max_entries
     open_store.reopen()
     assert open_store.store.rows.rows(None, None) == kept

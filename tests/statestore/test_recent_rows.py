@@ -1,4 +1,4 @@
-"""Rows that stay in memory after a commit: what reads find there is what is on disk, and there is a limit to them."""
+"""Rows that stay in memory after a commit: reads return the rows on disk, and their number is limited."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rocksdict import Rdict
 
+from penstock.kernel.rows import RowBuffer
 from penstock.statestore.rows import recent_rows
 from penstock.statestore.rows.recent_rows import FIRST_READS, READS_WITHOUT, RecentRows, bytes_of_a_row
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
-from penstock.statestore.rows.row_buffer import RowBuffer
 
 PLENTY = 1 << 20
 
@@ -27,7 +27,7 @@ def rows(*numbers: int) -> dict[bytes, bytes | None]:
 
 
 class Recent:
-    """A buffer over a disk, empty at first, and the rows that it has kept of what was committed and read."""
+    """A buffer over an initially empty disk, with the rows that it keeps after commits and reads."""
 
     def __init__(self) -> None:
         self.disk: dict[bytes, bytes | None] = {}
@@ -54,7 +54,7 @@ class Recent:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The keys that RocksDB is asked for, by databases that are opened after this."""
+    """The keys that are read from RocksDB, for databases opened after this."""
     asked: list[bytes] = []
     get_from_disk = Rdict.get
 
@@ -66,7 +66,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return asked
 
 
-def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, asked: list[bytes]) -> None:
+def test_committed_rows_are_found_without_rocksdb(tmp_path: Path, asked: list[bytes]) -> None:
     store = RocksDBStore(tmp_path / "db")
     store.put(b"k", b"1")
     store.put(b"gone", None)
@@ -88,7 +88,9 @@ def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, asked: list
 def test_restored_rows_that_are_only_read_are_found_without_rocksdb(tmp_path: Path, asked: list[bytes]) -> None:
     store = RocksDBStore(tmp_path / "db")
     count = FIRST_READS + 100
-    store.restore([(b"%d" % number, b"first") for number in range(count)], None)  # as a global table: no commit follows
+    store.restore(
+        [(b"%d" % number, b"first") for number in range(count)], None
+    )  # like a global table: no commit follows
     for _ in range(3):
         assert [store.get(b"%d" % number) for number in range(count)] == [b"first"] * count
     assert len(asked) == count
@@ -98,7 +100,9 @@ def test_restored_rows_that_are_only_read_are_found_without_rocksdb(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_reads_are_those_of_a_dict_whatever_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_reads_equal_those_of_a_dict_after_any_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setattr(recent_rows, "READS_WITHOUT", 5)
     monkeypatch.setattr(recent_rows, "FIRST_READS", 3)
     draw = random.Random(seed)
@@ -138,7 +142,7 @@ def test_reads_are_those_of_a_dict_whatever_is_done(tmp_path: Path, monkeypatch:
     store.close()
 
 
-def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
+def test_earlier_rows_stay_while_there_is_room() -> None:
     recent = Recent()
     room = 10 * int(bytes_of_a_row(rows(1)) + 1)
     recent.commit(rows(*range(6)), room)
@@ -151,7 +155,7 @@ def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
     assert recent.kept(range(20)) == []
 
 
-def test_what_was_read_is_found_without_rocksdb_until_the_room_is_full() -> None:
+def test_read_rows_are_found_without_rocksdb_until_the_room_is_full() -> None:
     recent = Recent()
     recent.disk = rows(*range(20))
     room = 10 * int(bytes_of_a_row(rows(1)) + 1)
@@ -172,9 +176,9 @@ def decided_after_8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_rows_that_nobody_reads_are_not_kept_and_tried_again_after_some_reads() -> None:
+def test_rows_that_are_never_read_are_dropped_and_tried_again_later() -> None:
     recent = Recent()
-    for _ in range(4):  # the first sixteen rows say nothing
+    for _ in range(4):  # the first sixteen rows decide nothing
         recent.commit(rows(*range(8)), PLENTY)
     for _ in range(10):
         assert recent.buffer.recent == {}
@@ -189,10 +193,10 @@ def test_rows_that_nobody_reads_are_not_kept_and_tried_again_after_some_reads() 
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_a_table_that_is_only_read_needs_no_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_table_needs_no_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_rows, "READS_WITHOUT", 100)
     recent = Recent()
-    for number in range(40):  # a table is loaded: each row is looked up, and written
+    for number in range(40):  # a table is loaded: each row is read, and then written
         recent.buffer.get(key(number))
         recent.commit(rows(number), PLENTY)
     assert recent.buffer.recent == {}
@@ -204,7 +208,7 @@ def test_a_table_that_is_only_read_needs_no_commits(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_one_read_for_sixteen_rows_is_enough() -> None:
+def test_one_read_per_sixteen_rows_is_enough() -> None:
     recent = Recent()
     recent.commit(rows(*range(9)), PLENTY)
     recent.commit(rows(*range(8)), PLENTY)
@@ -216,8 +220,8 @@ def test_one_read_for_sixteen_rows_is_enough() -> None:
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_the_first_rows_of_many_keys_say_nothing() -> None:
-    """A key that was read and written is found in the next commit at the earliest."""
+def test_the_first_rows_of_many_keys_decide_nothing() -> None:
+    """A key that was read and written can be found in memory in the next commit at the earliest."""
     recent = Recent()
     for number in range(20):
         recent.buffer.get(key(number))
@@ -241,7 +245,7 @@ def test_commits_without_rows_decide_nothing() -> None:
 
 
 @pytest.mark.usefixtures("decided_after_8")
-def test_reads_of_many_keys_that_do_not_repeat_keep_nothing() -> None:
+def test_non_repeating_reads_of_many_keys_keep_nothing() -> None:
     recent = Recent()
     recent.disk = rows(*range(20))
     recent.commit({}, PLENTY)

@@ -1,4 +1,4 @@
-"""What a store does that has no room: on the disk, or in RocksDB's memtables for as long as the disk is slow."""
+"""A store without space: on the disk, or in RocksDB's memtables while the disk is slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from penstock.statestore.rows.rocksdb_errors import last_complaint
 from penstock.statestore.rows.rocksdb_store import ROOM_POLL_SECONDS, RocksDBStore
 from tests.small_disk import small_disk
 
-#: No file may become larger than 100 kB, which to RocksDB is what a full disk is.
+pytestmark = pytest.mark.medium
+
+#: Limits file sizes to 100 kB, which RocksDB treats like a full disk.
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
@@ -44,7 +46,7 @@ for attempt in (
 
 
 @pytest.mark.parametrize("beside", ["beside writes", "alone"])
-def test_a_full_disk_is_an_error_that_says_so_and_leaves_the_last_state_on_disk(tmp_path: Path, beside: str) -> None:
+def test_a_full_disk_is_reported_and_the_last_state_stays_on_disk(tmp_path: Path, beside: str) -> None:
     path = tmp_path / "store"
     command = [sys.executable, "-c", FULL_DISK, str(path), *beside.split()]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -59,7 +61,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_the_last_state_on_disk(
     store.close()
 
 
-def test_a_database_without_complaints_has_none(tmp_path: Path) -> None:
+def test_a_healthy_database_has_no_complaints(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     assert last_complaint(store.path) == ""
     store.close()
@@ -67,7 +69,7 @@ def test_a_database_without_complaints_has_none(tmp_path: Path) -> None:
 
 
 #: RocksDB writes memtables in the background while commits continue, until there is no space. The first write that
-#: waits for room has begun before a failure is known, or not; several stores, because both happen.
+#: waits for space may start before or after a failure is known; several stores cover both.
 FULL_IN_THE_BACKGROUND = """
 import sys
 from pathlib import Path
@@ -91,7 +93,7 @@ for number in range(5):
 """
 
 
-def test_a_commit_that_waits_for_room_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
+def test_a_commit_that_waits_for_memtables_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
     place = tmp_path / "disk"
     with small_disk(place, 8) as disk:
         command = [*disk.prefix, sys.executable, "-c", FULL_IN_THE_BACKGROUND, str(place)]
@@ -111,7 +113,7 @@ class WaitingStore(RocksDBStore):
         super()._wait_for_room()
 
 
-def test_commits_that_are_faster_than_the_disk_wait_for_it(tmp_path: Path) -> None:
+def test_commits_faster_than_the_disk_wait_for_it(tmp_path: Path) -> None:
     store = WaitingStore(tmp_path / "store", configure=lambda options: options.set_write_buffer_size(1 << 16))
     for offset in range(2_000):
         store.put(b"%d" % offset, b"%d" % (offset * 7919) * 2_000)
@@ -122,9 +124,7 @@ def test_commits_that_are_faster_than_the_disk_wait_for_it(tmp_path: Path) -> No
     store.close()
 
 
-def test_commits_that_rocksdb_slows_down_are_written_when_their_time_has_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_that_rocksdb_throttles_are_written_when_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slowed_down_early(options: Options) -> None:
         options.set_write_buffer_size(1 << 18)
         options.set_level_zero_slowdown_writes_trigger(6)

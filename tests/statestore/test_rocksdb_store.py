@@ -1,4 +1,4 @@
-"""What is on disk is always a committed state: across SIGKILL, damaged files and handles that are still open."""
+"""The disk always has a committed state: after SIGKILL, with damaged files and with handles that are still open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Options
 
@@ -24,7 +23,6 @@ from penstock.statestore.rows.bytes_store import BytesStore
 from penstock.statestore.rows.rocksdb_errors import open_error
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
 from penstock.statestore.rows.rocksdb_store import SCAN_ROWS, RocksDBStore
-from penstock.statestore.rows.sorted_keys import CHUNK, SortedKeys
 from penstock.statestore.store_factory import build_store
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
@@ -32,7 +30,7 @@ from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import StoreTask
 
-#: Commits forever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
+#: Commits forever: in commit n all keys get the value n, and the offset is n; prints each, and flushes some.
 WRITER = """
 import sys
 import time
@@ -57,7 +55,7 @@ while True:
 
 
 @pytest.mark.parametrize("acknowledged", [1, 4])
-def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: int, tmp_path: Path) -> None:
+def test_after_a_sigkill_data_and_offset_belong_to_the_same_commit(acknowledged: int, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -74,7 +72,7 @@ def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: in
     store.close()
 
 
-#: Commits rows and their offset, and dies within the close: before it closes one more handle than it is told.
+#: Commits rows and their offset, and dies during the close, after a given number of closed handles.
 CLOSER = """
 import os
 import signal
@@ -107,7 +105,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
-def test_after_a_sigkill_within_a_close_no_offset_is_ahead_of_the_data(closed: int, tmp_path: Path) -> None:
+def test_after_a_sigkill_during_a_close_no_offset_is_ahead_of_the_data(closed: int, tmp_path: Path) -> None:
     path = tmp_path / "store"
     assert subprocess.run([sys.executable, "-c", CLOSER, str(path), str(closed)], check=False).returncode < 0
     store = RocksDBStore(path)
@@ -117,7 +115,7 @@ def test_after_a_sigkill_within_a_close_no_offset_is_ahead_of_the_data(closed: i
 
 
 @pytest.mark.parametrize("is_sorted_from", [1000, 1001])
-def test_rows_that_are_sorted_first_are_the_same_rows(
+def test_sorting_rows_first_does_not_change_them(
     is_sorted_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.statestore.rows.rocksdb_store.SORTED_BATCH_ROWS", is_sorted_from)
@@ -154,15 +152,15 @@ def damaged(path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no CURRENT", "garbage in CURRENT", "no MANIFEST", "truncated SST"])
-def test_a_damaged_store_says_that_the_task_is_corrupted(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_store_raises_task_corrupted(damage: str, tmp_path: Path) -> None:
     damaged(tmp_path / "store", damage)
     with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
         RocksDBStore(tmp_path / "store")
 
 
 @pytest.mark.parametrize("beside_writes", [True, False])
-def test_damage_that_a_compaction_meets_says_that_the_task_is_corrupted(beside_writes: bool, tmp_path: Path) -> None:
-    """RocksDB's error then is one of its background work: a flush sees only that there was one."""
+def test_damage_found_by_a_compaction_raises_task_corrupted(beside_writes: bool, tmp_path: Path) -> None:
+    """RocksDB then has a background error: a flush sees only that there was one."""
     path = tmp_path / "store"
 
     def write(store: RocksDBStore, numbers: range) -> None:
@@ -173,7 +171,7 @@ def test_damage_that_a_compaction_meets_says_that_the_task_is_corrupted(beside_w
             store.persist(beside_writes)
 
     store = RocksDBStore(path)
-    write(store, range(3))  # the fourth file makes it compact them
+    write(store, range(3))  # the fourth file triggers a compaction
     store.close()
     file = max(path.glob("*.sst"), key=lambda found: found.stat().st_size)
     with file.open("r+b") as opened:
@@ -182,20 +180,20 @@ def test_damage_that_a_compaction_meets_says_that_the_task_is_corrupted(beside_w
     store = RocksDBStore(path)
     with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
         write(store, range(3, 20))
-    with suppress(TaskCorruptedError):  # as a task that is closed dirty
+    with suppress(TaskCorruptedError):  # like a task that is closed dirty
         store.close()
     shutil.rmtree(path)
     RocksDBStore(path).close()  # not locked
 
 
-def test_damaged_offsets_say_that_the_task_is_corrupted(tmp_path: Path) -> None:
+def test_damaged_offsets_raise_task_corrupted(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = RocksDBStore(path)
     store.commit(7, {"mark": 7})
     store.close()
     for file in path.glob("*.sst"):
         data = bytearray(file.read_bytes())
-        data[:16] = bytes(16)  # within the first block: the file can be opened, and not be read
+        data[:16] = bytes(16)  # within the first block: the file can be opened, but not read
         file.write_bytes(data)
     store, errors = RocksDBStore(path), []
     for read in (store.committed_offset, lambda: store.committed_mark("mark")):
@@ -203,7 +201,7 @@ def test_damaged_offsets_say_that_the_task_is_corrupted(tmp_path: Path) -> None:
             read()
         errors.append(caught.value)
     store.close()
-    RocksDBStore(path).close()  # although the tracebacks of both errors still refer to the one before
+    RocksDBStore(path).close()  # although the tracebacks of both errors still refer to the previous store
 
 
 def test_a_damaged_store_names_its_task(tmp_path: Path) -> None:
@@ -214,7 +212,7 @@ def test_a_damaged_store_names_its_task(tmp_path: Path) -> None:
     assert caught.value.task_ids == {TaskId(0, 0)}
 
 
-def test_a_store_that_is_open_elsewhere_can_be_tried_again(tmp_path: Path) -> None:
+def test_a_store_that_is_open_elsewhere_can_be_retried(tmp_path: Path) -> None:
     first = RocksDBStore(tmp_path / "store")
     with pytest.raises(LockError, match="open elsewhere"):
         RocksDBStore(tmp_path / "store")
@@ -222,7 +220,7 @@ def test_a_store_that_is_open_elsewhere_can_be_tried_again(tmp_path: Path) -> No
     RocksDBStore(tmp_path / "store").close()
 
 
-def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProcessorStateError, match=r"file/store.*check state\.dir"):
         RocksDBStore(tmp_path / "file" / "store")
@@ -240,13 +238,13 @@ def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["counts", "corrupted-orders", "clock", "while lock file"])
-def test_what_a_store_is_called_says_nothing_about_its_files(name: str, text: str, kind: type[Exception]) -> None:
+def test_a_stores_name_does_not_affect_its_files(name: str, text: str, kind: type[Exception]) -> None:
     path = Path("state") / name
     assert type(open_error(path, Exception(text.format(path)))) is kind
 
 
-def test_a_store_is_written_while_it_is_persisted(tmp_path: Path) -> None:
-    """Nothing is taken for a failed flush, and data and offset agree in what a SIGKILL leaves."""
+def test_a_store_can_be_written_while_it_is_persisted(tmp_path: Path) -> None:
+    """No flush counts as failed, and data and offset agree after a SIGKILL."""
     store, written = RocksDBStore(tmp_path / "store"), 0
     with ThreadPoolExecutor(1) as beside:
         for _ in range(20):
@@ -264,8 +262,8 @@ def test_a_store_is_written_while_it_is_persisted(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_can_be_persisted_while_rocksdb_flushes_by_itself(tmp_path: Path) -> None:
-    """A commit that finds a full memtable begins such a flush, and writes its own offset behind it."""
+def test_a_store_can_be_persisted_during_rocksdbs_own_flush(tmp_path: Path) -> None:
+    """A commit that finds a full memtable starts such a flush, and writes its own offset after it."""
     resources = RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 18))
     for number in range(40):
         store = RocksDBStore(tmp_path / str(number), resources)
@@ -277,7 +275,7 @@ def test_a_store_can_be_persisted_while_rocksdb_flushes_by_itself(tmp_path: Path
             store.commit(written)
             store.commit(written + 1)
         store.persist()
-        reader = RocksDBStore(store.path, resources, read_only=True)  # sees files only
+        reader = RocksDBStore(store.path, resources, read_only=True)  # reads only the files
         assert reader.committed_offset() == written + 1
         reader.close()
         store.close()
@@ -299,7 +297,7 @@ def test_an_open_iterator_does_not_keep_a_closed_store_locked(tmp_path: Path) ->
     again.close()
 
 
-def test_a_read_only_store_shows_what_was_committed(tmp_path: Path) -> None:
+def test_a_read_only_store_shows_committed_rows(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     store.put(b"a", b"1")
     store.commit(3)
@@ -331,13 +329,13 @@ def test_rows_without_an_offset_are_persisted_too(tmp_path: Path) -> None:
         store.put(b"a", value)
         store.commit(None)
         store.persist()
-        reader = RocksDBStore(tmp_path / "store", read_only=True)  # sees files only
+        reader = RocksDBStore(tmp_path / "store", read_only=True)  # reads only the files
         assert reader.get(b"a") == value
         reader.close()
     store.close()
 
 
-def test_many_uncommitted_bytes_ask_for_a_commit(tmp_path: Path) -> None:
+def test_many_uncommitted_bytes_request_a_commit(tmp_path: Path) -> None:
     requests: list[int] = []
     resources = RocksDBResources(RocksDBConfig(uncommitted_max_bytes=100_000))
     store = RocksDBStore(tmp_path / "store", resources, lambda: requests.append(1))
@@ -355,7 +353,7 @@ def test_many_uncommitted_bytes_ask_for_a_commit(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_range_that_is_deleted_is_gone_after_the_commit_and_back_after_a_rollback(tmp_path: Path) -> None:
+def test_a_deleted_range_is_gone_after_the_commit_and_back_after_a_rollback(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     store.put(b"a1", b"1")
     store.put(b"b1", b"1")
@@ -374,7 +372,7 @@ def test_a_range_that_is_deleted_is_gone_after_the_commit_and_back_after_a_rollb
     store.close()
 
 
-def test_a_commit_without_offset_keeps_the_one_before(tmp_path: Path) -> None:
+def test_a_commit_without_offset_keeps_the_previous_one(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     assert store.committed_offset() is None
     store.commit(5)
@@ -385,9 +383,7 @@ def test_a_commit_without_offset_keeps_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [RocksDBStore, lambda path: InMemoryStore()])
-def test_a_rollback_takes_back_every_change_since_the_commit(
-    make: Callable[[Path], BytesStore], tmp_path: Path
-) -> None:
+def test_a_rollback_reverts_every_change_since_the_commit(make: Callable[[Path], BytesStore], tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     store.put(b"a", b"1")
     store.commit(1, {"mark": 1})
@@ -402,9 +398,7 @@ def test_a_rollback_takes_back_every_change_since_the_commit(
 
 
 @pytest.mark.parametrize("make", [RocksDBStore, lambda path: InMemoryStore()])
-def test_ranges_begin_at_their_start_and_end_before_their_end(
-    make: Callable[[Path], BytesStore], tmp_path: Path
-) -> None:
+def test_ranges_include_their_start_and_exclude_their_end(make: Callable[[Path], BytesStore], tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     for key in (b"a", b"c", b"e"):
         store.put(key, key)
@@ -424,8 +418,8 @@ def test_ranges_begin_at_their_start_and_end_before_their_end(
     store.close()
 
 
-def test_a_scan_goes_on_behind_the_rows_that_it_reads_at_once(tmp_path: Path) -> None:
-    """With changes that are not committed before, among and behind them."""
+def test_a_scan_continues_after_each_chunk_of_rows(tmp_path: Path) -> None:
+    """With uncommitted changes before, among and behind them."""
     store = RocksDBStore(tmp_path / "rows")
     keys = [b"%03d" % number for number in range(3 * SCAN_ROWS)]
     rows = dict.fromkeys(keys, b"committed")
@@ -450,36 +444,6 @@ def test_a_scan_goes_on_behind_the_rows_that_it_reads_at_once(tmp_path: Path) ->
 
 
 BYTES = st.binary(max_size=3)
-
-
-@given(st.sets(BYTES), st.lists(st.tuples(st.booleans(), BYTES)), st.none() | BYTES, st.none() | BYTES)
-def test_sorted_keys_are_a_sorted_set(
-    keys: set[bytes], changes: list[tuple[bool, bytes]], start: bytes | None, end: bytes | None
-) -> None:
-    index = SortedKeys(keys)
-    for add, key in changes:
-        if add and key not in keys:
-            index.add(key)
-            keys.add(key)
-        elif not add and key in keys:
-            index.remove(key)
-            keys.remove(key)
-    wanted = sorted(key for key in keys if (start is None or key >= start) and (end is None or key < end))
-    assert index.between(start, end) == wanted
-
-
-def test_sorted_keys_split_into_chunks() -> None:
-    keys = [b"%06d" % (number * 7919 % 20_000) for number in range(20_000)]
-    index = SortedKeys(keys[:100])
-    for key in keys[100:]:
-        index.add(key)
-    assert max(len(chunk) for chunk in index._chunks) <= 2 * CHUNK
-    assert index.between(b"000500", b"015000") == sorted(keys)[500:15_000]
-    for key in keys:
-        index.remove(key)
-    assert index.between(None, None) == []
-    index.add(b"a")
-    assert index.between(None, None) == [b"a"]
 
 
 def get_seconds(path: Path, keys: int) -> float:

@@ -1,4 +1,4 @@
-"""Session stores keep what Kafka Streams' keep, and hide and drop what Kafka Streams' do."""
+"""Session stores keep, hide and drop the same rows as Kafka Streams' stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import Windowed
 from penstock.topology.serdes.serdes import Serdes
-from tests.statestore.support import STATEFUL, OpenStore
+from tests.statestore.support import STATEFUL, OpenStore, listen
 
 KEYS = st.sampled_from(["a", "a\0", "ab", "b"])
 RETENTION = 100_000
@@ -28,7 +28,7 @@ Rows = dict[Windowed, int]
 class SessionMachine(RuleBasedStateMachine):
     """Random operations on a session store and on dicts.
 
-    With the small cache, which evicts all the time, nothing expires: what has expired is seen as long as it is cached.
+    With the small cache, which evicts all the time, nothing expires: an expired row is visible while it is cached.
     """
 
     @initialize(
@@ -176,7 +176,7 @@ def test_the_changelog_key_is_key_end_and_start() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_a_time_ordered_store_finds_closed_sessions_by_end_even_if_they_have_expired(
+def test_a_time_ordered_store_finds_closed_sessions_by_end_even_after_they_expired(
     cache_bytes: int, tmp_path: Path
 ) -> None:
     open_store = OpenStore(session_builder(time_ordered=True, retention_ms=10), tmp_path, cache_bytes)
@@ -192,7 +192,7 @@ def test_a_time_ordered_store_finds_closed_sessions_by_end_even_if_they_have_exp
 def test_the_listener_of_a_cached_store_gets_windowed_keys_and_old_values() -> None:
     open_store = OpenStore(session_builder(), None, 1_000_000)
     seen: list[Any] = []
-    open_store.store.set_flush_listener(lambda *change: seen.append(change), send_old_values=True)
+    listen(open_store.store, lambda *change: seen.append(change), send_old_values=True)
     open_store.task.timestamp, open_store.task.headers = 8, [("h", None)]
     open_store.store.put(Windowed("k", 3, 7), 1)
     open_store.commit()
@@ -206,7 +206,7 @@ def test_the_listener_of_a_cached_store_gets_windowed_keys_and_old_values() -> N
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_sessions_in_memory_go_by_end_then_key_then_start(cache_bytes: int) -> None:
+def test_in_memory_sessions_are_ordered_by_end_then_key_then_start(cache_bytes: int) -> None:
     open_store = OpenStore(session_builder(IN_MEMORY), None, cache_bytes)
     keys = ["", "\0", "\0\0", "a", "a\0", "a\0b", "a\1", "b"]
     sessions = [Windowed(key, start, end) for end in (300, 500) for key in keys for start in (100, 256)]

@@ -1,4 +1,4 @@
-"""Keys and bytes as people type and see them: one spelling for the command line and for HTTP."""
+"""Keys and bytes as people type and read them: one notation for the command line and for HTTP."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.workers.queries.store_reads import to_json
 
 
 @given(st.binary() | st.text().map(str.encode) | st.sampled_from([b"0x", b"0x61", b"0xzz", b"", b" "]))
-def test_bytes_that_are_shown_can_be_typed(data: bytes) -> None:
+def test_displayed_bytes_can_be_typed(data: bytes) -> None:
     assert read_bytes(spell_bytes(data)) == data
 
 
 @pytest.mark.parametrize(("data", "text"), [(b"abc", "abc"), (b"\xff\0", "0xff00"), (b"a\n", "0x610a"), (b"", "")])
-def test_the_command_line_and_http_show_bytes_alike(data: bytes, text: str) -> None:
+def test_the_command_line_and_http_show_the_same_bytes(data: bytes, text: str) -> None:
     assert plain(data) == text
     assert orjson.loads(to_json({"value": data})) == {"value": text}
     assert orjson.loads(to_json({"value": [data]})) == plain({"value": [data]})
@@ -39,7 +39,7 @@ class Line(msgspec.Struct):
     of: Line | None = None
 
 
-def test_the_command_line_and_http_show_the_fields_of_objects() -> None:
+def test_the_command_line_and_http_show_the_same_fields() -> None:
     line = Line([Point(1, b"\xff")], Line([]))
     shown = {"ends": [{"x": 1, "tag": "0xff"}], "of": {"ends": [], "of": None}}
     assert plain(line) == shown
@@ -60,7 +60,7 @@ def test_the_command_line_and_http_show_the_fields_of_objects() -> None:
         (Serdes.uuid(), "00000000-0000-0000-0000-000000000001", UUID(int=1)),
     ],
 )
-def test_a_key_is_read_by_its_serde(serde: Any, text: str, key: object) -> None:
+def test_a_key_is_parsed_by_its_serde(serde: Any, text: str, key: object) -> None:
     assert read_key(text, serde, "counts") == key
 
 
@@ -68,10 +68,10 @@ def test_a_key_is_read_by_its_serde(serde: Any, text: str, key: object) -> None:
     ("serde", "text", "expected"),
     [
         (Serdes.int64(), "seven", "a whole number"),
-        (Serdes.bytes(), "0xzz", "text, or hexadecimal digits behind 0x"),
+        (Serdes.bytes(), "0xzz", "text, or hexadecimal digits after 0x"),
         (Serdes.uuid(), "7", "a UUID"),
     ],
 )
-def test_what_is_no_key_says_what_would_be(serde: Any, text: str, expected: str) -> None:
+def test_the_error_for_an_invalid_key_shows_a_valid_form(serde: Any, text: str, expected: str) -> None:
     with pytest.raises(BadKeyError, match=rf"'{text}' is no key of the store counts, .*: expected {expected} \("):
         read_key(text, serde, "counts")

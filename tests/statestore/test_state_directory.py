@@ -1,4 +1,4 @@
-"""One process at a time has a task's directory, and nothing that a process leaves behind keeps the next one out."""
+"""A task's directory belongs to one process at a time, and nothing that a process leaves behind blocks the next one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_store(directory: StateDirectory, task_id: TaskId) -> Path:
     return path
 
 
-def test_a_lock_keeps_others_out_until_it_is_given_back(tmp_path: Path) -> None:
+def test_a_lock_excludes_others_until_it_is_released(tmp_path: Path) -> None:
     one, other = make(tmp_path), make(tmp_path)
     one.lock(TASK)
     one.lock(TASK)
@@ -67,7 +67,7 @@ def test_a_lock_keeps_others_out_until_it_is_given_back(tmp_path: Path) -> None:
     one.close()
 
 
-def test_the_locks_of_a_killed_process_are_free(tmp_path: Path) -> None:
+def test_a_killed_processs_locks_are_free(tmp_path: Path) -> None:
     directory = make(tmp_path)
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -121,8 +121,8 @@ def test_unused_task_directories_are_cleaned_once_they_are_old(tmp_path: Path) -
     directory, other = make(tmp_path, clock), make(tmp_path, clock)
     for partition in range(4):
         with_store(directory, TaskId(0, partition))
-    directory.lock(TaskId(0, 0))  # still ours
-    other.lock(TaskId(0, 1))  # another process's
+    directory.lock(TaskId(0, 0))  # still locked by us
+    other.lock(TaskId(0, 1))  # locked by another process
     directory.lock(TaskId(0, 2))
     os.utime(tmp_path / "app" / ".locks" / "0_2", (0, 0))  # it was locked long ago and used until now
     directory.unlock(TaskId(0, 2))
@@ -151,20 +151,20 @@ def test_a_wiped_task_has_nothing_on_disk_and_keeps_its_lock(tmp_path: Path) -> 
     assert directory.tasks_on_disk() == []
 
 
-def test_a_state_dir_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_state_dir_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProcessorStateError, match=r"file.* couldn't be created.*check state\.dir"):
         StateDirectory(tmp_path / "file", "app")
 
 
-def test_a_state_dir_that_is_not_writable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # root may write anywhere, so that a real directory without permission would be written in a container
+def test_the_error_names_a_read_only_state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # root may write anywhere, so in a container a real directory without permission would be written
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ProcessorStateError, match=r"is not writable by this user; check state\.dir"):
         StateDirectory(tmp_path, "app")
 
 
-def test_directories_are_not_for_everybody(tmp_path: Path) -> None:
+def test_directories_are_private(tmp_path: Path) -> None:
     path = with_store(make(tmp_path), TASK)
     assert path.stat().st_mode & 0o777 == 0o750
     group = StateDirectory(tmp_path / "other", "app", allow_group_write=True)
@@ -173,10 +173,10 @@ def test_directories_are_not_for_everybody(tmp_path: Path) -> None:
     assert group.get_or_create_directory_for_task(TASK).stat().st_mode & 0o777 == 0o770 & ~umask
 
 
-def test_a_temporary_directory_is_warned_about(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_temporary_directory_gives_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.WARNING):
         directory = StateDirectory(tmp_path, "app")
-        assert caplog.text == ""  # commands look into it as well
+        assert caplog.text == ""  # commands read it as well
         directory.lock_application()
         directory.close()
     assert "the operating system may clear it" in caplog.text
@@ -185,7 +185,7 @@ def test_a_temporary_directory_is_warned_about(caplog: pytest.LogCaptureFixture,
 OFFSETS = {TopicPartition("a-changelog", 0): 12, TopicPartition("b-changelog", 3): OFFSET_UNKNOWN}
 
 
-def test_a_checkpoint_has_kafka_streams_text(tmp_path: Path) -> None:
+def test_a_checkpoint_has_kafka_streams_format(tmp_path: Path) -> None:
     checkpoint = OffsetCheckpoint(tmp_path / ".checkpoint")
     assert checkpoint.read() == {}
     checkpoint.write(OFFSETS)
@@ -206,15 +206,13 @@ def test_a_checkpoint_has_kafka_streams_text(tmp_path: Path) -> None:
         ("0\n1\n\xf1 0 1\n", "'utf-8' codec can't decode byte"),
     ],
 )
-def test_a_damaged_checkpoint_is_named(text: str, message: str, tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_checkpoint(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / ".checkpoint").write_text(text, encoding="latin-1")
     with pytest.raises(ProcessorStateError, match=f"checkpoint file .* is damaged: {message}"):
         OffsetCheckpoint(tmp_path / ".checkpoint").read()
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = OffsetCheckpoint(tmp_path / ".checkpoint")
     checkpoint.write(OFFSETS)
 

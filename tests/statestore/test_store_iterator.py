@@ -1,4 +1,4 @@
-"""What reads return can be closed, in a with statement too; and a closed store is not read."""
+"""Iterators can be closed, also by a with statement; and a closed store cannot be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SESSION: list[Method] = [
     *(("fetch", ("a",)), ("backward_fetch", ("a",)), ("find_sessions_ending", (0, 9)), ("all", ())),
     *(("fetch_keys", ("a", "b")), ("backward_fetch_keys", ("a", "b"))),
 ]
-#: By kind: what puts one row, the methods that return rows, and the row; and the methods that return one value.
+#: By kind: a function that puts one row, the methods that return rows, the row, and the methods that return one value.
 KINDS: dict[StoreKind, tuple[tuple[Any, ...], list[Method], Any, list[Method]]] = {
     StoreKind.KEY_VALUE: (("a", 1), KEY_VALUE, ("a", 1), [("get", ("a",))]),
     StoreKind.TIMESTAMPED_KEY_VALUE: (
@@ -54,7 +54,7 @@ KINDS: dict[StoreKind, tuple[tuple[Any, ...], list[Method], Any, list[Method]]] 
     ),
     StoreKind.LIST_VALUE: (("a", 1), [("all", ())], ("a", 1), [("get", ("a",))]),
 }
-#: Where the rows are, and the size of the record cache in front.
+#: Location of the rows, and the size of the record cache in front.
 PLACES = [(StoreBackend.IN_MEMORY, 0), (StoreBackend.ROCKSDB, 0), (StoreBackend.ROCKSDB, 1_000_000)]
 
 OpenKind = Callable[[StoreKind], OpenStore]
@@ -62,7 +62,7 @@ OpenKind = Callable[[StoreKind], OpenStore]
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0].value}-{place[1]}")
 def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
-    """Return what opens a store of a kind that has one committed row."""
+    """Return a function that opens a store of a kind with one committed row."""
     backend, cache_bytes = request.param
 
     def open_store(kind: StoreKind) -> OpenStore:
@@ -77,7 +77,7 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_closed_by_a_with_statement(open_kind: OpenKind, kind: StoreKind) -> None:
+def test_a_with_statement_closes_an_iterator(open_kind: OpenKind, kind: StoreKind) -> None:
     _, methods, row, _ = KINDS[kind]
     store = open_kind(kind).store
     for method, arguments in methods:
@@ -92,7 +92,7 @@ def test_rows_are_closed_by_a_with_statement(open_kind: OpenKind, kind: StoreKin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_store_is_not_read(open_kind: OpenKind, kind: StoreKind) -> None:
+def test_a_closed_store_cannot_be_read(open_kind: OpenKind, kind: StoreKind) -> None:
     _, methods, _, values = KINDS[kind]
     store = open_kind(kind).store
     store.close()
@@ -104,7 +104,7 @@ def test_a_closed_store_is_not_read(open_kind: OpenKind, kind: StoreKind) -> Non
         store.put(*KINDS[kind][0])
 
 
-def test_an_iterator_has_no_more_rows_once_it_is_closed() -> None:
+def test_a_closed_iterator_has_no_more_rows() -> None:
     opened = OpenStore(StoreBuilder("store", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64()))
     for key in "abc":
         opened.store.put(key, 1)

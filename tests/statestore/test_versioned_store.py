@@ -1,4 +1,4 @@
-"""Versioned stores answer for every time as a list of all versions would, within the history retention."""
+"""Versioned stores return the same as a list of all versions, for every time within the history retention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def builder(segment_interval_ms: int | None = 7, retention_ms: int = RETENTION) 
 
 
 class Versions(dict[int, int | None]):
-    """The versions of a key by start, None for a deletion. ends: where versions that are kept as old ones end."""
+    """The versions of a key by start, None for a deletion. ends: where old versions end."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__(versions or {})
@@ -42,7 +42,7 @@ class Versions(dict[int, int | None]):
 def put_version(versions: Versions, value: int | None, timestamp: int) -> int:
     """Put into a dict of versions by time; return until when the new one is valid.
 
-    As in Kafka Streams, deleting the newest version at its own time leaves a mark only where an older one ends.
+    As in Kafka Streams, deleting the newest version at its own time leaves a mark only if an older one ends there.
     """
     later = min((time for time in versions if time > timestamp), default=None)
     before = max((time for time in versions if time < timestamp), default=None)
@@ -132,7 +132,7 @@ TestVersionedStores = VersionedMachine.TestCase
 TestVersionedStores.settings = STATEFUL
 
 
-def test_versions_that_were_valid_at_any_time_of_a_range() -> None:
+def test_versions_valid_at_any_time_of_a_range() -> None:
     store = OpenStore(builder(retention_ms=100)).store
     for value, timestamp in ((1, 10), (2, 20), (None, 30), (4, 40)):
         store.put("k", value, timestamp)
@@ -156,7 +156,7 @@ def test_the_history_of_a_deleted_key_is_read_until_its_deletion(tmp_path: Path)
     opened.store.close()
 
 
-def test_a_put_that_comes_too_late_is_logged_and_counted() -> None:
+def test_a_late_put_is_logged_and_counted() -> None:
     open_store = OpenStore(builder())
     open_store.store.put("k", 1, 100)
     assert open_store.store.put("k", 2, 79) == NOT_PUT
@@ -165,7 +165,7 @@ def test_a_put_that_comes_too_late_is_logged_and_counted() -> None:
     assert len(open_store.task.changelog) == 3
 
 
-def test_old_versions_leave_the_disk(tmp_path: Path) -> None:
+def test_old_versions_are_deleted_from_disk(tmp_path: Path) -> None:
     open_store = OpenStore(builder(segment_interval_ms=10), tmp_path)
     for timestamp in range(0, 1000, 5):
         open_store.store.put("k", timestamp, timestamp)
@@ -174,7 +174,7 @@ def test_old_versions_leave_the_disk(tmp_path: Path) -> None:
     open_store.store.close()
 
 
-def test_segments_are_as_long_as_kafka_streams_makes_them() -> None:
+def test_segments_have_kafka_streams_length() -> None:
     minutes = 60_000
     assert [default_segment_interval_ms(m) for m in (1, minutes, 4 * minutes, 60 * minutes, 24 * 60 * minutes)] == [
         2_000,

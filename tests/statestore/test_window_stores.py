@@ -1,4 +1,4 @@
-"""Window stores keep what Kafka Streams' keep, and hide and drop what Kafka Streams' do."""
+"""Window stores keep, hide and drop the same rows as Kafka Streams' stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock import kernel
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.context.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ValueAndTimestamp, Windowed
@@ -34,7 +33,7 @@ def windowed(key: str, start: int) -> Windowed:
 
 
 class WindowModel:
-    """The rules, in dicts: rows by key and start, what the store below a cache has, what the cache has."""
+    """The rules, in dicts: rows by key and start, the contents of the store below a cache, and of the cache."""
 
     def __init__(self, backend: StoreBackend, cached: bool, retention: int) -> None:
         self.in_memory = backend is IN_MEMORY
@@ -89,7 +88,7 @@ class WindowModel:
 class WindowMachine(RuleBasedStateMachine):
     """Random operations on a window store and on the model.
 
-    With the small cache, which evicts all the time, nothing expires: what has expired is seen as long as it is cached.
+    With the small cache, which evicts all the time, nothing expires: an expired row is visible while it is cached.
     """
 
     @initialize(
@@ -185,7 +184,7 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 class UnknownString:
-    """Strings by a serde of which nothing is known."""
+    """A string serde whose class is unknown."""
 
     def serialize(self, topic: str, value: str | None) -> bytes | None:
         return None if value is None else value.encode()
@@ -215,7 +214,7 @@ def test_the_changelog_key_is_key_start_and_sequence_number() -> None:
 
 
 @pytest.mark.parametrize("backend", [ROCKSDB, IN_MEMORY])
-def test_a_join_store_keeps_duplicates_and_logs_null_values_without_keeping_them(backend: StoreBackend) -> None:
+def test_a_join_store_keeps_duplicates_and_only_logs_null_values(backend: StoreBackend) -> None:
     open_store = OpenStore(
         window_builder(retain_duplicates=True, log_headers=True, backend=backend, caching=True), None, 1000
     )
@@ -250,7 +249,7 @@ def test_duplicates_after_a_restart_replace_nothing(tmp_path: Path) -> None:
         open_store.store.close()
 
 
-def test_a_time_ordered_store_scans_by_start_and_shows_a_window_that_expires_just_now(tmp_path: Path) -> None:
+def test_a_time_ordered_store_scans_by_start_and_shows_a_window_that_is_just_expiring(tmp_path: Path) -> None:
     for caching in (False, True):
         builder = window_builder(time_ordered=True, retention_ms=30_000, caching=caching)
         open_store = OpenStore(builder, tmp_path / str(caching), 1_000_000)
@@ -266,7 +265,7 @@ def test_a_time_ordered_store_scans_by_start_and_shows_a_window_that_expires_jus
         open_store.store.put("c", 1, 30_001)
         open_store.store.put("a", None, 10_000)
         open_store.commit()
-        if not caching:  # what is cached is not hidden
+        if not caching:  # cached rows are not hidden
             assert list(open_store.store.fetch_all(0, 10_000)) == [(windowed("b", 10_000), 10_000)]
         open_store.store.put("c", 1, 300_000)
         open_store.commit()
@@ -286,7 +285,7 @@ def test_expired_segments_are_deleted_from_the_disk(tmp_path: Path) -> None:
     open_store.store.close()
 
 
-def test_stream_time_is_known_again_after_a_restart(tmp_path: Path) -> None:
+def test_stream_time_is_restored_after_a_restart(tmp_path: Path) -> None:
     open_store = OpenStore(window_builder(), tmp_path)
     open_store.store.put("a", 1, 0)
     open_store.store.put("a", 2, RETENTION)
@@ -296,7 +295,7 @@ def test_stream_time_is_known_again_after_a_restart(tmp_path: Path) -> None:
     open_store.store.close()
 
 
-def test_a_restore_drops_what_has_expired_by_its_end(tmp_path: Path) -> None:
+def test_a_restore_drops_rows_expired_at_its_end(tmp_path: Path) -> None:
     open_store = OpenStore(window_builder(), tmp_path)
     for start in range(0, 600_000, 10_000):
         open_store.store.put("a", start, start)
@@ -328,7 +327,7 @@ def test_a_small_cache_loses_no_window() -> None:
     assert open_store.cache.size_bytes() < 4000
 
 
-def test_windows_that_would_end_after_the_end_of_time_end_there() -> None:
+def test_windows_that_would_end_after_the_maximum_time_end_there() -> None:
     open_store = OpenStore(window_builder(retention_ms=2**63 - 1, window_size_ms=2**63 - 1))
     open_store.store.put("a", 1, 10)
     assert list(open_store.store.all()) == [(Windowed("a", 10, 2**63 - 1), 1)]
@@ -336,7 +335,7 @@ def test_windows_that_would_end_after_the_end_of_time_end_there() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_a_key_that_begins_with_another_is_another(cache_bytes: int, tmp_path: Path) -> None:
+def test_a_key_with_another_key_as_prefix_is_separate(cache_bytes: int, tmp_path: Path) -> None:
     open_store = OpenStore(window_builder(caching=True), tmp_path, cache_bytes)
     for key in ("a", "a\0", "a\0\0", ""):
         for start in (0, 10_000):
@@ -349,7 +348,7 @@ def test_a_key_that_begins_with_another_is_another(cache_bytes: int, tmp_path: P
 
 
 @pytest.mark.parametrize("backend", [ROCKSDB, IN_MEMORY])
-def test_when_exactly_a_row_is_hidden_and_when_a_put_is_dropped(backend: StoreBackend) -> None:
+def test_exactly_when_rows_are_hidden_and_puts_dropped(backend: StoreBackend) -> None:
     open_store = OpenStore(window_builder(backend=backend))
     store, task = open_store.store, open_store.task
     store.put("a", 1, 0)
@@ -369,12 +368,12 @@ def test_when_exactly_a_row_is_hidden_and_when_a_put_is_dropped(backend: StoreBa
     store.put("a", 8, SEGMENT + RETENTION)
     store.put("a", 9, SEGMENT - 1)
     assert len(task.dropped) == (2 if backend is IN_MEMORY else 1)
-    assert len(task.changelog) == 9  # what is dropped is logged, as Kafka Streams does
+    assert len(task.changelog) == 9  # a dropped put is logged, as in Kafka Streams
 
 
 @pytest.fixture
 def sought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return which windows' rows are sought on disk, by their starts: a list that grows."""
+    """Return the start times of windows that are looked up on disk: a list that grows."""
     starts: list[int] = []
     reader = RocksDBStore._reader
 
@@ -391,12 +390,12 @@ def sought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return starts
 
 
-def test_windows_later_than_all_that_were_written_are_not_sought(tmp_path: Path, sought: list[int]) -> None:
+def test_windows_later_than_all_written_ones_are_not_looked_up(tmp_path: Path, sought: list[int]) -> None:
     builder = window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True)
     open_store = OpenStore(builder, tmp_path, 1_000_000)
 
     def seek(*starts: int) -> list[int]:
-        """Load the cells of some windows, and return which the store has looked for."""
+        """Load the cells of some windows, and return the store's lookups."""
         sought.clear()
         for start in starts:
             assert open_store.store.cells().load((b"k", start))[VALUE] is None
@@ -410,7 +409,7 @@ def test_windows_later_than_all_that_were_written_are_not_sought(tmp_path: Path,
     assert seek(0, 20_000, 30_000) == [0, 20_000]
     open_store.store.put("a", ValueAndTimestamp(1, 1), 40_000)
     open_store.store.flush()
-    assert seek(30_001, 40_000, 50_000) == ([30_001, 40_000] if kernel.rows is None else []), "all since the first read"
+    assert seek(30_001, 40_000, 50_000) == [], "all since the first read"
     open_store.abort()
     assert seek(19_999, 40_000) == [19_999], "what was read once (20_000) is remembered"
     open_store.store.close()
@@ -419,8 +418,7 @@ def test_windows_later_than_all_that_were_written_are_not_sought(tmp_path: Path,
     open_store.store.close()
 
 
-@pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
-def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, sought: list[int]) -> None:
+def test_compiled_cells_of_later_windows_are_not_looked_up_either(tmp_path: Path, sought: list[int]) -> None:
     open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)
     store = open_store.store
     store.put("a", ValueAndTimestamp(1, 1), 20_000)
@@ -441,7 +439,7 @@ def test_compiled_cells_of_later_windows_are_not_sought_either(tmp_path: Path, s
     store.close()
 
 
-def test_a_retention_without_end_drops_nothing(tmp_path: Path) -> None:
+def test_unlimited_retention_drops_nothing(tmp_path: Path) -> None:
     builder = window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True, retention_ms=2**63 - 1)
     open_store = OpenStore(builder, tmp_path, 1_000_000)
     for start in (0, 400_000, 10_000):
@@ -453,7 +451,7 @@ def test_a_retention_without_end_drops_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [None, ValueAndTimestamp(1, 400_000)])
-def test_what_has_expired_by_a_change_in_the_same_flush_is_not_taken_in(tmp_path: Path, last: Any) -> None:
+def test_rows_expired_by_a_change_in_the_same_flush_are_dropped(tmp_path: Path, last: Any) -> None:
     open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)
     store = open_store.store
     for key, start in (("a", 0), ("b", 400_000), ("c", 0)):

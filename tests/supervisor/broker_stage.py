@@ -1,4 +1,4 @@
-"""Applications on a real broker, as the tests run them: through KafkaStreams, and as a user's command."""
+"""Applications on a real broker, run through KafkaStreams and as a user's command."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.processes.worker import ThreadStatus
 from tests.read_to_end import read_to_end
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
 KEYS = 40
-PATIENCE_SECONDS = 60.0
 
 
 class Counting:
-    """An application that counts the records of each key, with what the test does to it."""
+    """An application that counts the records of each key, with operations for tests."""
 
     def __init__(self, bootstrap_servers: str, application_id: str, source: str, sink: str, state_dir: Path) -> None:
         self.source, self.sink = source, sink
@@ -54,7 +53,7 @@ class Counting:
         return KafkaStreams(self.topology(), self.config | {"num.stream.threads": threads})
 
     def produce(self, rounds: int) -> None:
-        """Write so many records of each key and wait until the broker has them."""
+        """Write this many records of each key and wait until they are acknowledged."""
         producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         for _ in range(rounds):
             for number in range(KEYS):
@@ -64,25 +63,16 @@ class Counting:
 
     def counted(self) -> dict[str, int]:
         """Return the last count of each key in the sink."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "unused"})
-        try:
-            partitions = [TopicPartition(self.sink, number, 0) for number in range(PARTITIONS)]
-            left = sum(end_offset(consumer, partition) for partition in partitions)
-            consumer.assign(partitions)
-            counts: dict[str, int] = {}
-            while left:
-                for message in consumer.consume(left, timeout=10):
-                    key, value = message.key(), message.value()
-                    assert key is not None
-                    assert value is not None
-                    counts[key.decode()] = struct.unpack(">q", value)[0]
-                    left -= 1
-            return counts
-        finally:
-            consumer.close()
+        counts: dict[str, int] = {}
+        for message in read_to_end(self.bootstrap_servers, self.sink):
+            key, value = message.key(), message.value()
+            assert key is not None
+            assert value is not None
+            counts[key.decode()] = struct.unpack(">q", value)[0]
+        return counts
 
     def wait_for_at_least_all_counts(self) -> None:
-        """Wait until nothing is missing; after a kill something may be counted twice."""
+        """Wait until no count is missing; after a kill, records may be counted twice."""
 
         def enough() -> bool:
             counted = self.counted()
@@ -95,7 +85,7 @@ class Counting:
 
 
 def end_offset(consumer: Consumer, partition: TopicPartition) -> int:
-    """Return it; a partition that was just made may not have a leader yet."""
+    """Return the end offset; a new partition may not have a leader yet."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -115,7 +105,7 @@ def tasks(status: list[ThreadStatus]) -> dict[int, set[str]]:
 
 
 def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) -> bool:
-    """Return True if so many threads have so many tasks, about the same number each."""
+    """Return True if this many threads share all tasks about evenly."""
     found = tasks(streams.status())
     sizes = [len(ids) for ids in found.values()]
     everything = set().union(*found.values()) if found else set()
@@ -123,12 +113,14 @@ def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) 
 
 
 def replaced(status: list[ThreadStatus], victim: ThreadStatus, before: dict[int, set[str]]) -> bool:
-    """Return True if another process has the victim's place and all tasks are where they were, seen at one moment."""
+    """Return True if another process has replaced the victim and all tasks are in their former slots, in one
+    snapshot.
+    """
     return victim.pid not in [thread.pid for thread in status] and tasks(status) == before
 
 
 def commit_of_all(counting: Counting) -> None:
-    """Wait until the group has committed all of the source, so that a kill repeats nothing."""
+    """Wait until the whole source is committed, so that a kill repeats nothing."""
     consumer = Consumer(
         {"bootstrap.servers": counting.bootstrap_servers, "group.id": counting.config["application.id"]}
     )
@@ -158,10 +150,10 @@ class App:
             "state.dir": str(folder / "state"),
             "commit.interval.ms": "200",
         }
-        #: What the command is started with, e.g. in a mount namespace.
+        #: A prefix of the command line, e.g. for a mount namespace.
         self.prefix: Sequence[str] = ()
         self.processes: list[subprocess.Popen[str]] = []
-        #: Input and output, of applications that have one each.
+        #: Input and output topics of applications with one each.
         self.topics = ("", "")
 
     def module(self, text: str, name: str = "user_app") -> App:
@@ -201,7 +193,7 @@ class App:
 
 
 def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
-    """Read the log until a line has this text; return all that was read. The process must not end before."""
+    """Read the log until a line contains this text; return all lines read. Fails if the process ends before."""
     assert process.stderr is not None
     read = []
     for line in process.stderr:
@@ -223,7 +215,7 @@ def produce(bootstrap_servers: str, topic: str, *values: str, partition: int = 0
 
 
 def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:
-    """Return the values of a topic up to the first that is ``last``; what was sent twice is there twice."""
+    """Return the values of a topic up to the first one equal to ``last``; duplicates are included."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused"})
     values: list[str] = []
     try:
@@ -238,7 +230,7 @@ def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:
 
 
 def read_table(bootstrap_servers: str, topic: str) -> dict[str, str]:
-    """Return the last value of each key of a topic, as it is now."""
+    """Return the current last value of each key of a topic."""
     return {
         (message.key() or b"").decode(): (message.value() or b"").decode()
         for message in read_to_end(bootstrap_servers, topic)

@@ -1,4 +1,4 @@
-"""A real Chromium, spoken to through chromedriver by the WebDriver protocol."""
+"""A real Chromium, controlled through chromedriver with the WebDriver protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name of an element's id
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key for an element's id
 DRIVER_SECONDS = 60.0
 FLAGS = (
     "--headless",
@@ -28,7 +28,7 @@ FLAGS = (
 
 
 def chromium() -> tuple[str, str] | None:
-    """Return Chromium and its driver as they are installed here, None without them."""
+    """Return the installed Chromium and its driver, None without them."""
     found = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     return None if found[0] is None or found[1] is None else (found[0], found[1])
 
@@ -78,11 +78,11 @@ class Browser:
         self._call("POST", "/actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
 
     def accept(self) -> None:
-        """Say yes to the question that is asked."""
+        """Accept the dialog."""
         self._call("POST", "/alert/accept")
 
     def show(self, width: int, height: int, dark: bool = False) -> None:
-        """Take a size, and the colors of day or night."""
+        """Set the window size, and the light or dark color scheme."""
         self._devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
@@ -96,7 +96,7 @@ class Browser:
         path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
 
     def complaints(self) -> list[str]:
-        """Return what the page has logged as errors, what it could not load among it."""
+        """Return the errors in the page's log, including resources that failed to load."""
         return [line["message"] for line in self._call("POST", "/se/log", type="browser") if line["level"] == "SEVERE"]
 
     def quit(self) -> None:

@@ -1,4 +1,4 @@
-"""Supervisors of real processes that a test conducts; whatever it does, no process is left."""
+"""Supervisors with real processes that a test controls; no process survives the test."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from penstock.supervisor.source.topology_source import TopologySource
 from penstock.supervisor.supervisor import Supervisor
 from penstock.topology.config.streams_config import StreamsConfig
 
-sys.path.insert(0, str(Path(__file__).parent))  # spawned processes get the path, and import worker_targets by name
+sys.path.insert(0, str(Path(__file__).parent))  # spawned processes inherit the path, and import worker_targets by name
 
 import worker_targets
 from broker_stage import PARTITIONS, App, Counting
-from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication
+from stage import Application, Conductor, LogLines, MakeApplication
+
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -68,12 +70,12 @@ def application(conductor: Conductor) -> Iterator[MakeApplication]:
     yield make
     for one in made:
         one.supervisor.signal(signal.SIGQUIT)
-        assert one.supervisor.join(PATIENCE)
+        assert one.supervisor.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """What stands in for systemd: a real socket of its kind."""
+    """A real socket that replaces systemd's notification socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
         receiver.settimeout(10)
@@ -89,7 +91,7 @@ def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[.
 
 @pytest.fixture
 def app(tmp_path: Path, bootstrap_servers: str, application_id: str) -> Iterator[App]:
-    """A user's folder, and the command that runs what is in it on the broker of the run."""
+    """A user's folder, and the command that runs its module on the broker of the run."""
     made = App(tmp_path, bootstrap_servers, application_id)
     yield made
     for process in made.processes:

@@ -1,4 +1,4 @@
-"""Clients whose consumer really stops to fetch a partition; spawned processes import this by name."""
+"""Clients whose consumer really stops fetching a partition; spawned processes import this by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 DEAF_PARTITION = 0
-#: File in state.dir: how many times more the partition is assigned in vain.
+#: File in state.dir: how many more assignments of the partition have no effect.
 COUNT_FILE = "deaf-assignments"
 
 
 class DeafConsumer:
-    """A Consumer that librdkafka does not let fetch one partition: paused without its owner's knowledge."""
+    """A Consumer whose librdkafka does not fetch one partition: it is paused without its owner's knowledge."""
 
     def __init__(self, consumer: Consumer, is_deaf: Callable[[], bool]) -> None:
         self._consumer = consumer
@@ -26,7 +26,7 @@ class DeafConsumer:
         return getattr(self._consumer, name)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Assign, and pause the partition as long as it is to be deaf."""
+        """Assign, and pause the partition while it must be deaf."""
         self._consumer.incremental_assign(partitions)
         found = [TopicPartition(p.topic, p.partition) for p in partitions if p.partition == DEAF_PARTITION]
         if found and self._is_deaf():
@@ -34,7 +34,7 @@ class DeafConsumer:
 
 
 class DeafClientSupplier(KafkaClientSupplier):
-    """Makes them for the main consumer."""
+    """Creates them as main consumers."""
 
     def get_consumer(self, client_id: str) -> Any:
         """Return the main consumer."""

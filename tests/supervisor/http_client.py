@@ -1,4 +1,4 @@
-"""What the HTTP tests ask with: the standard library's client."""
+"""The client of the HTTP tests: the standard library's."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from penstock import KafkaStreams
 from tests.free_port import free_port
-
-PATIENCE_SECONDS = 30.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def host_config(state_dir: Path) -> dict[str, Any]:
-    """Return what makes an application one of several hosts: a port, an address for the others, its own disk."""
+    """Return the settings of one of several hosts: a port, an address for the others, and a separate disk."""
     port = free_port()
     return {
         "state.dir": str(state_dir),
@@ -39,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class HttpClient:
-    """Asks one application."""
+    """Sends requests to one application."""
 
     def __init__(self, port: int | None, token: str | None = None) -> None:
         assert port is not None
@@ -51,7 +50,7 @@ class HttpClient:
         return cls(streams.http_port, token)
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        """Return the answer; headers: with _ for -."""
+        """Return the response; headers: with _ for -."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
@@ -62,7 +61,7 @@ class HttpClient:
             connection.close()
 
     def get(self, path: str) -> Any:
-        """Return the JSON of an answer that must be good."""
+        """Return the JSON of a successful response."""
         answer = self.ask(path)
         assert answer.status == 200, answer
         return answer.json

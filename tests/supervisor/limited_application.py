@@ -1,4 +1,4 @@
-"""An application of puppets in a process with few file descriptors; as a program, what runs in it."""
+"""An application of puppets in a process with few file descriptors; run as a program, it is that process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from typing import Any
 
 import worker_targets
 from http_client import HttpClient
-from stage import PATIENCE, Conductor, until
+from stage import Conductor, until
 
 from penstock import KafkaStreams, StreamsBuilder
 from penstock.cli.running_application import RunningApplication
 from penstock.supervisor.logs.formats import set_up_logging
 from penstock.topology.config.streams_config import StreamsConfig
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTORS = 256
@@ -31,7 +32,7 @@ CROWD = 1_000
 
 
 class LimitedApplication:
-    """The test's side of it."""
+    """The test's side of the process."""
 
     def __init__(self, process: subprocess.Popen[str], directory: Path, log_file: Path) -> None:
         self.process = process
@@ -48,7 +49,7 @@ class LimitedApplication:
         return line
 
     def order(self, what: str) -> None:
-        """Have the program take all descriptors that are left, or give them back; returns when it has done so."""
+        """Have the program take all remaining descriptors, or release them; returns when it has done so."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
@@ -66,7 +67,7 @@ class LimitedApplication:
         lines = []
         for _ in range(count):
             line = stack.enter_context(socket.socket())
-            line.settimeout(PATIENCE)
+            line.settimeout(PATIENCE_SECONDS)
             line.setblocking(False)
             line.connect_ex(("127.0.0.1", self.port))
             lines.append(line)
@@ -75,9 +76,11 @@ class LimitedApplication:
         return lines
 
     def measured(self) -> None:
-        """Return when the supervisor has looked at its processes once more."""
+        """Wait until the supervisor has measured its processes once more."""
         before = time.monotonic()
-        while time.monotonic() - before < 2.5:  # twice as long as a figure is good, and once the memory guard's turn
+        while (
+            time.monotonic() - before < 2.5
+        ):  # twice the lifetime of a measurement, and one interval of the memory guard
             assert self.ask("status")["state"] == "RUNNING"
             assert self.process.poll() is None, self.log()
 
@@ -94,7 +97,7 @@ def sent(line: socket.socket, data: bytes) -> bool:
 
 @contextmanager
 def limited_application(tmp_path: Path, conductor: Conductor, **environment: str) -> Iterator[LimitedApplication]:
-    """Yield one whose stream thread runs. environment: variables beside this process's."""
+    """Yield an application with a running stream thread. environment: additional variables."""
     config = {
         "application.id": "app",
         "client.id": "me",
@@ -123,13 +126,13 @@ def limited_application(tmp_path: Path, conductor: Conductor, **environment: str
             until(lambda: application.ask("status")["state"] == "RUNNING")
             yield application
             process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0, application.log()
+            assert process.wait(PATIENCE_SECONDS) == 0, application.log()
         finally:
             process.kill()
 
 
 def take_all() -> list[int]:
-    """Open files until there are no more descriptors."""
+    """Open files until no descriptors are left."""
     taken: list[int] = []
     while True:
         try:
@@ -139,7 +142,7 @@ def take_all() -> list[int]:
 
 
 def obey_orders() -> None:
-    """Do what the test says; a thread of a user's program, which is not careful with its files."""
+    """Carry out the test's orders, in a thread of a user's program that leaks files."""
     taken: list[int] = []
     for order in sys.stdin:
         if order == "take\n":

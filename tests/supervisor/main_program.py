@@ -1,6 +1,6 @@
-"""A user's program whose types and functions are all of its main module; the tests run its text in every way there is.
+"""A user's program whose types and functions are all in its main module; the tests run its text in every possible way.
 
-Without empty lines in a block: an interactive interpreter ends the block there.
+It has no empty lines within a block: an interactive interpreter ends the block there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def stored(streams: Any) -> Any:
     while not streams.state.has_completed_shutdown:
         try:
             found = streams.store("orders").get("k0")
-        except InvalidStateStoreError:
+        except (InvalidStateStoreError, TimeoutError):
             found = None
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""What spare processes prepare in tests."""
+"""Preparations of spare processes in tests."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from worker_targets import CONDUCTOR
 
 from penstock.supervisor.processes.worker_process import WorkerSpec
 
-#: Behind the conductor's path: where spare processes say that they prepare, and wait until they may continue.
+#: Suffix of the conductor's path: the socket where spare processes report that they prepare, and wait for permission to
+#: continue.
 DOOR = ".spare"
 
 
 def prepare_quietly(spec: WorkerSpec) -> None:
-    """Have nothing to prepare."""
+    """Prepare nothing."""
 
 
 def prepare_with_leave(spec: WorkerSpec) -> None:
-    """Say the own name and pid; continue with what the test answers."""
+    """Report name and pid; continue when the test responds."""
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(spec.config[CONDUCTOR] + DOOR)
         door.sendall(f"{spec.name} {os.getpid()}".encode())
@@ -26,5 +27,5 @@ def prepare_with_leave(spec: WorkerSpec) -> None:
 
 
 def refuse_to_prepare(spec: WorkerSpec) -> None:
-    """Fail, as a user's module does that wants something for itself alone."""
+    """Fail, as a user's module does that needs a resource exclusively."""
     raise OSError("Address already in use")

@@ -1,4 +1,4 @@
-"""What the supervisor's tests have in their hands: the puppets, what is logged, and the application."""
+"""Tools of the supervisor's tests: the puppets, the log, and the application."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ import psutil
 
 from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.supervisor import Supervisor
-
-#: Longer than anything here takes; a test that waits this long has failed.
-PATIENCE = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class ManualClock:
-    """A clock that stands until the test moves it: how long a process takes to start plays no part then."""
+    """A clock that only the test advances, so that the start time of a process does not matter."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -36,18 +34,18 @@ class ManualClock:
 
 
 def until(check: Callable[[], object]) -> None:
-    """Wait for what only a report of a process can bring about."""
-    deadline, pace = time.monotonic() + PATIENCE, threading.Event()
+    """Wait for an effect that only a report of a process can have."""
+    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
     while not check():
         assert time.monotonic() < deadline
         pace.wait(0.01)
 
 
 class WorkerOnStage:
-    """The test's end of the line to one puppet."""
+    """The test's end of the connection to one puppet."""
 
     def __init__(self, line: socket.socket) -> None:
-        line.settimeout(PATIENCE)
+        line.settimeout(PATIENCE_SECONDS)
         self._socket = line
         self._file = line.makefile("rw")
         hello = self.hear()
@@ -62,29 +60,29 @@ class WorkerOnStage:
         self._file.flush()
 
     def hear(self) -> dict[str, Any]:
-        """Wait for what the puppet says."""
+        """Wait for the puppet's next message."""
         heard: dict[str, Any] = json.loads(self._file.readline())
         return heard
 
     def run_up(self) -> None:
-        """Have the puppet report that it runs."""
+        """Have the puppet report that it is running."""
         self.order("go", states=["PARTITIONS_ASSIGNED", "RUNNING"])
 
     def close(self) -> None:
-        with suppress(OSError):  # an order that the puppet's end has not taken
+        with suppress(OSError):  # an order that the puppet has not read
             self._file.close()
         self._socket.close()
 
 
 class Conductor:
-    """Where puppets come on stage."""
+    """Accepts the connections of puppets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(str(path))
         self._door.listen(16)
-        self._door.settimeout(PATIENCE)
+        self._door.settimeout(PATIENCE_SECONDS)
         self._stage: list[WorkerOnStage] = []
 
     def next(self) -> WorkerOnStage:
@@ -94,21 +92,21 @@ class Conductor:
         return worker
 
     def running(self, count: int) -> list[WorkerOnStage]:
-        """Wait for so many processes and have them run; by slot."""
+        """Wait for this many processes and have them report that they run; return them by slot."""
         workers = sorted((self.next() for _ in range(count)), key=lambda worker: worker.slot)
         for worker in workers:
             worker.run_up()
         return workers
 
     def nobody_waits(self) -> bool:
-        """Return True if no further process has come."""
+        """Return True if no further process has connected."""
         self._door.settimeout(0)
         try:
             self._stage.append(WorkerOnStage(self._door.accept()[0]))
         except BlockingIOError:
             return True
         finally:
-            self._door.settimeout(PATIENCE)
+            self._door.settimeout(PATIENCE_SECONDS)
         return False
 
     def close(self) -> None:
@@ -118,7 +116,7 @@ class Conductor:
 
 
 class LogLines(logging.Handler):
-    """All that is logged, to be waited for."""
+    """All log lines, to wait for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +131,7 @@ class LogLines(logging.Handler):
     def wait_for(self, text: str) -> str:
         """Wait for a line with this text and return it."""
         with self._changed:
-            assert self._changed.wait_for(lambda: any(text in line for line in self._lines), PATIENCE), (
+            assert self._changed.wait_for(lambda: any(text in line for line in self._lines), PATIENCE_SECONDS), (
                 f"{text!r} was not logged; what was: " + "\n".join(self._lines)
             )
             return next(line for line in self._lines if text in line)
@@ -147,7 +145,7 @@ class LogLines(logging.Handler):
 
 
 class Application:
-    """A supervisor with what a test wants to know of it."""
+    """A supervisor with shortcuts for tests."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
@@ -155,11 +153,11 @@ class Application:
         supervisor.states.listener = lambda new, old: self.changes.put((old.name, new.name))
 
     def wait_for(self, *states: ApplicationState) -> None:
-        assert self.supervisor.states.wait_for(states, PATIENCE), f"still {self.supervisor.states.state.name}"
+        assert self.supervisor.states.wait_for(states, PATIENCE_SECONDS), f"still {self.supervisor.states.state.name}"
 
     def ends(self) -> int:
         """Wait for the end and return the exit code."""
-        assert self.supervisor.join(PATIENCE), "the supervisor does not end"
+        assert self.supervisor.join(PATIENCE_SECONDS), "the supervisor does not end"
         return self.supervisor.exit_code
 
 

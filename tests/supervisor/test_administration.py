@@ -1,4 +1,4 @@
-"""Administration, on processes that the test conducts; with a real application: tests/test_status_command.py."""
+"""Administration, with processes that the test controls; with a real application: tests/test_status_command.py."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from stage import PATIENCE, Application, Conductor, MakeApplication, until
+from stage import Application, Conductor, MakeApplication, until
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.control.administration import Administration
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.errors import StreamsError
+from tests.waiting import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.medium
 
 
 def administration(app: Application) -> Administration:
@@ -34,14 +37,14 @@ def meanwhile(call: Callable[[], Any]) -> Future[Any]:
     return answer
 
 
-def test_a_restart_is_no_failure(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_requested_restart_is_no_failure(application: MakeApplication, conductor: Conductor) -> None:
     app = application(2, {"penstock.worker.restart.max": 0})
     one, two = conductor.running(2)
     app.wait_for(State.RUNNING)
     done = meanwhile(lambda: administration(app).restart_thread("1"))
     assert one.hear() == {"command": "shutdown", "leave_group": False}
     successor = conductor.next()
-    assert done.result(PATIENCE) == {"thread": one.name, "old_pid": one.pid, "pid": successor.pid}
+    assert done.result(PATIENCE_SECONDS) == {"thread": one.name, "old_pid": one.pid, "pid": successor.pid}
     successor.run_up()
     app.wait_for(State.RUNNING)
     status = administration(app).status()
@@ -49,7 +52,7 @@ def test_a_restart_is_no_failure(application: MakeApplication, conductor: Conduc
     assert (status["failed_stream_threads"], status["errors"]) == (0, [])
 
 
-def test_a_restart_ends_with_the_application(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_pending_restart_ends_with_the_application(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     one.order("be deaf")
@@ -60,11 +63,11 @@ def test_a_restart_ends_with_the_application(application: MakeApplication, condu
     one.order("return")
     assert app.ends() == ExitCode.OK
     with pytest.raises(StreamsError, match="it no longer exists, or the application is stopping"):
-        done.result(PATIENCE)
+        done.result(PATIENCE_SECONDS)
     assert conductor.nobody_waits()
 
 
-def test_what_dies_is_among_the_errors(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_dead_process_is_among_the_errors(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     one.order("exit", code=5)
@@ -74,7 +77,7 @@ def test_what_dies_is_among_the_errors(application: MakeApplication, conductor: 
     assert f"process {one.pid}, died: exit code 5" in error["message"]
 
 
-def test_nothing_is_done_once_the_application_has_ended(application: MakeApplication, conductor: Conductor) -> None:
+def test_nothing_is_done_after_the_application_has_ended(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     conductor.running(1)
     app.supervisor.shut_down()

@@ -1,4 +1,4 @@
-"""Functions that wait, in real stream threads on a real broker: in order, and nothing lost by a kill."""
+"""Asynchronous functions in real stream threads on a real broker: records stay in order, and a kill loses none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-#: How long a call takes, and how often the stream thread commits while some are on their way.
+#: The duration of a call, and the commit interval, which is shorter.
 CALL_SECONDS, COMMIT_MS = 0.05, 200
 
 
@@ -31,7 +31,7 @@ async def answer(value: str) -> str:
 
 
 class Asking(Counting):
-    """Counts what comes back from a service that takes its time."""
+    """Counts the results of a slow service."""
 
     def __init__(self, *arguments: Any, ordered_by: Literal["partition", "key"], **config: Any) -> None:
         super().__init__(*arguments)
@@ -60,8 +60,9 @@ BOTH = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @BOTH
-def test_calls_wait_beside_each_other_and_records_keep_their_order(asking: Asking) -> None:
+def test_calls_run_concurrently_and_records_keep_their_order(asking: Asking) -> None:
     asking.produce(50)
     with asking.streams(2) as streams:
         streams.start()
@@ -71,8 +72,9 @@ def test_calls_wait_beside_each_other_and_records_keep_their_order(asking: Askin
         assert counts == list(range(1, 51)), "each record of a key counted once, in order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asking", [("partition", "exactly_once_v2"), ("key", "exactly_once_v2")], indirect=True)
-def test_kills_lose_nothing_and_double_nothing(asking: Asking) -> None:
+def test_kills_lose_and_duplicate_nothing(asking: Asking) -> None:
     with asking.streams(2) as streams:
         streams.start()
         for _ in range(4):
@@ -97,7 +99,7 @@ def number_of(results: dict[str, list[int]]) -> int:
 
 
 def kill_one_that_works(streams: KafkaStreams, asking: Asking, some: int) -> None:
-    """Kill a process while records wait for answers: some have come out, others have not."""
+    """Kill a process while calls are pending: some results are written, others are not."""
     eventually(lambda: number_of(results(asking)) >= some, "some results are there")
     os.kill(streams.status()[0].pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What a user can do wrong, with the command as they run it, real processes and a real broker: one clear error each."""
+"""User errors, with the real command, real processes and a real broker: each gives one clear error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, STATELESS, App, last_line, produce, read_until, wait_for_line
+from broker_stage import STATELESS, App, last_line, produce, read_until, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
 from tests.free_port import free_port
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.broker
         ("user_app:topology", "import os; os._exit(7)", "ended with exit code 7 before its stream thread started"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_in_the_last_line_and_not_tried_again(
+def test_the_last_line_names_what_cannot_be_loaded_and_nothing_is_retried(
     app: App, reference: str, text: str, message: str
 ) -> None:
     code, log = app.module(text).fails(reference)
@@ -52,7 +53,7 @@ def test_what_cannot_be_loaded_is_said_in_the_last_line_and_not_tried_again(
     assert "is replaced" not in log
 
 
-def test_a_failing_module_is_shown_with_the_users_lines_only(app: App) -> None:
+def test_the_traceback_of_a_failing_module_has_only_the_users_lines(app: App) -> None:
     code, log = app.module("def helper():\n    return {}['carrier']\nhelper()").fails()
     assert code == ExitCode.TOPOLOGY
     shown = log.split("Traceback (most recent call last):")[1].split("KeyError")[0]
@@ -60,14 +61,14 @@ def test_a_failing_module_is_shown_with_the_users_lines_only(app: App) -> None:
     assert "penstock" not in shown.replace(str(app.folder), "")
 
 
-def test_a_source_topic_that_is_missing_is_named(app: App) -> None:
+def test_the_error_names_a_missing_source_topic(app: App) -> None:
     app.module(STATELESS.replace("'in'", "'no-such-topic'"))
     code, log = app.fails()
     assert code == ExitCode.FAILED
     assert "MissingSourceTopicError: Missing source topics: no-such-topic. Create them before" in last_line(log)
 
 
-def test_joined_topics_need_as_many_partitions(app: App, make_topic: Callable[..., str]) -> None:
+def test_joined_topics_need_equal_partition_counts(app: App, make_topic: Callable[..., str]) -> None:
     four, two = make_topic("four", 4), make_topic("two", 2)
     app.module(
         f"""
@@ -81,7 +82,8 @@ def test_joined_topics_need_as_many_partitions(app: App, make_topic: Callable[..
     assert f"Topics not co-partitioned: {four} has 4, {two} has 2." in last_line(log)
 
 
-def test_a_broker_that_is_away_is_told_every_few_seconds_until_the_stated_time(app: App) -> None:
+@pytest.mark.slow
+def test_an_unreachable_broker_is_logged_every_few_seconds_until_the_timeout(app: App) -> None:
     address = f"127.0.0.1:{free_port()}"
     code, log = app.module(STATELESS).fails(
         threads=1, bootstrap_servers=address, max_poll_interval_ms="24000", penstock_worker_stall_timeout_ms="60000"
@@ -95,7 +97,7 @@ def test_a_broker_that_is_away_is_told_every_few_seconds_until_the_stated_time(a
 
 
 @pytest.mark.parametrize("moment", ["Started ", "Starting", "(Re-)joining"])
-def test_ctrl_c_while_the_broker_is_away_does_not_wait_for_it(app: App, moment: str) -> None:
+def test_ctrl_c_does_not_wait_for_an_unreachable_broker(app: App, moment: str) -> None:
     process = app.module(STATELESS).start(bootstrap_servers=f"127.0.0.1:{free_port()}")
     before = wait_for_line(process, moment)
     process.send_signal(signal.SIGINT)
@@ -105,7 +107,7 @@ def test_ctrl_c_while_the_broker_is_away_does_not_wait_for_it(app: App, moment: 
     assert "SIGABRT" not in log
 
 
-def test_an_unknown_key_and_a_wrong_type_are_named(app: App) -> None:
+def test_the_error_names_an_unknown_key_and_a_wrong_type(app: App) -> None:
     app.module(STATELESS)
     code, log = app.fails(num_stream_thread="2")
     assert code == ExitCode.USAGE
@@ -116,7 +118,7 @@ def test_an_unknown_key_and_a_wrong_type_are_named(app: App) -> None:
     assert "whole number of milliseconds" in last_line(log)
 
 
-def test_a_setting_that_the_client_refuses_is_named(app: App) -> None:
+def test_the_error_names_a_setting_that_the_client_refuses(app: App) -> None:
     code, log = app.module(STATELESS).fails(consumer_fetch_min_byte="1")
     assert code == ExitCode.TOPOLOGY
     assert 'No such configuration property: "fetch.min.byte"' in last_line(log)
@@ -136,13 +138,13 @@ def test_a_second_instance_with_the_same_state_directory_is_refused(app: App, ma
     assert first.returncode == ExitCode.OK
 
 
-def test_a_state_directory_that_cannot_be_used_is_named(app: App) -> None:
+def test_the_error_names_an_unusable_state_directory(app: App) -> None:
     (app.folder / "file").write_text("")
     code, log = app.module(STATELESS).fails(state_dir=str(app.folder / "file" / "state"))
     assert code == ExitCode.USAGE
     assert "couldn't be created" in last_line(log)
     assert "check state.dir" in last_line(log)
-    code, log = app.fails(state_dir="/proc/penstock")  # where not even root can write
+    code, log = app.fails(state_dir="/proc/penstock")  # where even root cannot write
     assert code == ExitCode.USAGE
     assert "check state.dir" in last_line(log)
 
@@ -154,7 +156,7 @@ numbers.map_values(lambda value: 12 // value, name="divide").to({sink!r}, key_se
 """
 
 
-def test_a_record_that_cannot_be_read_fails_or_is_skipped_as_configured(
+def test_an_unreadable_record_fails_or_is_skipped_as_configured(
     app: App, bootstrap_servers: str, make_topic: Callable[..., str]
 ) -> None:
     source, sink = make_topic("in"), make_topic("out")
@@ -175,7 +177,7 @@ def test_a_record_that_cannot_be_read_fails_or_is_skipped_as_configured(
 
 
 @pytest.mark.parametrize("raises", ["sys.exit()", "sys.exit(0)", "KeyboardInterrupt"])
-def test_a_function_that_ends_the_program_is_named_with_its_record(
+def test_the_error_names_a_function_that_exits_and_its_record(
     app: App, bootstrap_servers: str, make_topic: Callable[..., str], raises: str
 ) -> None:
     source = make_topic("in")
@@ -198,7 +200,7 @@ def test_a_function_that_ends_the_program_is_named_with_its_record(
     assert last_line(log) == f"Error: {kind}Exception caught in process. {where}"
 
 
-def test_a_function_that_raises_is_named_with_its_record_and_nothing_is_lost(
+def test_the_error_names_a_function_that_raises_and_its_record_and_nothing_is_lost(
     app: App, bootstrap_servers: str, make_topic: Callable[..., str]
 ) -> None:
     source, sink = make_topic("in"), make_topic("out")
@@ -212,7 +214,7 @@ def test_a_function_that_raises_is_named_with_its_record_and_nothing_is_lost(
     ) in last_line(log)
     assert 'numbers.map_values(lambda value: 12 // value, name="divide")' in log  # the user's line in the traceback
 
-    # Corrected, it continues where it was: the record that failed and the one behind it are there.
+    # After the fix it continues where it was: neither the failed record nor the one behind it is missing.
     app.module(DIVIDING.format(source=source, sink=sink).replace("12 // value", "12 // (value or 1)"))
     process = app.start(threads=1)
     wait_for_line(process, "State transition from REBALANCING to RUNNING")

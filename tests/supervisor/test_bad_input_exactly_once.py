@@ -1,4 +1,4 @@
-"""What exactly-once may meet with at brokers and topics, by the user's command: an error, or a wait that is told."""
+"""Problems with brokers and topics under exactly-once, with the user's command: an error, or a reported wait."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, STATELESS, App, last_line, produce, read_until, wait_for_line
+from broker_stage import STATELESS, App, last_line, produce, read_until, wait_for_line
 from confluent_kafka import Producer
 
-from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 EXACTLY_ONCE = "exactly_once_v2"
-#: Begins a transaction in a topic, and is gone in the middle of it: its arguments are broker, topic, transactional id.
+#: Begins a transaction in a topic, and dies in the middle of it. Arguments: broker, topic, transactional id.
 DYING_PRODUCER = """\
 import os, signal, sys
 from confluent_kafka import Producer
@@ -33,21 +32,16 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_broker_that_cannot_keep_its_transaction_log_is_an_error(app: App, tmp_path: Path) -> None:
-    config = {"transaction.state.log.replication.factor": "3"}
-    with DevBroker("no-transactions", tmp_path / "broker", config=config) as broker:
-        code, log = app.module(STATELESS).fails(
-            threads=1,
-            bootstrap_servers=broker.bootstrap_servers,
-            processing_guarantee=EXACTLY_ONCE,
-            task_timeout_ms="1000",
-        )
+def test_a_broker_that_cannot_create_its_transaction_log_is_an_error(app: App, unusual_broker: str) -> None:
+    code, log = app.module(STATELESS).fails(
+        threads=1, bootstrap_servers=unusual_broker, processing_guarantee=EXACTLY_ONCE, task_timeout_ms="1000"
+    )
     assert code == ExitCode.FAILED, log
     assert "Transactions could not be initialized within 1000 ms" in last_line(log)
     assert "transaction.state.log.replication.factor above the number of brokers" in last_line(log)
 
 
-def test_a_transaction_timeout_above_the_brokers_is_an_error_at_once(app: App) -> None:
+def test_a_transaction_timeout_above_that_of_the_broker_is_an_error_at_once(app: App) -> None:
     code, log = app.module(STATELESS).fails(
         threads=1, processing_guarantee=EXACTLY_ONCE, transaction_timeout_ms="1000000"
     )
@@ -56,7 +50,7 @@ def test_a_transaction_timeout_above_the_brokers_is_an_error_at_once(app: App) -
     assert "is replaced" not in log
 
 
-def test_an_output_topic_that_does_not_exist_is_an_error(app: App, make_topic: Callable[..., str]) -> None:
+def test_a_missing_output_topic_is_an_error(app: App, make_topic: Callable[..., str]) -> None:
     source = make_topic("in")
     produce(app.config["bootstrap.servers"], source, "1")
     code, log = app.module(STATELESS.replace("'in'", repr(source)).replace("'out'", "'not-there'")).fails(
@@ -67,10 +61,10 @@ def test_an_output_topic_that_does_not_exist_is_an_error(app: App, make_topic: C
     assert "The topic does not exist: create it" in last_line(log)
 
 
-def test_a_transaction_that_a_dead_producer_left_open_is_told_and_waited_for(
+def test_an_open_transaction_of_a_dead_producer_is_reported_and_waited_for(
     app: App, make_topic: Callable[..., str], unique_name: Callable[[str], str]
 ) -> None:
-    """Meanwhile the other partition continues; once the transaction is ended, what was behind it follows."""
+    """The other partition continues meanwhile; after the transaction has ended, the records behind it follow."""
     address, dead = app.config["bootstrap.servers"], unique_name("dead")
     source, sink = make_topic("in", 2), make_topic("out")
     command = [sys.executable, "-c", DYING_PRODUCER, address, source, dead]

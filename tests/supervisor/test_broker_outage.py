@@ -1,4 +1,4 @@
-"""A broker that does not answer for a while: stream threads wait for it, and nothing is lost or counted twice."""
+"""A broker that does not respond for a while: stream threads wait for it, and nothing is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -20,30 +20,21 @@ from stage import LogLines
 from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
 from tests.read_to_end import read_to_end
+from tests.topics import create_topics
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-#: Longer than a request may take here, shorter than a session: no one is thrown out of the group.
+#: Longer than the request timeout here, shorter than a session: no member is removed from the group.
 OUTAGE_SECONDS = 8.0
-#: The broker's session with its controller lasts longer, too. Without that (by default it is 9 s) its partitions have
-#: no leader for a moment, after which librdkafka may not read or write one any more: see docs/reliability.md.
-BROKER_CONFIG = {"broker.session.timeout.ms": "60000"}
 REQUEST_TIMEOUT_MS = 2_000
 SESSION_TIMEOUT_MS = 30_000
 ROUNDS = 500
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
-    """A broker of this module's own, since it is stopped."""
-    with DevBroker("outage", tmp_path_factory.mktemp("broker"), config=BROKER_CONFIG) as broker:
-        yield broker
-
-
 @contextmanager
 def stopped(broker: DevBroker) -> Iterator[None]:
-    """Have the broker's process stall; it keeps its connections and answers nothing."""
+    """Suspend the broker's process; it keeps its connections and does not respond."""
     pid = broker.status().pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -62,20 +53,20 @@ def newest(counting: Counting) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_processing_goes_on_when_the_broker_answers_again(
-    broker: DevBroker, tmp_path: Path, log: LogLines, guarantee: str
+def test_processing_continues_when_the_broker_responds_again(
+    stoppable_broker: DevBroker, tmp_path: Path, log: LogLines, guarantee: str
 ) -> None:
+    broker = stoppable_broker
     source, sink = f"in-{uuid4().hex[:8]}", f"out-{uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, sink)]).values():
-        future.result(30)
+    create_topics(admin, *(NewTopic(topic, PARTITIONS, 1) for topic in (source, sink)))
     counting = Counting(broker.bootstrap_servers, f"app-{uuid4().hex[:8]}", source, sink, tmp_path)
     counting.config |= {
         "processing.guarantee": guarantee,
         "session.timeout.ms": SESSION_TIMEOUT_MS,
         "request.timeout.ms": REQUEST_TIMEOUT_MS,
         "transaction.timeout.ms": SESSION_TIMEOUT_MS,
-        "max.poll.records": 50,  # so that the outage comes in the middle of the work
+        "max.poll.records": 50,  # so that the outage falls into the middle of the processing
     }
     counting.produce(ROUNDS)
     with counting.streams(2) as streams:

@@ -1,4 +1,4 @@
-"""Who may ask over the control socket, and how many at a time."""
+"""Access to the control socket, and the number of concurrent connections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ import pytest
 from penstock.cli.running_application import NotRunningError, RunningApplication
 from penstock.supervisor.control.control_socket import CONNECTIONS_MAX, SOCKET_NAME, ControlSocket, socket_address
 from penstock.topology.errors import StreamsError
+from tests.waiting import PATIENCE_SECONDS
 
+ROOT = Path(__file__).resolve().parents[2]
 STATUS = b'{"command": "status"}\n'
-PATIENCE = 60.0
 #: A user that owns nothing.
 NOBODY = 65_534
-#: Asks as it stands: the first argument is the user to be, the second the socket.
+#: Sends a request directly: the first argument is the user to become, the second the socket.
 ASKING = """
 import contextlib, os, socket, sys
 os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
@@ -34,10 +35,29 @@ with socket.socket(socket.AF_UNIX) as line:
     print(line.makefile().readline())
 """
 
+#: Listens as the user of the first argument on the inherited socket of the second, until its stdin closes.
+IMPOSTOR = """
+import os, socket, sys
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+line = socket.socket(fileno=int(sys.argv[2]))
+line.listen()
+print("listens", flush=True)
+sys.stdin.read()
+"""
+#: Sends a request as the user of the first argument with the command's own client, in the inherited directory of the
+#: second.
+CLIENT = """
+import os, sys
+from pathlib import Path
+from penstock.cli.running_application import RunningApplication
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+RunningApplication(Path(f"/proc/self/fd/{sys.argv[2]}"))
+"""
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Where a control socket answers "status" with the number of the question."""
+    """The directory of a control socket that answers "status" with the request's number."""
     asked = iter(range(1, 1_000))
     control = ControlSocket(tmp_path, {"status": lambda: next(asked)})
     control.start()
@@ -47,7 +67,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 def connected(directory: Path) -> socket.socket:
     line = socket.socket(socket.AF_UNIX)
-    line.settimeout(PATIENCE)
+    line.settimeout(PATIENCE_SECONDS)
     try:
         with socket_address(directory) as address:
             line.connect(address)
@@ -65,15 +85,15 @@ def answer(line: socket.socket) -> dict[str, Any]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 @pytest.mark.parametrize(("user", "allowed"), [(NOBODY, False), (0, True)])
-def test_another_user_is_refused_even_where_the_file_lets_it_in(directory: Path, user: int, allowed: bool) -> None:
+def test_another_user_is_refused_even_with_permission_on_the_file(directory: Path, user: int, allowed: bool) -> None:
     (directory / SOCKET_NAME).chmod(0o666)
-    # A path that another user may walk: pytest's folders are for their owner only.
+    # A path that other users can traverse: pytest's folders are private to their owner.
     with socket_address(directory) as address:
         descriptor = int(address.split("/")[4])
         command = [sys.executable, "-c", ASKING, str(user), f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"]
         directory.chmod(0o755)
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, pass_fds=[descriptor], timeout=PATIENCE
+            command, check=False, capture_output=True, text=True, pass_fds=[descriptor], timeout=PATIENCE_SECONDS
         )
     assert done.returncode == 0, done.stderr
     expected: dict[str, Any] = {"result": 1}
@@ -83,7 +103,7 @@ def test_another_user_is_refused_even_where_the_file_lets_it_in(directory: Path,
     assert json.loads(done.stdout) == expected
 
 
-def test_without_linux_the_socket_is_at_its_own_path_and_still_the_owners(
+def test_without_linux_the_socket_has_its_own_path_and_is_still_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -96,7 +116,7 @@ def test_without_linux_the_socket_is_at_its_own_path_and_still_the_owners(
     assert not (tmp_path / SOCKET_NAME).exists()
 
 
-def test_one_connection_too_many_is_told_and_the_others_go_on(directory: Path) -> None:
+def test_a_connection_above_the_limit_gets_an_error_and_the_others_continue(directory: Path) -> None:
     with ExitStack() as stack:
         lines = [stack.enter_context(connected(directory)) for _ in range(CONNECTIONS_MAX)]
         for line in lines:  # each has its thread now
@@ -108,7 +128,7 @@ def test_one_connection_too_many_is_told_and_the_others_go_on(directory: Path) -
         assert answer(lines[0]) == {"result": CONNECTIONS_MAX + 1}
 
 
-def test_who_is_hung_up_on_before_asking_learns_why(tmp_path: Path) -> None:
+def test_a_client_refused_before_its_request_learns_the_reason(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket_address(tmp_path) as address:
         listener.bind(address)
         listener.listen()
@@ -119,7 +139,7 @@ def test_who_is_hung_up_on_before_asking_learns_why(tmp_path: Path) -> None:
                 application.ask("status")
 
 
-def test_a_full_queue_is_not_the_end_of_the_application(tmp_path: Path) -> None:
+def test_a_full_queue_does_not_end_the_application(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket_address(tmp_path) as address, ExitStack() as stack:
         listener.bind(address)
         listener.listen(1)
@@ -131,28 +151,60 @@ def test_a_full_queue_is_not_the_end_of_the_application(tmp_path: Path) -> None:
         assert not isinstance(refused.value, NotRunningError)
 
 
-def test_questions_in_pieces_and_many_at_once_are_answered_in_order(directory: Path) -> None:
+def test_split_and_pipelined_requests_are_answered_in_order(directory: Path) -> None:
     with connected(directory) as line, line.makefile() as answers:
         for piece in (STATUS[:7], STATUS[7:] + STATUS, STATUS[:1], STATUS[1:]):
             line.sendall(piece)
         assert [json.loads(answers.readline()) for _ in range(3)] == [{"result": 1}, {"result": 2}, {"result": 3}]
 
 
-def test_the_end_of_the_application_closes_the_door(tmp_path: Path) -> None:
+def test_the_end_of_the_application_closes_the_socket(tmp_path: Path) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def slow() -> str:
         entered.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(PATIENCE_SECONDS)
         return "done"
 
     control = ControlSocket(tmp_path, {"status": slow})
     control.start()
     with connected(tmp_path) as line:
         line.sendall(STATUS)
-        assert entered.wait(PATIENCE)
+        assert entered.wait(PATIENCE_SECONDS)
         control.stop()
         go_on.set()
-        assert answer(line) == {"result": "done"}  # what was asked before is still answered
+        assert answer(line) == {"result": "done"}  # an earlier request is still answered
     with pytest.raises(FileNotFoundError):
         connected(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize(("listener", "trusted"), [(1, False), (NOBODY, True), (0, True)])
+def test_a_command_trusts_only_its_own_user_and_root(tmp_path: Path, listener: int, trusted: bool) -> None:
+    tmp_path.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as line, socket_address(tmp_path) as address:
+        line.bind(address)
+        (tmp_path / SOCKET_NAME).chmod(0o666)
+        descriptor = int(address.split("/")[4])
+        impostor = subprocess.Popen(
+            [sys.executable, "-c", IMPOSTOR, str(listener), str(line.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[line.fileno()],
+        )
+        with impostor:
+            assert impostor.stdout is not None
+            assert impostor.stdout.readline() == b"listens\n"
+            done = subprocess.run(
+                [sys.executable, "-c", CLIENT, str(NOBODY), str(descriptor)],
+                check=False,
+                capture_output=True,
+                text=True,
+                pass_fds=[descriptor],
+                timeout=PATIENCE_SECONDS,
+                cwd=ROOT,
+            )
+            assert impostor.stdin is not None
+            impostor.stdin.close()
+    assert (done.returncode == 0) is trusted, done.stderr
+    assert ("belongs to another user, so its answers cannot be trusted" in done.stderr) is not trusted

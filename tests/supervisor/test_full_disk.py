@@ -1,4 +1,4 @@
-"""A disk that is full, for real: a small file system of the test's own, filled and freed again."""
+"""A disk that is really full: a small file system of this test, filled and freed again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from random import Random
 from threading import Thread
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, App, last_line, read_table, wait_for_line
+from broker_stage import App, last_line, read_table, wait_for_line
 from confluent_kafka import Producer
 
 from penstock.supervisor.exit_codes import ExitCode
 from tests.small_disk import small_disk
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -35,7 +35,7 @@ stream.group_by_key().reduce(lambda old, new: new, store="latest").to_stream().t
 
 
 def produce(bootstrap_servers: str, topic: str, seed: int, keys: int = KEYS) -> dict[str, str]:
-    """Write a value for each key, and return them; random, because RocksDB compresses what it writes."""
+    """Write a value for each key, and return them; random, because RocksDB compresses its files."""
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     random = Random(seed)
     written = {f"key-{number}": b64encode(random.randbytes(VALUE_BYTES)).decode() for number in range(keys)}
@@ -47,9 +47,9 @@ def produce(bootstrap_servers: str, topic: str, seed: int, keys: int = KEYS) -> 
 
 
 def fails_at_work(app: App, threads: int, work: Callable[[], object]) -> tuple[int, str]:
-    """Give the command more to do until it ends; return its exit code and its log.
+    """Give the command more work until it ends; return its exit code and its log.
 
-    What RocksDB holds in memory it writes in the background, so that only a later write can tell that this failed.
+    RocksDB writes its memtables in the background, so only a later write can report that this failed.
     """
     process = app.start(threads=threads)
     log: list[str] = []
@@ -64,7 +64,7 @@ def fails_at_work(app: App, threads: int, work: Callable[[], object]) -> tuple[i
     return process.returncode, log[0]
 
 
-def test_a_full_disk_is_said_to_be_full_and_nothing_is_lost_once_there_is_space(
+def test_a_full_disk_is_reported_and_nothing_is_lost_once_there_is_space(
     app: App, bootstrap_servers: str, make_topic: Callable[..., str]
 ) -> None:
     source, sink = make_topic("in", 2), make_topic("out", 2)
@@ -75,7 +75,7 @@ def test_a_full_disk_is_said_to_be_full_and_nothing_is_lost_once_there_is_space(
         app.config["rocksdb.config.setter"] = "user_app:small_memtables"
         app.prefix = disk.prefix
         disk.fill()
-        for threads in (2, 1):  # the second time the disk is full from the first moment on
+        for threads in (2, 1):  # the second time the disk is full from the beginning
             code, log = fails_at_work(app, threads, lambda: produce(bootstrap_servers, source, seed=1, keys=100))
             assert code == ExitCode.FAILED, log
             assert "No space left on device" in log

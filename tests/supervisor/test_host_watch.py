@@ -1,4 +1,4 @@
-"""Which ends of another host are losses; with real processes and sockets, without a broker."""
+"""Which ways of ending make a host count as lost; with real processes and sockets, without a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from http_client import HttpClient, host_config
 from stage import until
 
 from penstock import KafkaStreams, StreamsBuilder
-from penstock.supervisor.http import host_watch
+from penstock.supervisor.http import connections, host_watch
 from penstock.supervisor.http.endpoints import WATCHES_MAX
 from penstock.supervisor.http.forwarding import host_headers
 from penstock.supervisor.http.host_watch import HostWatch, WatchedHost
@@ -28,12 +28,14 @@ from penstock.topology.errors import ConfigError
 from penstock.workers.group.streams_metadata import HostInfo
 from tests.free_port import free_port
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "geheim"
 
 
 class Host:
-    """A host's HTTP server in its own process, which this module is as a program."""
+    """A host's HTTP server in a separate process; this module is its program."""
 
     def __init__(self, port: int, directory: Path, token: str = TOKEN) -> None:
         command = [sys.executable, __file__, str(port), str(directory), token]
@@ -45,7 +47,7 @@ class Host:
         assert self.process.stdout.readline() == "serving\n"
 
     def stop(self) -> None:
-        """Let it end by itself."""
+        """Let it end cleanly."""
         self.process.communicate()
 
     def kill(self) -> None:
@@ -87,7 +89,7 @@ def is_here(watched: WatchedHost) -> Callable[[], bool]:
     return lambda: watched._is_here
 
 
-def test_a_killed_host_is_lost_and_may_come_back(
+def test_a_killed_host_is_lost_and_may_return(
     start: Callable[..., Host], watched: WatchedHost, lost: list[str]
 ) -> None:
     for number in (1, 2):
@@ -113,7 +115,7 @@ def test_a_host_that_stops_is_not_lost(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_broken_connection_alone_is_no_loss(
+def test_a_broken_connection_alone_does_not_make_a_host_lost(
     start: Callable[..., Host], watched: WatchedHost, lost: list[str], frozen: bool
 ) -> None:
     host = start()
@@ -123,7 +125,7 @@ def test_a_broken_connection_alone_is_no_loss(
     before = watched._connection
     assert before is not None
     before.sock.shutdown(socket.SHUT_RDWR)
-    until(lambda: watched._connection is not before)  # the kernel accepts it, also for a process that does not run
+    until(lambda: watched._connection is not before)  # the kernel accepts it, even for a suspended process
     assert watched._is_here
     assert not lost
     host.process.send_signal(signal.SIGCONT)
@@ -132,15 +134,15 @@ def test_a_broken_connection_alone_is_no_loss(
     assert len(lost) == 1
 
 
-def test_a_host_that_refuses_to_be_watched_is_named_once(
+def test_a_host_that_refuses_to_be_watched_is_logged_once(
     start: Callable[..., Host], watched: WatchedHost, lost: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     host = start("another token")
-    until(lambda: "cannot be watched" in caplog.text)
+    refusal = "HTTP status 401. All hosts need the same version, penstock.http.token"
+    until(lambda: refusal in caplog.text)  # on a busy machine nothing listens at first, which is logged, too
     before = watched._connection
     until(lambda: watched._connection is not before)
-    assert caplog.text.count("cannot be watched") == 1
-    assert "HTTP status 401. All hosts need the same version, penstock.http.token" in caplog.text
+    assert caplog.text.count(refusal) == 1
     host.kill()
     another = start()
     until(is_here(watched))
@@ -159,11 +161,11 @@ def test_a_host_that_refuses_to_be_watched_is_named_once(
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
     ],
 )
-def test_a_host_that_is_not_reached_is_not_lost(error: Exception, is_refused: bool) -> None:
+def test_an_unreachable_host_is_not_lost(error: Exception, is_refused: bool) -> None:
     assert host_watch._is_refused(error) is is_refused
 
 
-def test_an_uneventful_watch_is_answered_and_asked_for_again(
+def test_an_uneventful_watch_ends_and_is_requested_again(
     tmp_path: Path, lost: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_watch, "WATCH_SECONDS", 0.01)
@@ -199,7 +201,7 @@ def test_watches_leave_room_for_other_requests(tmp_path: Path) -> None:
 
 
 def watch(http: HttpClient) -> HTTPResponse:
-    """Return the response, which ends with its connection."""
+    """Return the response, which ends when its connection does."""
     connection = HTTPConnection("127.0.0.1", http.port)
     connection.request("GET", "/watch", headers={"Connection": "close"})
     return connection.getresponse()
@@ -213,7 +215,9 @@ def test_each_host_watches_the_next_ones() -> None:
     assert host_watch._next(hosts[0], hosts[:1]) == host_watch._next(hosts[0], []) == set()
 
 
-def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[str], tmp_path: Path) -> None:
+def test_it_follows_changes_of_the_group(
+    start: Callable[..., Host], port: int, lost: list[str], tmp_path: Path
+) -> None:
     host, settings = start(), host_config(tmp_path)
     own, other = HostInfo.parse(settings["application.server"]), HostInfo("127.0.0.1", port)
     needed = {"penstock.host.watch": True, "penstock.http.token": TOKEN}
@@ -233,11 +237,66 @@ def test_it_follows_the_group(start: Callable[..., Host], port: int, lost: list[
 
 
 @pytest.mark.parametrize("missing", ["application.server", "penstock.http.port"])
-def test_what_it_needs_is_named(tmp_path: Path, missing: str) -> None:
+def test_the_error_names_missing_requirements(tmp_path: Path, missing: str) -> None:
     settings = {**host_config(tmp_path), "penstock.host.watch": True}
     del settings[missing]
     with pytest.raises(ConfigError, match=rf"penstock\.host\.watch=true also needs {missing}"):
         application(settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"application.server": "host-1.example:8080"},
+            "needs the same port in application.server=host-1.example:8080",
+        ),
+        ({"application.server": "host-1.example:{port}"}, "others reach: nothing listens at .*host-1.example"),
+        ({"application.server": "127.0.0.2:{port}"}, "others reach: nothing listens at .*127.0.0.2"),
+    ],
+)
+def test_an_address_that_cannot_be_watched_is_refused(tmp_path: Path, wrong: dict[str, str], message: str) -> None:
+    settings = {**host_config(tmp_path), "penstock.host.watch": True}
+    port = settings["penstock.http.port"]
+    with pytest.raises(ConfigError, match=message):
+        application(settings | {key: value.format(port=port) for key, value in wrong.items()}, tmp_path)
+
+
+def test_a_host_whose_address_refuses_connections_is_logged_once(
+    watched: WatchedHost, lost: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    until(lambda: "it is in the group, but no program listens there" in caplog.text)
+    seen = watched._refused_connections
+    until(lambda: watched._refused_connections > seen + 2)
+    assert caplog.text.count("cannot be watched") == 1
+    assert not lost
+
+
+def test_a_host_whose_http_server_has_failed_is_not_lost(
+    tmp_path: Path, lost: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application continues without it, and its port stays open: the kernel does not refuse connections to it."""
+
+    async def fail(_: connections.Server) -> None:
+        raise RuntimeError("a bug in the server")
+
+    settings = {**host_config(tmp_path), "penstock.http.token": TOKEN}
+    streams = application(settings, tmp_path)
+    streams._http.start()
+    watched = WatchedHost(HostInfo("127.0.0.1", settings["penstock.http.port"]), host_headers(TOKEN), lost.append)
+    try:
+        until(is_here(watched))
+        first = watched._connection
+        monkeypatch.setattr(connections.Server, "_accept", fail)
+        for _ in range(2):  # the waiting call accepts the first connection
+            socket.create_connection(("127.0.0.1", settings["penstock.http.port"])).close()
+        until(lambda: "The HTTP server has failed" in caplog.text)
+        until(lambda: watched._connection is not first)
+        assert watched._is_here
+        assert not lost
+    finally:
+        watched.end()
+        streams._http.stop()
 
 
 def application(settings: dict[str, Any], directory: Path) -> KafkaStreams:

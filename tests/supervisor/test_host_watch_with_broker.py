@@ -1,4 +1,4 @@
-"""A host that is killed while another one watches it: its tasks move, long before its session times out."""
+"""A host is killed while another one watches it: its tasks move long before its session times out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SESSION_SECONDS = 45.0
 PARTITIONS = 4
 
 
-@pytest.mark.parametrize("protocol", ["classic", "streams"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("streams", marks=pytest.mark.slow)])
 def test_the_tasks_of_a_killed_host_move_at_once(
     app: App, make_topic: Callable[..., str], tmp_path: Path, protocol: str
 ) -> None:
@@ -33,7 +33,7 @@ def test_the_tasks_of_a_killed_host_move_at_once(
     hosts = []
     for name in ("one", "two"):
         settings = {key.replace(".", "_"): str(value) for key, value in host_config(tmp_path / name).items()}
-        del settings["num_standby_replicas"]  # with one of the protocols the broker has it
+        del settings["num_standby_replicas"]  # with one of the protocols the broker has this setting
         process = app.start(threads=1, group_protocol=protocol, penstock_host_watch="true", **settings)
         hosts.append((process, HttpClient(int(settings["penstock_http_port"]))))
         share = PARTITIONS // len(hosts)
@@ -52,7 +52,7 @@ def test_the_tasks_of_a_killed_host_move_at_once(
 
 
 def runs(http: HttpClient, tasks: int) -> bool:
-    """Return whether a host processes so many tasks; before it listens, it does not."""
+    """Return True if a host processes this many tasks; False before it listens."""
     try:
         found = http.get("/tasks")
     except OSError:

@@ -1,4 +1,4 @@
-"""Who may ask what over HTTP, and how much; without a broker."""
+"""Permissions and limits of HTTP requests; without a broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make(config: dict[str, Any]) -> KafkaStreams:
 
 @pytest.fixture
 def free(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient]:
-    """An application without a token, at this host's own address."""
+    """An application without a token, at a loopback address."""
     with make(config) as streams:
         streams.start()
         conductor.running(1)
@@ -63,7 +63,7 @@ def guarded(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient
         yield HttpClient.of(streams)
 
 
-def test_an_address_for_others_needs_a_token(config: dict[str, Any]) -> None:
+def test_an_address_reachable_by_others_needs_a_token(config: dict[str, Any]) -> None:
     with pytest.raises(
         ConfigError, match=r"penstock\.http\.host=0\.0\.0\.0 can be reached .*set penstock\.http\.token"
     ):
@@ -75,11 +75,11 @@ def test_an_address_for_others_needs_a_token(config: dict[str, Any]) -> None:
     ("host", "own"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
                       ("192.168.1.2", False), ("::", False), ("example.org", False)]
 )  # fmt: skip
-def test_which_addresses_are_this_hosts_own(host: str, own: bool) -> None:
+def test_which_addresses_are_local(host: str, own: bool) -> None:
     assert is_loopback(host) is own
 
 
-def test_a_port_that_is_taken_is_a_configuration_error(config: dict[str, Any]) -> None:
+def test_a_port_in_use_is_a_configuration_error(config: dict[str, Any]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -89,12 +89,12 @@ def test_a_port_that_is_taken_is_a_configuration_error(config: dict[str, Any]) -
             ConfigError, match=rf"HTTP cannot be served at 127\.0\.0\.1:{port}: .*Set penstock\.http\.port"
         ):
             streams.start()
-    with make(config | {"penstock.http.port": None}) as again:  # nothing is left locked
+    with make(config | {"penstock.http.port": None}) as again:  # no lock is left behind
         again.start()
         assert again.http_port is None
 
 
-def test_without_a_token_one_can_look_and_not_touch(free: HttpClient) -> None:
+def test_without_a_token_reading_is_allowed_and_writing_is_not(free: HttpClient) -> None:
     assert free.get("/status")["state"] == "RUNNING"
     for path in ("/pause", "/resume", "/threads/1/restart"):
         answer = free.post(path)
@@ -102,13 +102,13 @@ def test_without_a_token_one_can_look_and_not_touch(free: HttpClient) -> None:
     assert free.get("/status")["paused"] is False
 
 
-def test_a_foreign_name_for_this_host_is_refused(free: HttpClient) -> None:
+def test_a_request_with_a_foreign_host_name_is_refused(free: HttpClient) -> None:
     answer = free.ask("/status", Host="evil.example:80")
     assert (answer.status, answer.error["code"]) == (421, "WRONG_HOST")
     assert free.ask("/status", Host=f"localhost:{free.port}").status == 200
 
 
-def test_with_a_token_nothing_goes_without_it(guarded: HttpClient) -> None:
+def test_with_a_token_every_request_needs_it(guarded: HttpClient) -> None:
     for path in ("/status", "/metrics", "/stores", "/stores/a/b", "/tasks", "/dashboard.json", "/nothing"):
         answer = guarded.ask(path)
         assert (answer.status, answer.error["code"]) == (401, "UNAUTHORIZED"), path
@@ -123,7 +123,7 @@ def test_with_a_token_nothing_goes_without_it(guarded: HttpClient) -> None:
     assert TOKEN not in right.ask("/status").body
 
 
-def test_requests_have_bounds(free: HttpClient) -> None:
+def test_requests_have_limits(free: HttpClient) -> None:
     assert free.ask(f"/stores/{'x' * 9000}").error["code"] == "URL_TOO_LONG"
     assert free.ask("/status", Content_Length="100000").error["code"] == "BODY_TOO_LARGE"
     for query in (
@@ -149,14 +149,14 @@ def test_requests_have_bounds(free: HttpClient) -> None:
     for path in ("/stores/counts/%FF", "/stores/%C3/key"):
         answer = free.ask(path)
         assert (answer.status, answer.error["code"]) == (400, "BAD_REQUEST"), path
-    for key in ("x" * 8_000, "9" * 8_000, "%00", "..%2F..%2Fetc%2Fpasswd"):  # as long, or as odd, as can be
+    for key in ("x" * 8_000, "9" * 8_000, "%00", "..%2F..%2Fetc%2Fpasswd"):  # as long, or as unusual, as allowed
         answer = free.ask(f"/stores/counts/{key}?timeout_ms=50")
         assert (answer.status, answer.error["code"]) == (503, "TIMEOUT"), key  # puppets know nothing of stores
     assert free.ask("/none").error["code"] == "NOT_FOUND"
     assert free.ask("/pause").error["code"] == "METHOD_NOT_ALLOWED"
 
 
-def test_pages_may_take_nothing_from_elsewhere(free: HttpClient) -> None:
+def test_pages_may_load_nothing_from_other_origins(free: HttpClient) -> None:
     answer = free.ask("/")
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
     for page in (answer, free.ask("/dashboard.js"), free.ask("/dashboard.css")):
@@ -165,13 +165,13 @@ def test_pages_may_take_nothing_from_elsewhere(free: HttpClient) -> None:
         assert "https://" not in page.body
 
 
-def test_threads_that_do_not_answer_are_an_error_to_try_again(free: HttpClient) -> None:
+def test_silent_threads_give_a_retriable_error(free: HttpClient) -> None:
     answer = free.ask("/stores/counts/key?timeout_ms=50")  # puppets know nothing of stores
     assert (answer.status, answer.error["code"]) == (503, "TIMEOUT")
     assert answer.headers["retry-after"] == "1"
 
 
-def test_an_application_that_ends_is_not_ready(config: dict[str, Any], conductor: Conductor) -> None:
+def test_an_ending_application_is_not_ready(config: dict[str, Any], conductor: Conductor) -> None:
     streams = make(config)
     streams.start()
     (one,) = conductor.running(1)
@@ -201,7 +201,7 @@ def test_an_application_without_a_stream_thread_is_not_ready(config: dict[str, A
 
 
 def test_a_paused_application_says_why_nothing_is_restored(config: dict[str, Any], conductor: Conductor) -> None:
-    waiting = "1 tasks are not restored (0_1 …): 1 records remain"  # says the puppet
+    waiting = "1 tasks are not restored (0_1 …): 1 records remain"  # according to the puppet
     with make(config) as streams:
         streams.start()
         conductor.running(1)
@@ -222,7 +222,7 @@ def test_the_labels_of_a_generated_client_id_stay_the_same() -> None:
         assert f'client_id="{own}-consumer"' in exposition(named, own)
 
 
-def test_the_spelling_of_prometheus() -> None:
+def test_metric_names_follow_prometheus() -> None:
     assert metric_name("stream-task-metrics", "process-rate") == "kafka_stream_task_process_rate"
     found = [
         Metric("state", "stream-metrics", {"client-id": 'a"b\\c\n'}, "RUNNING"),

@@ -1,8 +1,9 @@
-"""Who connects, how many, and how slowly, is nothing that processing, health or commands depend on."""
+"""Many, slow or silent connections do not affect processing, health checks or commands."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -16,12 +17,15 @@ from pathlib import Path
 import pytest
 from http_client import Answer
 from limited_application import LimitedApplication, limited_application, sent
-from stage import PATIENCE, Conductor, until
+from stage import Conductor, until
 
 from penstock import StreamsError
+from tests.waiting import PATIENCE_SECONDS
 
-#: What a load balancer waits for a health check.
-PROBE_SECONDS = 2.0
+pytestmark = pytest.mark.medium
+
+#: The timeout of a load balancer's health check.
+PROBE_SECONDS = 10.0
 IDLE_SECONDS = 10.0
 SLOW_QUERY = b"GET /stores/counts/key?timeout_ms=30000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -33,35 +37,35 @@ def application(tmp_path: Path, conductor: Conductor) -> Iterator[LimitedApplica
 
 
 def probed(application: LimitedApplication) -> Answer:
-    """Return the answer to a health check, which must come in time."""
+    """Return the response to a health check, which must arrive in time."""
     begin = time.monotonic()
     answer = application.http.ask("/health/live")
     assert time.monotonic() - begin < PROBE_SECONDS
     return answer
 
 
-def test_a_crowd_of_silent_connections_ends_nothing(application: LimitedApplication, conductor: Conductor) -> None:
+def test_many_silent_connections_end_nothing(application: LimitedApplication, conductor: Conductor) -> None:
     with ExitStack() as stack:
         application.crowd(stack)
         application.measured()
         (thread,) = application.ask("status")["threads"]
         os.kill(thread["pid"], signal.SIGKILL)
-        (replacement,) = conductor.running(1)  # there is still enough to start another process
+        (replacement,) = conductor.running(1)  # enough is left to start another process
         until(lambda: application.ask("status")["state"] == "RUNNING")
         (thread,) = application.ask("status")["threads"]
         assert thread["pid"] == replacement.pid
     assert "Traceback" not in application.log()
 
 
-def test_health_checks_have_room_in_a_silent_crowd(application: LimitedApplication) -> None:
+def test_health_checks_work_beside_many_silent_connections(application: LimitedApplication) -> None:
     with ExitStack() as stack:
         application.crowd(stack, 300)
         for _ in range(3):
             assert probed(application).status == 200
-        assert application.http.ask("/status").status == 200  # and so do those who ask at once
+        assert application.http.ask("/status").status == 200  # and so do clients that send their request at once
 
 
-def test_health_checks_have_room_beside_slow_queries(application: LimitedApplication) -> None:
+def test_health_checks_work_beside_slow_queries(application: LimitedApplication) -> None:
     with ExitStack() as stack:
         lines = application.crowd(stack, 300, SLOW_QUERY)
         refused = read_one_of(lines)
@@ -70,21 +74,20 @@ def test_health_checks_have_room_beside_slow_queries(application: LimitedApplica
         assert b"retry-after: 1" in refused.lower()
         for _ in range(3):
             assert probed(application).status == 200
-            assert application.http.ask("/health/ready").status == 503  # says the puppet, which restores
+            assert application.http.ask("/health/ready").status == 503  # says the puppet, which reports a restore
 
 
 def read_one_of(lines: list[socket.socket]) -> bytes:
-    """Return the first answer that comes on any of many connections."""
+    """Return the first response that arrives completely on any of many connections."""
+    received = dict.fromkeys(lines, b"")
     found: list[bytes] = []
 
     def has_come() -> bool:
         for line in lines:
-            try:
-                data = line.recv(65536)
-            except OSError:  # nothing yet, or closed
-                continue
-            if data:
-                found.append(data)
+            with suppress(OSError):  # nothing yet, or closed
+                received[line] += line.recv(65536)
+            if is_complete(received[line]):
+                found.append(received[line])
                 return True
         return False
 
@@ -92,8 +95,15 @@ def read_one_of(lines: list[socket.socket]) -> bytes:
     return found[0]
 
 
+def is_complete(response: bytes) -> bool:
+    """Return True if a response has all of its body."""
+    head, ended, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"^content-length: (\d+)", head, re.IGNORECASE | re.MULTILINE)
+    return bool(ended) and length is not None and len(body) >= int(length.group(1))
+
+
 def seconds_until_closed(line: socket.socket, drop: bytes) -> float:
-    """Return how long the server leaves a connection open on which a byte comes now and then."""
+    """Return how long the server keeps a connection open on which a byte arrives now and then."""
     begin = time.monotonic()
     line.settimeout(0.5)
     while time.monotonic() - begin < 4 * IDLE_SECONDS:
@@ -109,9 +119,9 @@ def seconds_until_closed(line: socket.socket, drop: bytes) -> float:
     return time.monotonic() - begin
 
 
-def test_who_does_not_ask_is_hung_up_on(application: LimitedApplication) -> None:
+def test_a_connection_without_a_request_is_closed(application: LimitedApplication) -> None:
     live = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
-    cases = {  # what is sent first, and what comes in drops afterwards
+    cases = {  # the first bytes, and the drops that follow
         "nothing": (b"", b""),
         "half a line": (b"GET /status HTT", b""),
         "headers in drops": (live + b"X-Drop: ", b"x"),
@@ -121,35 +131,37 @@ def test_who_does_not_ask_is_hung_up_on(application: LimitedApplication) -> None
     }
 
     def ask(first: bytes, drop: bytes) -> float:
-        with socket.create_connection(("127.0.0.1", application.port), PATIENCE) as line:
+        with socket.create_connection(("127.0.0.1", application.port), PATIENCE_SECONDS) as line:
             line.sendall(first)
             return seconds_until_closed(line, drop)
 
     with ThreadPoolExecutor(len(cases)) as askers:
         seconds = dict(zip(cases, askers.map(lambda case: ask(*case), cases.values()), strict=True))
-    assert all(IDLE_SECONDS - 1 < found < IDLE_SECONDS + 5 for found in seconds.values()), seconds
+    assert all(IDLE_SECONDS - 1 < found < 4 * IDLE_SECONDS for found in seconds.values()), seconds
 
 
-def test_all_goes_on_after_a_lack_of_descriptors(tmp_path: Path, conductor: Conductor, systemd: socket.socket) -> None:
-    """Here it is the user's program that has them all."""
+def test_everything_continues_after_a_lack_of_descriptors(
+    tmp_path: Path, conductor: Conductor, systemd: socket.socket
+) -> None:
+    """Here the user's program has used them all."""
     service = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
     with limited_application(tmp_path, conductor, **service) as application, ThreadPoolExecutor(8) as askers:
         assert probed(application).status == 200
         application.order("take")
-        # Several: the connections from before, which are being closed, may still make room for one.
+        # Several: earlier connections that are being closed may still make room for one.
         statuses = [askers.submit(application.ask, "status") for _ in range(4)]
         checks = [askers.submit(application.http.ask, "/health/live") for _ in range(4)]
         until(lambda: "The control socket cannot take a command" in application.log())
         until(lambda: "HTTP cannot take a connection" in application.log())
-        with pytest.raises(subprocess.TimeoutExpired):  # it looks at its processes meanwhile, at least once
+        with pytest.raises(subprocess.TimeoutExpired):  # it measures its processes meanwhile, at least once
             application.process.wait(3)
         application.order("give")
         for status in statuses:
-            with suppress(StreamsError):  # it has no descriptor either for what it would read
-                assert status.result(PATIENCE)["state"] == "RUNNING"
-        assert [check.result(PATIENCE).status for check in checks] == [200] * 4
+            with suppress(StreamsError):  # it has no descriptor for the file it would read either
+                assert status.result(PATIENCE_SECONDS)["state"] == "RUNNING"
+        assert [check.result(PATIENCE_SECONDS).status for check in checks] == [200] * 4
         application.measured()
-        while has_data(systemd):  # from before
+        while has_data(systemd):  # an earlier connection
             systemd.recv(4096)
         until(lambda: systemd.recv(4096) == b"WATCHDOG=1")
         assert "Traceback" not in application.log()
@@ -160,9 +172,9 @@ def has_data(line: socket.socket) -> bool:
     return bool(select.select((line,), (), (), 0)[0])
 
 
-def test_malformed_requests_are_one_line_of_the_log(application: LimitedApplication) -> None:
+def test_malformed_requests_are_one_log_line(application: LimitedApplication) -> None:
     for _ in range(500):
-        with socket.create_connection(("127.0.0.1", application.port), PATIENCE) as line:
+        with socket.create_connection(("127.0.0.1", application.port), PATIENCE_SECONDS) as line:
             assert sent(line, b"\x16\x03\x01 this is TLS\r\n\r\n")
             line.recv(65536)
     assert probed(application).status == 200

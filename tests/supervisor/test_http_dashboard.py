@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: opened, looked at, used by mouse and by keyboard."""
+"""The dashboard in a real Chromium: opened, read, used by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def running(counting: Counting, make_topic: Callable[..., str]) -> Iterator[Kafk
         yield streams
 
 
-def test_the_dashboard_shows_and_does(running: KafkaStreams, counting: Counting, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_dashboard_shows_the_application_and_controls_it(
+    running: KafkaStreams, counting: Counting, tmp_path: Path
+) -> None:
     with browser(tmp_path / "profile") as page:
         page.open(f"http://127.0.0.1:{running.http_port}/")
         eventually(lambda: "who have its token" in page.text("#message"), "it asks for the token")
@@ -147,7 +150,7 @@ def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:
 
 
 def says_what_was_refused(page: Browser) -> None:
-    """What an action was refused for stays, also when the page has looked again since."""
+    """The reason of a refused action stays visible, also after the page has refreshed."""
     page.run("act('/threads/9/restart', document.getElementById('unlock'))")
     eventually(lambda: "does not exist" in page.text("#message"), "it says why")
     seen = page.run("return loadedAt")

@@ -1,4 +1,4 @@
-"""Requests that are malformed, or odd and right: each gets the answer that it deserves, and no traceback."""
+"""Malformed requests, and unusual but valid ones: each gets the right response, and no traceback."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import Any
 
 import pytest
 import worker_targets
-from stage import PATIENCE, Conductor, until
+from stage import Conductor, until
 
 from penstock import KafkaStreams, StreamsBuilder
 from penstock.supervisor.application_state import ApplicationState
+from tests.waiting import PATIENCE_SECONDS
 
 TOKEN = "geheim"
 GET = b"GET /status HTTP/1.1\r\n"
-#: What a read of a store comes to here, where puppets know nothing of stores: its parameters are right.
+#: The result of a read of a store here, where puppets have no stores: its parameters are valid.
 READ = (503, "TIMEOUT")
 FINE = (200, None)
 BAD = (400, "BAD_REQUEST")
 NOTHING = (404, "NOT_FOUND")
 
-#: Target, Host (None: no such header), and what it is answered without a token: status and code.
+#: Target, Host (None: no such header), and the response without a token: status and code.
 TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("/status", "localhost", FINE),
     ("/status", "LOCALHOST", FINE),
@@ -41,7 +42,7 @@ TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("http://evil.example/status", "localhost", (421, "WRONG_HOST")),
     ("http://localhost", "localhost", FINE),
     ("http://localhost@evil.example/status", "localhost", (421, "WRONG_HOST")),
-    # nothing is redirected
+    # no redirects
     ("/status/", "localhost", NOTHING),
     ("/stores/", "localhost", NOTHING),
     ("//localhost/status", "localhost", NOTHING),
@@ -49,7 +50,7 @@ TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("status", "localhost", NOTHING),
     ("[", "localhost", NOTHING),
     ("/health/../status", "localhost", NOTHING),
-    # parts of a path are separated by a slash that is none of a name
+    # only a literal slash separates parts of a path
     ("/stores%2Fcounts", "localhost", NOTHING),
     ("/health%2Flive", "localhost", NOTHING),
     ("/stores/counts/a%2Fb?timeout_ms=50", "localhost", READ),
@@ -72,7 +73,7 @@ TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
     ("/stores/counts?limit=1&limit=1", "localhost", BAD),
 ]  # fmt: skip
 
-#: Requests as they are sent, and how they are answered without a token; 0: closed without an answer.
+#: Raw requests, and the statuses of their responses without a token; 0: closed without a response.
 MALFORMED: list[tuple[bytes, int]] = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS
     (b"HELLO\r\n\r\n", 400),
@@ -114,7 +115,7 @@ AUTHORIZATIONS: list[tuple[str | None, int]] = [
 
 @contextmanager
 def served(tmp_path: Path, conductor: Conductor, **config: Any) -> Iterator[int]:
-    """Yield the port of an application that runs."""
+    """Yield the port of a running application."""
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     values = {
@@ -133,9 +134,9 @@ def served(tmp_path: Path, conductor: Conductor, **config: Any) -> Iterator[int]
 
 
 def answer(port: int, request: bytes) -> bytes:
-    """Return the first answer to some bytes, as much of it as comes."""
+    """Return the first response to some bytes, as much of it as arrives."""
     data = b""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as line:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as line:
         line.sendall(request)
         while not is_complete(data) and (more := line.recv(65536)):
             data += more
@@ -192,7 +193,7 @@ def test_authorizations(tmp_path: Path, conductor: Conductor) -> None:
         for path in (b"/status", b"/status/", b"/%73tatus", b"http://localhost/status", b"/stores/counts/a%0Ab", b"*"):
             data = answer(port, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert status_of(data) == 401, path
-        for host in (b"[", b"a b", b""):  # with a token the server may be called as you like
+        for host in (b"[", b"a b", b""):  # with a token, any Host is accepted
             data = answer(port, GET + b"Host: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n")
             assert status_of(data) == 200, host
             data = answer(port, b"GET /nothing HTTP/1.1\r\nHost: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Many questions to two hosts, while a stream thread of one of them is killed and its tasks come back."""
+"""Many requests to two hosts, while a stream thread of one of them is killed and its tasks return."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.broker
 
 ROUNDS = 3
 ASKERS = 4
-#: Each asker stops after so many questions, or when the tasks are back and it has had so many good answers since.
+#: Each client stops after this many requests, or after this many good responses since the tasks returned.
 QUESTIONS_MAX, GOOD_SINCE = 2_000, 20
-#: What a host says that cannot answer now, and soon can.
+#: Codes of temporary errors.
 TRY_AGAIN = {"RESTORING", "NOT_HERE", "INCOMPLETE", "HOST_UNREACHABLE", "NOT_RUNNING", "TIMEOUT"}
 
 
 class Storm:
-    """Askers in their own threads. answers: how many of each kind; wrong: what no host may say."""
+    """Clients in separate threads. answers: number of responses by kind; wrong: responses that no host may give."""
 
     def __init__(self, ports: list[int]) -> None:
         self.answers: Counter[str] = Counter()
@@ -53,11 +53,11 @@ class Storm:
         good_since = 0
         for _ in range(QUESTIONS_MAX):
             http = HttpClient(choice.choice(self._ports))
-            key = choice.randrange(KEYS + 1)  # the last one stands for all
+            key = choice.randrange(KEYS + 1)  # the last one represents all
             path = f"/stores/counts/key-{key}" if key < KEYS else "/stores/counts?limit=1000"
             try:
                 kind, right = judged(http.ask(path), KEYS if key == KEYS else 1)
-            except (OSError, HTTPException, json.JSONDecodeError) as error:  # neither host has gone: it must answer
+            except (OSError, HTTPException, json.JSONDecodeError) as error:  # both hosts are up: they must respond
                 kind, right = repr(error), False
             with self._lock:
                 self.answers[kind] += 1
@@ -69,7 +69,7 @@ class Storm:
 
 
 def judged(answer: Answer, rows: int) -> tuple[str, bool]:
-    """Return the kind of an answer, and whether it is right or says that the same question can be asked again."""
+    """Return the kind of a response, and whether it is correct or says to retry."""
     if answer.status == 200:
         values = [row["value"] for row in answer.json["rows"]]
         return ("right", True) if values == [ROUNDS] * rows else (f"wrong values {values}", False)
@@ -79,7 +79,7 @@ def judged(answer: Answer, rows: int) -> tuple[str, bool]:
     return code if fine else f"{answer.status} {answer.error}", fine
 
 
-def test_every_answer_is_right_or_says_to_try_again(counting: Counting, tmp_path: Path) -> None:
+def test_every_response_is_correct_or_says_to_retry(counting: Counting, tmp_path: Path) -> None:
     counting.produce(ROUNDS)
     one, two = (
         KafkaStreams(counting.topology(), counting.config | host_config(tmp_path / name) | {"num.standby.replicas": 0})

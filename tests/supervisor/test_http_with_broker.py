@@ -26,7 +26,7 @@ TOKEN = "let me in"
 
 
 class Keyed(Counting):
-    """Writes each key where Kafka's partitioner puts it; Counting uses librdkafka's."""
+    """Writes each key to the partition of Kafka's partitioner; Counting uses librdkafka's."""
 
     def produce(self, rounds: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2_random"})
@@ -72,7 +72,7 @@ def what_is_shown_of_an_application(http: HttpClient, counting: Counting) -> Non
     assert {row["topic"] for row in http.get("/lag")} == {counting.source}
 
 
-def test_what_is_shown_read_and_done(running: tuple[KafkaStreams, HttpClient], counting: Counting) -> None:
+def test_status_queries_and_actions(running: tuple[KafkaStreams, HttpClient], counting: Counting) -> None:
     """One application for everything, because it takes long to start."""
     streams, http = running
     what_is_shown_of_an_application(http, counting)
@@ -96,22 +96,22 @@ def metrics_in_the_format_of_prometheus(http: HttpClient) -> None:
         return sum(value for key, value in values.items() if key.startswith(f"{name}{{"))
 
     assert total("kafka_stream_thread_process_total") == 3 * KEYS
-    # What a task has counted goes with it when it moves, to the stream thread that joins last.
+    # The counters of a task move with it, to the stream thread that joins last.
     assert 0 < total("kafka_stream_task_process_total") <= 3 * KEYS
     assert total("kafka_stream_processor_node_process_total") == total("kafka_stream_task_process_total")
     assert (
         total("kafka_stream_state_estimate_num_keys") >= KEYS
-    )  # an estimate: a key that was written twice may count so
+    )  # an estimate: a key that was written twice may count twice
     assert total("kafka_stream_alive_stream_threads") == 2
-    # Dead letters show when there is one: tests/workers/test_walls.py.
+    # Dead letter metrics appear with the first letter: tests/workers/test_walls.py.
     shown = {name for name in shown_metrics() if not name.startswith("penstock_dead_letter_")}
     assert shown - {key.partition("{")[0] for key in values} == set()
-    # What a process takes is measured each two seconds, for the first time when it has hardly begun.
+    # The memory of a process is measured every two seconds, for the first time just after it has started.
     eventually(lambda: min(memory(http)) > 10_000_000, lambda: memory(http))
 
 
 def memory(http: HttpClient) -> list[float]:
-    """Return the memory of the three processes, the supervisor too, in bytes."""
+    """Return the memory of the three processes, including the supervisor, in bytes."""
     lines = [text for text in http.ask("/metrics").body.splitlines() if text.startswith("penstock_process_rss_bytes")]
     assert len(lines) == 3
     return [float(text.rpartition(" ")[2]) for text in lines]
@@ -168,7 +168,7 @@ def pause_resume_and_restart(streams: KafkaStreams, http: HttpClient, counting: 
 
 
 def a_storm_of_questions_while_a_process_is_killed(streams: KafkaStreams, http: HttpClient) -> None:
-    """Every answer is right, or says that one is to try again."""
+    """Every response is correct, or says to retry."""
     kinds: set[str] = set()
 
     def ask(number: int) -> None:
@@ -194,7 +194,7 @@ def a_storm_of_questions_while_a_process_is_killed(streams: KafkaStreams, http: 
 
 @pytest.fixture
 def windows(counting: Counting) -> Any:
-    """Counts by windows and by sessions, and keys that are numbers and odd texts."""
+    """Counts by windows and by sessions; keys that are numbers, and unusual texts."""
     builder = StreamsBuilder()
     text, number = Serdes.string(), Serdes.int64()
     stream = builder.stream(counting.source, key_serde=text, value_serde=text)

@@ -1,4 +1,4 @@
-"""KafkaStreams in programs of users: started, signalled, killed, run twice."""
+"""KafkaStreams in users' programs: started, signalled, killed, run twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import worker_targets
-from stage import PATIENCE, Conductor, until
+from stage import Conductor, until
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
@@ -29,9 +29,19 @@ from penstock.supervisor.queries.metric import by_name
 from penstock.supervisor.service.signals import SAME_REQUEST_MS
 from penstock.supervisor.source.topology_source import TopologyLoadError, TopologySource
 from penstock.topology.declare.streams_builder import StreamsBuilder
-from penstock.topology.errors import ConfigError, InvalidStateStoreError, LockError, StreamsError, TopologyError
+from penstock.topology.errors import (
+    ConfigError,
+    InvalidStateStoreError,
+    LockError,
+    StreamsError,
+    TopologyError,
+    UnknownStateStoreError,
+)
+from tests.waiting import PATIENCE_SECONDS
 
-#: What a user writes; run by a fresh interpreter.
+pytestmark = pytest.mark.medium
+
+#: A user's program, run by a fresh interpreter.
 PROGRAM = """\
 import logging, os, sys
 from penstock.supervisor.kafka_streams import KafkaStreams
@@ -50,7 +60,7 @@ def broken_pipe():
     {end}
 """
 
-#: As a task of Celery does it.
+#: The same in a Celery task.
 DAEMONIC = """\
 import multiprocessing
 from penstock import KafkaStreams
@@ -95,12 +105,12 @@ def streams(config: dict[str, Any]) -> Iterator[MakeStreams]:
 
     yield make
     for one in made:
-        assert one.close(timedelta(seconds=PATIENCE))
+        assert one.close(timedelta(seconds=PATIENCE_SECONDS))
 
 
 @pytest.fixture
 def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the program of a user in its own process group."""
+    """Start a user's program in a separate process group."""
     started: list[subprocess.Popen[str]] = []
 
     def start(guard: str = 'if __name__ == "__main__"', end: str = "sys.exit(streams.run())") -> subprocess.Popen[str]:
@@ -125,34 +135,34 @@ def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., su
         process.communicate()
 
 
-# -- in its own process
+# -- in a separate process
 
 
-def test_sigterm_ends_a_program_in_good_order(program: Any, conductor: Conductor) -> None:
+def test_sigterm_ends_a_program_cleanly(program: Any, conductor: Conductor) -> None:
     process = program()
     (one,) = conductor.running(1)
     process.send_signal(signal.SIGTERM)
     assert one.hear() == {"command": "shutdown", "leave_group": False}
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, output
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in output
 
 
-def test_control_c_in_a_terminal_reaches_only_the_supervisor(program: Any, conductor: Conductor) -> None:
+def test_ctrl_c_in_a_terminal_reaches_only_the_supervisor(program: Any, conductor: Conductor) -> None:
     process = program()
     (one,) = conductor.running(1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     assert one.hear() == {"command": "shutdown", "leave_group": False}
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, output
     assert "KeyboardInterrupt" not in output
 
 
-def test_sigterm_to_the_whole_group_ends_it_in_good_order_too(program: Any, conductor: Conductor) -> None:
+def test_sigterm_to_the_whole_group_ends_it_cleanly_too(program: Any, conductor: Conductor) -> None:
     process = program()
     conductor.running(1)
     os.killpg(process.pid, signal.SIGTERM)  # as systemd does without KillMode=mixed
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, output
 
 
@@ -163,13 +173,13 @@ def test_a_second_sigterm_kills(program: Any, conductor: Conductor) -> None:
     assert one.hear() == {"deaf": True}
     process.send_signal(signal.SIGTERM)
     assert one.hear()["command"] == "shutdown"
-    with suppress(subprocess.TimeoutExpired):  # sooner it would be the same request
+    with suppress(subprocess.TimeoutExpired):  # earlier it would be the same request
         process.wait(SAME_REQUEST_MS / 1000)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE) == ExitCode.FORCED
+    assert process.wait(PATIENCE_SECONDS) == ExitCode.FORCED
 
 
-def test_signals_add_and_remove_and_describe(program: Any, conductor: Conductor) -> None:
+def test_signals_add_and_remove_threads_and_dump_a_description(program: Any, conductor: Conductor) -> None:
     process = program()
     conductor.running(1)
     process.send_signal(signal.SIGTTIN)
@@ -179,22 +189,22 @@ def test_signals_add_and_remove_and_describe(program: Any, conductor: Conductor)
     assert two.hear() == {"command": "shutdown", "leave_group": True}
     process.send_signal(signal.SIGUSR1)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert "me-StreamThread-1: process" in output
 
 
-def test_a_program_that_ends_closes_what_it_started(program: Any, conductor: Conductor) -> None:
+def test_a_program_that_ends_closes_its_application(program: Any, conductor: Conductor) -> None:
     process = program(end="streams.start(); input()")
     (one,) = conductor.running(1)
     process.stdin.write("\n")
     process.stdin.flush()
     assert one.hear() == {"command": "shutdown", "leave_group": False}
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in output
 
 
-def test_processing_goes_on_when_nobody_reads_stdout_any_more(program: Any, conductor: Conductor) -> None:
+def test_processing_continues_after_the_reader_of_stdout_is_gone(program: Any, conductor: Conductor) -> None:
     process = program(end="os.dup2(broken_pipe(), 1); sys.exit(streams.run())")
     (one,) = conductor.running(1)
     one.order("print", stdout="into the void", stderr="")
@@ -202,15 +212,15 @@ def test_processing_goes_on_when_nobody_reads_stdout_any_more(program: Any, cond
     while "still here" not in (line := process.stdout.readline()):
         assert line, "the program has ended"
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.OK, output
 
 
-def test_a_host_that_cannot_start_processes_is_named(program: Any, config: dict[str, Any]) -> None:
+def test_a_host_that_cannot_start_processes_is_reported(program: Any, config: dict[str, Any]) -> None:
     config |= {"num.stream.threads": 3, "penstock.worker.restart.max": 1}
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 7,) * 2)"
     process = program(end=f"{limit}; sys.exit(streams.run())")
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.RESTART_LIMIT, output
     assert "cannot be started: [Errno 24] Too many open files" in output
 
@@ -223,18 +233,20 @@ def test_processes_do_not_outlive_a_killed_supervisor(program: Any, conductor: C
         one.order("hang")
         assert one.hear() == {"hangs": True}
     process.kill()
-    gone, _ = psutil.wait_procs([one.process], timeout=PATIENCE)
+    gone, _ = psutil.wait_procs([one.process], timeout=PATIENCE_SECONDS)
     assert gone
 
 
-def test_a_program_without_main_guard_is_told_what_to_do(program: Any) -> None:
+def test_the_error_for_a_missing_main_guard_says_what_to_do(program: Any) -> None:
     process = program(guard="if True")
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == ExitCode.TOPOLOGY, output
     assert 'Put `if __name__ == "__main__":` around the code that starts it.' in output
 
 
-def test_a_daemonic_process_is_told_that_it_cannot_have_processes(config: dict[str, Any], tmp_path: Path) -> None:
+def test_the_error_for_a_daemonic_process_says_that_it_cannot_have_children(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     script = tmp_path / "user_program.py"
     script.write_text(DAEMONIC.format(config=config))
     ended = subprocess.run(
@@ -242,7 +254,7 @@ def test_a_daemonic_process_is_told_that_it_cannot_have_processes(config: dict[s
         env=os.environ | {"PYTHONPATH": os.getcwd()},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     error, reason, state = ended.stdout.splitlines()
@@ -285,7 +297,7 @@ def test_close_before_start_and_after_the_end_does_nothing(streams: MakeStreams)
         app.start()
 
 
-def test_close_gives_up_waiting_after_its_timeout(streams: MakeStreams, conductor: Conductor) -> None:
+def test_close_returns_at_its_timeout(streams: MakeStreams, conductor: Conductor) -> None:
     app = streams()
     app.start()
     (one,) = conductor.running(1)
@@ -296,7 +308,7 @@ def test_close_gives_up_waiting_after_its_timeout(streams: MakeStreams, conducto
     one.order("return")
 
 
-def test_handlers_are_set_before_the_start_only(streams: MakeStreams, conductor: Conductor) -> None:
+def test_handlers_can_be_set_only_before_the_start(streams: MakeStreams, conductor: Conductor) -> None:
     app = streams()
     app.start()
     conductor.running(1)
@@ -324,7 +336,7 @@ def test_close_from_a_listener_does_not_wait_for_itself(streams: MakeStreams, co
     app.set_state_listener(lambda new, _: answers.append(app.close()) if new is State.RUNNING else None)
     app.start()
     conductor.running(1)
-    assert app._supervisor.join(PATIENCE)
+    assert app._supervisor.join(PATIENCE_SECONDS)
     assert answers == [False]
     assert app.state is State.NOT_RUNNING
 
@@ -343,14 +355,14 @@ def test_status_metrics_and_queries(streams: MakeStreams, conductor: Conductor) 
     counts = app.store("counts")
     with counts.range("a", "b") as rows:
         assert rows == ["a", "b", "a", "b"]
-    with pytest.raises(InvalidStateStoreError, match="Cannot query none: UnknownStateStoreError: no such store"):
+    with pytest.raises(UnknownStateStoreError, match="Cannot query none: no such store"):
         app.query("none", "get", "key")
     app.close(0)
     with pytest.raises(InvalidStateStoreError, match="the application is PENDING_SHUTDOWN"):
         counts.get("key")
 
 
-def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_named_by_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = {"application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path / "file")}
     with pytest.raises(ConfigError, match=r"/file.* couldn't be created: .*; check state.dir"):
@@ -403,10 +415,10 @@ def test_the_supervisor_loads_no_kafka_client() -> None:
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=True).stdout == b"\n"
 
 
-# -- how a topology travels
+# -- how a topology reaches other processes
 
 
-def test_a_topology_made_here_travels_with_its_functions() -> None:
+def test_a_topology_built_here_is_sent_with_its_functions() -> None:
     secret = "closed over"
     builder = StreamsBuilder()
     builder.stream("in").map_values(lambda value: value + secret).to("out")
@@ -420,7 +432,7 @@ def test_a_topology_made_here_travels_with_its_functions() -> None:
     assert b"topics: [in]" in described.stdout
 
 
-def test_a_topology_that_cannot_travel_says_what_to_do() -> None:
+def test_the_error_for_a_topology_that_cannot_be_pickled_says_what_to_do() -> None:
     lock = threading.Lock()
     builder = StreamsBuilder()
     builder.stream("in").filter(lambda key, value: lock.locked()).to("out")
@@ -429,7 +441,7 @@ def test_a_topology_that_cannot_travel_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("text", ["my_app", "my_app:", "my-app:topology", ":topology", "my_app.py:topology!"])
-def test_a_reference_has_a_form(text: str) -> None:
+def test_a_malformed_reference_is_refused(text: str) -> None:
     with pytest.raises(TopologyError, match="is not of the form module:attribute"):
         TopologySource.of(text)
 
@@ -444,7 +456,9 @@ def test_a_reference_has_a_form(text: str) -> None:
         ("basic:my topology", ": a Python name has no ' '."),
     ],
 )
-def test_a_reference_that_is_usual_elsewhere_is_corrected(tmp_path: Path, text: str, hint: str) -> None:
+def test_the_error_for_a_reference_in_another_tools_form_shows_the_right_one(
+    tmp_path: Path, text: str, hint: str
+) -> None:
     (tmp_path / "basic.py").write_text("topology = 1\n")
     command = [sys.executable, "-m", "penstock.cli", "describe", text]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
@@ -453,7 +467,7 @@ def test_a_reference_that_is_usual_elsewhere_is_corrected(tmp_path: Path, text: 
     assert ended.stderr.rstrip().endswith(hint)
 
 
-def test_a_builder_a_topology_and_a_function_can_be_referred_to(
+def test_a_reference_may_name_a_builder_a_topology_or_a_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "forms_app.py").write_text(

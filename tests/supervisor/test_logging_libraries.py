@@ -1,4 +1,4 @@
-"""What a user's module logs arrives once, with its level, logger and fields, whichever library it uses."""
+"""Log records of a user's module arrive once, with level, logger and fields, whichever library it uses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from stage import LogLines, MakeApplication
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.source.topology_source import TopologySource
+from tests.examples import one_of
+
+pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[2]
-#: How much later than a log record a print may appear. The interpreter's buffers took 15 s.
+#: The maximum delay of a print after a log record. The interpreter's buffers took 15 s.
 PRINT_SECONDS = 1.0
-#: How a module may set up its log. Each has ``log`` afterwards, and may have its own file.
+#: Ways in which a module may set up its log. Each defines ``log``, and may write to a separate file.
 STDLIB = "import logging\n{}log = logging.getLogger('user.code')\n"
 SETUPS = {
     "nothing": STDLIB.format(""),
@@ -94,7 +97,7 @@ log = structlog.get_logger("user.code")
 """,
 }
 FILES = {name for name, setup in SETUPS.items() if "own.log" in setup}
-#: What it then logs: a warning with a field, and an exception, in a function that is called after the import.
+#: Its log records: a warning with a field, and an exception, in a function that is called after the import.
 FIELD = {
     "loguru": "log.bind(order_id=17).warning('a warning')",
     "structlog": "log.warning('a warning', order_id=17)",
@@ -115,14 +118,14 @@ def topology():
 
 
 def command(folder: Path) -> list[str]:
-    """Return what runs ``app:topology`` of a folder, which no broker is there for."""
+    """Return the command line that runs ``app:topology`` of a folder, without a broker."""
     settings = {"application.id": "a", "bootstrap.servers": "127.0.0.1:1", "state.dir": str(folder / "state")}
     options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
     return [sys.executable, "-m", "penstock.cli", "run", "app:topology", *options]
 
 
 def logged(folder: Path, module: str, form: str = "json") -> tuple[str, str]:
-    """Run a module until its topology fails; returns stdout and the log."""
+    """Run a module until its topology fails; return stdout and the log."""
     (folder / "app.py").write_text(textwrap.dedent(module))
     done = subprocess.run(
         [*command(folder), "-c", f"penstock.log.format={form}"],
@@ -141,7 +144,7 @@ def module_for(setup: str) -> str:
     return SETUPS[setup] + USE.format(field=FIELD[library])
 
 
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", one_of(4, SETUPS))
 def test_records_arrive_once_with_level_logger_and_fields(tmp_path: Path, setup: str) -> None:
     stdout, log = logged(tmp_path, module_for(setup))
     assert stdout == "printed\n"
@@ -152,7 +155,7 @@ def test_records_arrive_once_with_level_logger_and_fields(tmp_path: Path, setup:
     assert (warning["message"], warning["level"], warning["order_id"]) == ("a warning", "WARNING", 17)
     assert warning["logger"] == ("user.code" if "user.code" in SETUPS[setup] else "app")
     assert warning["process"].endswith("-StreamThread-1")
-    if "extra=" in module_for(setup):  # a name of Penstock
+    if "extra=" in module_for(setup):  # a logger of Penstock
         assert warning["level_"] == "high"
     (failure,) = [record for record in records if "a failure" in record["message"]]
     assert (failure["message"], failure["level"]) == ("a failure", "ERROR")
@@ -164,7 +167,7 @@ def test_records_arrive_once_with_level_logger_and_fields(tmp_path: Path, setup:
 
 
 @pytest.mark.parametrize("setup", ["nothing", "dictConfig", "loguru, configured", "structlog"])
-def test_people_get_our_format(tmp_path: Path, setup: str) -> None:
+def test_readable_logs_have_penstocks_format(tmp_path: Path, setup: str) -> None:
     _, log = logged(tmp_path, module_for(setup), "plain")
     (line,) = [line for line in log.splitlines() if "a warning" in line]
     field = " order_id=17" if setup == "structlog" else ""
@@ -172,7 +175,7 @@ def test_people_get_our_format(tmp_path: Path, setup: str) -> None:
     assert log.count("ZeroDivisionError: division by zero") == 1
 
 
-def test_our_own_lines_survive_a_configuration_that_disables_them(tmp_path: Path) -> None:
+def test_penstocks_lines_survive_a_configuration_that_disables_them(tmp_path: Path) -> None:
     module = SETUPS["dictConfig"] + (
         "import threading\n"
         "def topology():\n"
@@ -183,7 +186,7 @@ def test_our_own_lines_survive_a_configuration_that_disables_them(tmp_path: Path
     assert "ends by force" in log  # penstock.supervisor.processes.worker_process
 
 
-def test_fields_that_are_no_json_become_text(tmp_path: Path) -> None:
+def test_fields_that_json_cannot_encode_become_text(tmp_path: Path) -> None:
     module = """
         import logging
         class Order:
@@ -203,7 +206,7 @@ def test_fields_that_are_no_json_become_text(tmp_path: Path) -> None:
     assert (found["circle"], found["time_"]) == ("[[...]]", 5)
 
 
-def test_errors_are_in_the_status_whatever_the_configuration(
+def test_errors_are_in_the_status_with_any_configuration(
     application: MakeApplication, log: LogLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -217,8 +220,10 @@ def test_errors_are_in_the_status_whatever_the_configuration(
     assert log.has("a failure")
 
 
-def test_children_of_a_process_log_and_end_too(tmp_path: Path) -> None:
-    """Forked ones share the pipe to the supervisor, in which their records would mix; and they must hear SIGTERM."""
+def test_child_processes_log_and_end_too(tmp_path: Path) -> None:
+    """Forked children share the pipe to the supervisor, in which their records would mix; and they must handle
+    SIGTERM.
+    """
     module = """
         import logging, multiprocessing
         logging.basicConfig(level="INFO")
@@ -245,7 +250,7 @@ def test_children_of_a_process_log_and_end_too(tmp_path: Path) -> None:
     assert "supervisor failed" not in log
 
 
-def test_a_print_appears_at_once(tmp_path: Path) -> None:
+def test_printed_text_appears_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import logging\n"
         "from penstock import StreamsBuilder\n"

@@ -1,4 +1,4 @@
-"""What log lines look like, and that what belongs together stays together."""
+"""The format of log lines, and that related lines stay together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_json_is_one_object_in_one_line() -> None:
     assert "exception" not in json.loads(json_format.format(record("fine")))
 
 
-def test_a_worker_s_traceback_is_apart_from_its_message() -> None:
+def test_a_workers_traceback_is_separate_from_its_message() -> None:
     prepared = PipeLogHandler(cast("Any", None)).prepare(failed())
     line = json.loads(formatter("json", {}, io.StringIO(), {}).format(prepared))
     assert line["message"] == "no luck"
@@ -64,7 +64,7 @@ def test_a_worker_s_traceback_is_apart_from_its_message() -> None:
     assert formatter("plain", {}, io.StringIO(), {}).format(prepared).count("Traceback") == 1
 
 
-def test_the_journal_gets_a_priority_in_each_line() -> None:
+def test_the_journal_gets_a_priority_on_each_line() -> None:
     lines = formatter("journal", {}, io.StringIO(), {}).format(failed()).splitlines()
     assert lines[0] == "<3>no luck (user)"
     assert len(lines) > 2
@@ -73,21 +73,21 @@ def test_the_journal_gets_a_priority_in_each_line() -> None:
     assert [syslog_priority(level) for level in levels] == [2, 3, 4, 6, 7, 7]
 
 
-def test_the_journal_is_known_by_its_stream(tmp_path: Path) -> None:
+def test_the_journal_is_detected_by_its_stream(tmp_path: Path) -> None:
     with (tmp_path / "journal").open("w") as stream:
         found = os.fstat(stream.fileno())
         ours = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
         assert is_the_journal(stream, ours)
         assert not is_the_journal(stream, {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"})
-        assert not is_the_journal(stream, {})  # e.g. `systemctl`'s shell, or stderr sent to a file
+        assert not is_the_journal(stream, {})  # e.g. `systemctl`'s shell, or stderr redirected to a file
         assert formatter("auto", {}, stream, ours).format(record("x")) == "<3>x (user)"
         assert formatter("auto", {}, stream, {}).format(record("x")).endswith(" ERROR   x (user)")
     assert not is_the_journal(io.StringIO(), ours)
 
 
 @pytest.mark.parametrize("wanted", ["json", "journal"])
-def test_all_that_a_failing_application_writes_has_the_format(tmp_path: Path, wanted: str) -> None:
-    """The supervisor's lines, those of its processes, their stderr, and the last words."""
+def test_all_output_of_a_failing_application_has_the_format(tmp_path: Path, wanted: str) -> None:
+    """The supervisor's lines, those of its processes, their stderr, and the final error."""
     (tmp_path / "bad.py").write_text(
         "import sys, traceback\n"
         "def topology():\n"
@@ -120,7 +120,7 @@ def test_all_that_a_failing_application_writes_has_the_format(tmp_path: Path, wa
 
 @pytest.fixture
 def blocks() -> Iterator[tuple[Any, BlockReader, list[str]]]:
-    """The writing end of a pipe, its reader, and what was read."""
+    """The writing end of a pipe, its reader, and the blocks it read."""
     receiving, sending = Pipe(duplex=False)
     texts: list[str] = []
     reader = BlockReader(receiving, texts.append)
@@ -129,7 +129,7 @@ def blocks() -> Iterator[tuple[Any, BlockReader, list[str]]]:
     sending.close()
 
 
-def test_a_traceback_is_one_text_however_it_arrives(blocks: tuple[Any, BlockReader, list[str]]) -> None:
+def test_a_traceback_is_one_block_however_it_arrives(blocks: tuple[Any, BlockReader, list[str]]) -> None:
     sending, reader, texts = blocks
     for piece in re.findall(r"(?s).{1,7}", f"before\n{TRACEBACK}\nafter\n"):
         os.write(sending.fileno(), piece.encode())
@@ -148,7 +148,7 @@ def test_chained_tracebacks_and_warnings_stay_together() -> None:
     ]
 
 
-def test_the_last_words_of_the_interpreter_are_held_until_the_end(blocks: tuple[Any, BlockReader, list[str]]) -> None:
+def test_the_interpreters_final_lines_are_held_until_the_end(blocks: tuple[Any, BlockReader, list[str]]) -> None:
     sending, reader, texts = blocks
     words = (
         'Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "a.py", line 1\n\nThread 0x2:\n'
@@ -161,7 +161,7 @@ def test_the_last_words_of_the_interpreter_are_held_until_the_end(blocks: tuple[
     assert texts == [words.rstrip("\n")]
 
 
-def test_what_has_no_end_does_not_fill_the_memory(blocks: tuple[Any, BlockReader, list[str]]) -> None:
+def test_an_endless_block_does_not_fill_the_memory(blocks: tuple[Any, BlockReader, list[str]]) -> None:
     lines = TextBlocks()
     lines.add("Fatal Python error: it never ends")
     assert sum(lines.add("x") is not None for _ in range(BLOCK_LINES_MAX * 2)) > 0
@@ -173,7 +173,7 @@ def test_what_has_no_end_does_not_fill_the_memory(blocks: tuple[Any, BlockReader
     assert len(texts[0]) > LINE_BYTES_MAX
 
 
-def test_results_on_stdout_are_not_held_back() -> None:
+def test_results_on_stdout_are_not_delayed() -> None:
     receiving, sending = Pipe(duplex=False)
     lines: list[str] = []
     reader = LineReader(receiving, lines.append)
@@ -192,6 +192,8 @@ def test_tracebacks_of_two_processes_do_not_mix(
     for number in range(20):
         for worker in workers:
             worker.order("print", stdout="", stderr=f"{TRACEBACK} {worker.slot}-{number}\n")
+    for worker in workers:
+        log.wait_for(f"{TRACEBACK} {worker.slot}-19")
     app.supervisor.shut_down()
     assert app.ends() == ExitCode.OK
     texts = [r.getMessage() for r in caplog.records if r.name == "penstock.supervisor.stderr"]
@@ -206,7 +208,7 @@ def test_tracebacks_of_two_processes_do_not_mix(
 
 
 def refused(broker: str, client: str, took_ms: int) -> logging.LogRecord:
-    """Return one of librdkafka's lines, as its client's logger gets it."""
+    """Return one of librdkafka's lines, as its client's logger receives it."""
     text = (
         f"[thrd:{broker}/bootstrap]: {broker}/bootstrap: Connect to ipv4#{broker} failed: Connection refused "
         f"(after {took_ms}ms in state CONNECT)"
@@ -214,7 +216,7 @@ def refused(broker: str, client: str, took_ms: int) -> logging.LogRecord:
     return record("%s [%s] %s", "FAIL", client, text, name=LIBRDKAFKA)
 
 
-def test_the_same_refusal_is_one_line_then_a_number() -> None:
+def test_a_repeated_refusal_is_one_line_and_then_a_count() -> None:
     now = 0.0
     gate = FloodGate(lambda: now)
     assert gate.admits(refused("a:1", "one#consumer-1", 0))
@@ -234,7 +236,7 @@ def test_the_same_refusal_is_one_line_then_a_number() -> None:
     assert "more like it" not in alone.getMessage()
 
 
-def test_what_those_who_connect_cause_is_one_line_whatever_they_send() -> None:
+def test_lines_caused_by_clients_are_one_line_for_any_input() -> None:
     assert CLIENT_LOGGER.name == LIBRDKAFKA
     ours, foreign = FloodFilter(), FloodFilter("penstock-http")
     for number in range(3):

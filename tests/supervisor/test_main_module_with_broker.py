@@ -1,4 +1,4 @@
-"""A topology whose types and functions are the main module's: as a script, in a notebook, from stdin …"""
+"""A topology whose types and functions are in the main module: as a script, in a notebook, from stdin …"""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, produce, read_until
+from broker_stage import produce, read_until
 from jupyter_client.manager import KernelManager
+
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
 PROGRAM = (Path(__file__).parent / "main_program.py").read_text()
 ORDER = {"orderId": 7, "lines": [{"sku": "a", "pieces": 1}, {"sku": "b", "pieces": 2}]}
-#: What the program's functions make of it: 3 pieces, doubled, at the rate that is set when it starts.
+#: The result of the program's functions: 3 pieces, doubled, at the rate that is set at the start.
 PRICED = {
     "lines": [{"sku": "a", "pieces": 1, "tags": []}, {"sku": "b", "pieces": 2, "tags": []}],
     "kind": "new",
@@ -29,7 +31,7 @@ PRICED = {
 
 
 class MainProgram:
-    """The program's text for one run, and what it should bring about."""
+    """The program's text for one run, and the expected result."""
 
     def __init__(self, folder: Path, bootstrap_servers: str, application_id: str, source: str, sink: str) -> None:
         self.folder, self.bootstrap_servers, self.sink = folder, bootstrap_servers, sink
@@ -82,7 +84,7 @@ class Model(metaclass=Meta):
 """
 
 
-def test_a_class_that_would_be_another_one_is_refused_at_the_start(program: MainProgram) -> None:
+def test_a_class_that_would_be_duplicated_is_refused_at_the_start(program: MainProgram) -> None:
     (program.folder / "registry.py").write_text("FIELDS = {}\n")
     text = program.text.replace("assert isinstance(order, Order)", "assert Model.fields")
     head, rest = text.split("T = TypeVar", 1)
@@ -135,7 +137,7 @@ def kernel(tmp_path: Path) -> Iterator[KernelManager]:
 
 
 def execute(kernel: KernelManager, cell: str) -> str:
-    """Run a cell of a notebook; return what it prints. Raises AssertionError with the traceback if it fails."""
+    """Run a cell of a notebook; return its output. Raises AssertionError with the traceback if it fails."""
     client = kernel.client()
     client.start_channels()
     try:

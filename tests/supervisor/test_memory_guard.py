@@ -1,4 +1,4 @@
-"""A process that takes more than its share of the memory: told, and if it stays so, replaced cleanly."""
+"""A process above its share of memory is reported and, if it stays there, replaced cleanly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from stage import Application, Conductor, LogLines, MakeApplication, ManualClock
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.processes.memory_guard import AGAIN_MS, CHECK_MS
 
+pytestmark = pytest.mark.medium
+
 MIB = 1 << 20
-#: More than a puppet takes, less than one with a hoard.
+#: More than a puppet uses, less than one with a hoard.
 SHARE = 160 * MIB
 HOARD = 2 * SHARE
 AFTER_MS = 10_000
-#: What the log says when one is replaced; the decision is made, and told, in the loop that ``look`` has turned.
+#: The log line of a replacement; the decision is made and logged in the iteration that ``look`` caused.
 REPLACED = "closes and is replaced"
 
 Start = Callable[..., tuple[Application, list[WorkerOnStage]]]
@@ -29,12 +31,12 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def start(application: MakeApplication, conductor: Conductor, clock: ManualClock) -> Start:
-    """Starts two stream threads that have a budget together: ``start(key=value)``."""
+    """Start two stream threads that share a budget: ``start(key=value)``."""
 
     def do_start(**config: object) -> tuple[Application, list[WorkerOnStage]]:
         given: dict[str, object] = {"memory.bytes": 2 * SHARE, "memory.replace.after.ms": AFTER_MS}
         given |= {key.replace("_", "."): value for key, value in config.items()}
-        # The clock only jumps: no process hangs because of that.
+        # The clock only jumps, so no process counts as hanging.
         given |= {"worker.stall.timeout.ms": 100 * AGAIN_MS, "shutdown.timeout.ms": 100 * AGAIN_MS}
         app = application(2, {f"penstock.{key}": value for key, value in given.items()}, clock=clock)
         workers = conductor.running(2)
@@ -54,13 +56,13 @@ def over(app: Application) -> list[int]:
 
 
 def look(app: Application, clock: ManualClock, after_ms: int = CHECK_MS) -> None:
-    """Let time pass, and the loop look at the processes at least once then."""
+    """Advance the clock, and let the loop check the processes at least once."""
     clock.now_ms += after_ms
-    for _ in range(2):  # the second turn comes after the end of the first
+    for _ in range(2):  # the second iteration begins after the end of the first
         app.supervisor.call(lambda: None)
 
 
-def test_one_over_its_share_is_told_and_replaced_in_good_order(
+def test_a_process_above_its_share_is_reported_and_replaced_cleanly(
     start: Start, conductor: Conductor, clock: ManualClock, log: LogLines
 ) -> None:
     app, (one, two) = start()
@@ -76,7 +78,7 @@ def test_one_over_its_share_is_told_and_replaced_in_good_order(
     look(app, clock, AFTER_MS - 2 * CHECK_MS)
     assert not log.has(REPLACED)
     look(app, clock, 3 * CHECK_MS)
-    assert one.hear() == {"command": "shutdown", "leave_group": False}  # closes by itself: no one kills it
+    assert one.hear() == {"command": "shutdown", "leave_group": False}  # it closes by itself and is not killed
     successor = conductor.next()
     assert (successor.slot, successor.pid != one.pid) == (1, True)
     successor.run_up()
@@ -89,14 +91,14 @@ def test_one_over_its_share_is_told_and_replaced_in_good_order(
     until(lambda: over(app) == [1])
     look(app, clock, AGAIN_MS // 2)
     look(app, clock)
-    assert log.text.count(REPLACED) == 1  # so soon after the last one it would only restore and restore
+    assert log.text.count(REPLACED) == 1  # replaced so soon again, it would only ever restore
     look(app, clock, AGAIN_MS)
     assert successor.hear()["command"] == "shutdown"
     assert "It was replaced for its memory before" in log.wait_for("replaced for its memory before")
 
 
 @pytest.mark.parametrize("never", [{"memory_replace_percent": 0}, {"memory_bytes": None}])
-def test_one_over_its_share_is_only_told_if_the_user_wants_no_more(
+def test_a_process_above_its_share_is_only_reported_if_configured(
     start: Start,
     conductor: Conductor,
     clock: ManualClock,
@@ -117,7 +119,7 @@ def test_one_over_its_share_is_only_told_if_the_user_wants_no_more(
     log.wait_for("is within its share of the memory again")
 
 
-def test_the_next_one_waits_until_the_first_is_back(
+def test_the_next_replacement_waits_until_the_first_process_runs(
     start: Start, conductor: Conductor, clock: ManualClock, log: LogLines
 ) -> None:
     app, (one, two) = start()

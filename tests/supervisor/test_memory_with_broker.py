@@ -1,4 +1,4 @@
-"""What the stores of a running application were given out of penstock.memory.bytes."""
+"""The memory that the stores of a running application got out of penstock.memory.bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands whose stdout is for programs, with a module that prints when it is imported."""
+"""Commands whose stdout is for programs, with a module that prints during its import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, ROOT, App, produce, read_until
+from broker_stage import ROOT, App, produce, read_until
+
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
@@ -26,7 +28,7 @@ os.system("echo printed by a child")
 
 @pytest.fixture
 def noisy(app: App, make_topic: Callable[..., str]) -> App:
-    """An application that has state, and prints at import."""
+    """An application with state that prints during its import."""
     source, sink = make_topic("in"), make_topic("out")
     app.module(
         f"{NOISE}topology = StreamsBuilder()\n"
@@ -42,7 +44,7 @@ def noisy(app: App, make_topic: Callable[..., str]) -> App:
 
 
 def command(app: App, *words: str) -> str:
-    """Return a command's stdout; what the module prints must be on stderr."""
+    """Return a command's stdout; the module's output must be on stderr."""
     settings = [part for key, value in app.config.items() for part in ("-c", f"{key}={value}")]
     ended = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *words, *settings],
@@ -60,19 +62,20 @@ def command(app: App, *words: str) -> str:
     return ended.stdout
 
 
-def test_json_is_all_that_commands_print(noisy: App) -> None:
+@pytest.mark.slow
+def test_commands_print_only_json(noisy: App) -> None:
     def found(*words: str) -> Any:
         return json.loads(command(noisy, *words, "--json"))
 
     assert [store["name"] for store in found("describe", "user_app:topology")["stores"]] == ["counts"]
-    assert found("describe", "user_app:topology", "--engine", "spark")
+    assert found("plan", "user_app:topology", "--engine", "spark")
     assert found("plan", "user_app:topology")
     assert found("state", "list", "--topology", "user_app:topology")
     assert found("state", "range", "counts", "--topology", "user_app:topology")
     assert found("reset", "user_app:topology")
 
 
-def test_so_are_texts_that_are_written_to_a_file(noisy: App) -> None:
+def test_text_output_for_files_is_clean_too(noisy: App) -> None:
     assert command(noisy, "describe", "user_app:topology").startswith("Topologies:")
     assert command(noisy, "describe", "user_app:topology", "--html").startswith("<!DOCTYPE html>")
     assert command(noisy, "describe", "user_app:topology", "--mermaid").startswith("flowchart")

@@ -1,4 +1,4 @@
-"""A program other than Kafka Streams under the same group id: the newcomer is refused, the others continue."""
+"""A program other than Kafka Streams with the same group id: the newcomer is refused, and the others continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 class OtherProgram:
-    """A plain consumer of the application's source, with the application's id as its group id."""
+    """A plain consumer of the application's source that uses the application's id as its group id."""
 
     def __init__(self, counting: Counting, protocol: str) -> None:
         settings: dict[str, Any] = {"session.timeout.ms": 6_000} if protocol == "classic" else {}
@@ -56,7 +56,7 @@ class OtherProgram:
                 self.errors.append(error)
 
     def poll_until(self, check: Callable[[], bool], what: str) -> None:
-        """Continue reading until it is so."""
+        """Continue reading until the condition holds."""
 
         def is_so() -> bool:
             self.poll()
@@ -65,7 +65,7 @@ class OtherProgram:
         eventually(is_so, what)
 
     def read_all(self, counting: Counting) -> None:
-        """Read until all records of the source have come."""
+        """Read until all records of the source have arrived."""
         self.poll_until(lambda: self.read >= sum(counting.expected.values()), "the other program reads everything")
 
     def close(self) -> None:
@@ -102,7 +102,9 @@ def test_a_group_of_another_program_is_not_joined(
     assert (program.assigned, program.revoked, program.errors) == (PARTITIONS, 0, [])
 
 
-def test_plan_says_that_the_group_is_of_another_program(counting: Counting, programs: list[OtherProgram]) -> None:
+def test_plan_reports_that_the_group_belongs_to_another_program(
+    counting: Counting, programs: list[OtherProgram]
+) -> None:
     counting.produce(1)
     program = OtherProgram(counting, "consumer")
     programs.append(program)
@@ -113,7 +115,7 @@ def test_plan_says_that_the_group_is_of_another_program(counting: Counting, prog
 
 
 @pytest.mark.parametrize(("protocol", "other"), [("classic", "consumer"), ("streams", "classic")])
-def test_another_program_does_not_get_into_the_group(
+def test_another_program_cannot_join_the_group(
     counting: Counting, programs: list[OtherProgram], protocol: str, other: str
 ) -> None:
     counting.config["group.protocol"] = protocol

@@ -1,4 +1,4 @@
-"""Metrics by OTLP: what is sent, and what a collector's trouble does."""
+"""Metrics over OTLP: their content, and the effect of a failing collector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sender(interval_ms: int = 50) -> OtlpMetrics:
     return OtlpMetrics(lambda: METRICS, CLIENT, StreamsConfig(config))
 
 
-def test_it_sends_what_a_page_of_prometheus_has(collector: Collector) -> None:
+def test_it_sends_the_metrics_of_the_prometheus_endpoint(collector: Collector) -> None:
     sending = sender()
     sending.start()
     eventually(lambda: len(collector.metrics) >= 4, "they are sent")
@@ -72,7 +72,7 @@ def test_totals_only_grow(collector: Collector) -> None:
         ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=x,a=b"}, {"service.name": "x", "a": "b"}),
     ],
 )
-def test_opentelemetrys_variables_name_the_service(
+def test_opentelemetrys_environment_variables_name_the_service(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, str]
 ) -> None:
     for name, value in variables.items():
@@ -84,7 +84,7 @@ def test_opentelemetrys_variables_name_the_service(
     assert expected.items() <= collector.metrics[0][0].items()
 
 
-def test_after_a_refusal_the_next_ones_are_sent(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
+def test_later_metrics_are_sent_after_a_refusal(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     collector.refuses = True
     sending = sender()
     sending.start()
@@ -94,14 +94,14 @@ def test_after_a_refusal_the_next_ones_are_sent(collector: Collector, caplog: py
     sending.stop()
 
 
-def test_its_end_does_not_wait_for_a_collector_that_is_away(collector: Collector) -> None:
+def test_shutdown_does_not_wait_for_an_unreachable_collector(collector: Collector) -> None:
     collector.close()
     sending = sender(10)
     sending.start()
     sending.stop()
 
 
-def test_without_an_interval_there_is_nothing(collector: Collector) -> None:
+def test_without_an_interval_nothing_is_sent(collector: Collector) -> None:
     sending = sender(0)
     sending.start()
     sending.stop()

@@ -70,9 +70,9 @@ def stop(process: Any) -> str:
 
 
 def test_spans_of_records_batches_commits_restores_and_rebalances(app: App, collector: Collector) -> None:
-    """All of them arrive, those of the end too: a stream thread's process ends as Python's do."""
+    """All spans arrive, also the last ones: a stream thread's process ends as Python's processes do."""
     settings = {"penstock_tracing": "true", "processor_wrapper_class": "penstock.tracing:TracingWrapper"}
-    settings["session_timeout_ms"] = "6000"  # the second one, on another disk, waits for the end of the first
+    settings["session_timeout_ms"] = "6000"  # the second one, on another disk, waits until the first has ended
     send(app, "milk", "tea")
     process = app.start(threads=1, **settings)
     eventually(lambda: bool(collector.named("stream")), lambda: [span.name for _, span in collector.spans])
@@ -101,7 +101,7 @@ def test_spans_of_records_batches_commits_restores_and_rebalances(app: App, coll
     assert 0 < restore.start_time_unix_nano <= restore.end_time_unix_nano
 
 
-def test_metrics_are_those_of_prometheus(app: App, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_equal_those_of_prometheus(app: App, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
     send(app, "milk", "tea")
     process = app.start(threads=1, penstock_http_port="0", penstock_metrics_otlp_interval_ms="300")
@@ -135,7 +135,7 @@ def test_metrics_are_those_of_prometheus(app: App, collector: Collector, monkeyp
     stop(process)
 
 
-def test_a_collector_that_refuses_or_does_not_answer_harms_nobody(app: App, collector: Collector) -> None:
+def test_a_refusing_or_silent_collector_affects_nothing(app: App, collector: Collector) -> None:
     collector.refuses = True
     send(app, "milk")
     process = app.start(threads=1, penstock_tracing="true", penstock_metrics_otlp_interval_ms="200")
@@ -146,7 +146,7 @@ def test_a_collector_that_refuses_or_does_not_answer_harms_nobody(app: App, coll
     stop(process)
 
 
-def test_the_name_of_the_service_is_opentelemetrys_own_variable(
+def test_the_service_name_comes_from_opentelemetrys_variable(
     app: App, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "words")

@@ -1,4 +1,4 @@
-"""What processes print and log comes out of the supervisor's process, whole."""
+"""Output and logs of processes leave through the supervisor's process, complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_stdout_stays_stdout_and_stderr_goes_to_the_log(
     app.supervisor.shut_down()
     assert app.ends() == ExitCode.OK
     assert capfd.readouterr().out == "a result\n"
-    log.wait_for(f"stream-thread [{one.name}] stderr: without an end")  # what is left when the process ends
+    log.wait_for(f"stream-thread [{one.name}] stderr: without an end")  # the rest when the process ends
 
 
 def test_log_records_keep_their_logger_level_and_arguments(
@@ -47,7 +47,7 @@ def test_records_below_the_configured_level_are_not_sent(
     assert "quiet" not in log.text
 
 
-def test_all_is_written_by_one_thread(application: MakeApplication, conductor: Conductor) -> None:
+def test_one_thread_writes_everything(application: MakeApplication, conductor: Conductor) -> None:
     writers = set()
 
     class Writers(logging.Handler):

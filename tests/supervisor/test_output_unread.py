@@ -1,4 +1,6 @@
-"""Who does not read an application's output, or cannot take its letters, has no say in whether it runs and ends."""
+"""A reader that does not read an application's output, or an encoding that lacks characters, does not affect its run
+and end.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.logs import output_stream
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).resolve().parents[2]
 STOP_SECONDS = 30.0
-#: What a pipe takes before a write to it waits, pages that are not full aside.
+#: The capacity of a pipe, apart from pages that are not full.
 FULL_BYTES = 50_000
 PRINTS = "print('x' * 99, file=sys.{stream})"
 LOGS = "logging.getLogger('user').warning('x' * 99)"
@@ -42,7 +46,7 @@ FAILS = "import sys\n{write}\nraise KeyError('no such thing')\n"
 
 
 def command(folder: Path, module: str, *shell: str) -> list[str]:
-    """Return what runs a module that no broker is there for; shell: what the command is started by."""
+    """Return the command line for a module, without a broker; shell: a prefix of it."""
     (folder / "app.py").write_text(module)
     settings = {"application.id": "a", "bootstrap.servers": "127.0.0.1:1", "state.dir": str(folder / "state")}
     options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
@@ -55,7 +59,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def unread() -> Iterator[tuple[int, int]]:
-    """A pipe that nothing reads: its reading and its writing end."""
+    """A pipe that no process reads: its reading and its writing end."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -70,7 +74,7 @@ def waiting_bytes(pipe: int) -> int:
     ("stream", "write"),
     [("stdout", PRINTS.format(stream="stdout")), ("stderr", PRINTS.format(stream="stderr")), ("stderr", LOGS)],
 )
-def test_a_pipe_that_nothing_reads_does_not_hold_up_the_end(
+def test_an_unread_pipe_does_not_delay_the_end(
     tmp_path: Path, unread: tuple[int, int], stream: str, write: str
 ) -> None:
     reading, writing = unread
@@ -92,7 +96,7 @@ def test_a_pipe_that_nothing_reads_does_not_hold_up_the_end(
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("form", ["plain", "json"])
-def test_what_the_encoding_cannot_take_is_written_escaped(tmp_path: Path, encoding: str, form: str) -> None:
+def test_characters_outside_the_encoding_are_escaped(tmp_path: Path, encoding: str, form: str) -> None:
     write = "print('gr\\xfc\\xdfe \\u2192 \\U0001f600 \\udcff', flush=True)"
     done = subprocess.run(
         [*command(tmp_path, FAILS.format(write=write)), "-c", f"penstock.log.format={form}"],
@@ -109,7 +113,7 @@ def test_what_the_encoding_cannot_take_is_written_escaped(tmp_path: Path, encodi
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_are_none_that_is_needed(tmp_path: Path, closed: str) -> None:
+def test_closed_standard_streams_are_tolerated(tmp_path: Path, closed: str) -> None:
     shell = ("sh", "-c", f'exec "$@" {closed}', "sh")
     done = subprocess.run(
         command(tmp_path, FAILS.format(write="print('printed')"), *shell),
@@ -126,8 +130,8 @@ def test_closed_standard_streams_are_none_that_is_needed(tmp_path: Path, closed:
         assert done.stderr.splitlines()[-1].startswith("Error: TopologyLoadError: app:topology cannot be loaded")
 
 
-def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, int]) -> None:
-    """The reader comes late: it gets what has waited, whole lines, and how many have not."""
+def test_dropped_lines_are_counted(tmp_path: Path, unread: tuple[int, int]) -> None:
+    """The reader comes late: it gets the waiting lines, complete, and the number of dropped ones."""
     reading, writing = unread
     os.set_blocking(reading, False)
     count = 2 * (output_stream.BUFFER_CHARS >> 16)
@@ -174,6 +178,6 @@ late = Late()
 """
 
 
-def test_what_is_written_while_the_interpreter_is_finalized_does_not_hold_it_up() -> None:
+def test_output_during_finalization_does_not_delay_the_end() -> None:
     ended = subprocess.run([sys.executable, "-c", LATE], timeout=60, check=False, capture_output=True)
     assert (ended.returncode, ended.stderr) == (0, b"")

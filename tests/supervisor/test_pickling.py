@@ -1,4 +1,4 @@
-"""What travels to another process is there what it was here, or is refused: real programs, two processes each."""
+"""Objects sent to another process behave there as here, or are refused: real programs, two processes each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.examples import one_of
+
+pytestmark = pytest.mark.medium
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
@@ -27,7 +31,7 @@ def read(kind, text):
     except (msgspec.ValidationError, TypeError) as error:
         return repr(error)
 """
-#: A module that can be imported.
+#: An importable module.
 SENTINELS = """\
 import functools
 NOTHING, REGISTRY = object(), {}
@@ -35,7 +39,7 @@ NOTHING, REGISTRY = object(), {}
 def only(): return object()
 ONLY = only()
 """
-#: Calls probe here, sends it to a process without main module, has it called there.
+#: Calls probe here, sends it to a process without a main module, and has it called there.
 TAIL = """
 here = probe()
 there = subprocess.run(
@@ -61,7 +65,7 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 def both(folder: Path, definitions: str, head: str = HEAD) -> list[str]:
-    """Return what ``probe()`` of a program returns, here and in the process that it was sent to."""
+    """Return the results of a program's ``probe()``, here and in the process that it was sent to."""
     ended = run(folder, head + textwrap.dedent(definitions) + TAIL)
     assert ended.returncode == 0, ended.stderr
     found: list[str] = json.loads(ended.stdout)
@@ -243,9 +247,9 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_of(4, PROGRAMS))
 @pytest.mark.parametrize("annotations", ["objects", "texts"])
-def test_it_is_there_what_it_was_here(tmp_path: Path, name: str, annotations: str) -> None:
+def test_an_object_behaves_the_same_in_both_processes(tmp_path: Path, name: str, annotations: str) -> None:
     future = "from __future__ import annotations\n" if annotations == "texts" else ""
     here, there = both(tmp_path, PROGRAMS[name], future + HEAD)
     assert here == there

@@ -1,4 +1,4 @@
-"""A file of the user's with the name of a module that Penstock needs: the error names it."""
+"""A user's file with the name of a module that Penstock needs: the error names it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, ROOT, App, last_line
+from broker_stage import ROOT, App, last_line
+
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
@@ -48,7 +50,7 @@ def fails(app: App, *command: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["orjson", "penstock", "logging", "queue", "random", "rocksdict"])
-def test_the_command_names_it(shadowed: App, name: str) -> None:
+def test_the_commands_error_names_it(shadowed: App, name: str) -> None:
     (shadowed.folder / f"{name}.py").write_text("x = 1\n")
     settings = [part for key, value in shadowed.config.items() for part in ("-c", f"{key}={value}")]
     command = str(Path(sys.executable).with_name("penstock"))
@@ -56,27 +58,27 @@ def test_the_command_names_it(shadowed: App, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["orjson", "penstock", "logging", "queue", "random", "rocksdict"])
-def test_a_script_names_it(shadowed: App, name: str) -> None:
+def test_a_scripts_error_names_it(shadowed: App, name: str) -> None:
     (shadowed.folder / f"{name}.py").write_text("x = 1\n")
     (shadowed.folder / "script.py").write_text(SCRIPT.format(config=shadowed.config))
     line = fails(shadowed, sys.executable, "script.py", PYTHONPATH=str(ROOT))
     assert str(shadowed.folder / f"{name}.py") in line
 
 
-def test_a_folder_that_is_a_package_is_one_too(shadowed: App) -> None:
+def test_a_folder_with_such_a_name_counts_too(shadowed: App) -> None:
     (shadowed.folder / "rocksdict").mkdir()
     (shadowed.folder / "rocksdict" / "__init__.py").touch()
     _, log = shadowed.fails()
     assert f"{shadowed.folder}/rocksdict/__init__.py hides the module rocksdict that Penstock needs" in last_line(log)
 
 
-def test_a_command_that_is_loaded_later_names_it(shadowed: App) -> None:
+def test_a_lazily_loaded_command_names_it(shadowed: App) -> None:
     (shadowed.folder / "confluent_kafka.py").write_text("x = 1\n")
     line = fails(shadowed, sys.executable, "-m", "penstock.cli", "reset", "--help", PYTHONPATH=str(ROOT))
     assert f"{shadowed.folder}/confluent_kafka.py hides the module confluent_kafka that Penstock needs" in line
 
 
-def test_a_file_that_hides_nothing_of_use_is_no_matter(shadowed: App) -> None:
+def test_a_file_that_shadows_no_needed_module_is_ignored(shadowed: App) -> None:
     (shadowed.folder / "turtle.py").write_text("x = 1\n")
     (shadowed.folder / "user_app.py").write_text("import nowhere\n")
     code, log = shadowed.fails()

@@ -1,4 +1,4 @@
-"""Signals as shells, `timeout`, `nohup` and service managers send them: to the command, and to all of its processes."""
+"""Signals from shells, `timeout`, `nohup` and service managers: to the command, and to all its processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SPARE_READY = "is ready to replace"
 
 @pytest.fixture
 def running(app: App, make_topic: Callable[..., str]) -> App:
-    """An application of two stream threads that processes nothing, to be started."""
+    """An application of two stream threads without input, to be started."""
     source, sink = make_topic("in", 2), make_topic("out", 2)
     return app.module(STATELESS.replace("'in'", repr(source)).replace("'out'", repr(sink)))
 
 
 @pytest.fixture
 def processes(app: App) -> Iterator[Callable[[subprocess.Popen[str]], list[psutil.Process]]]:
-    """Return the process of the command with all that have come from it; none may be left."""
+    """Return the command's process with all its descendants; none may be left."""
     seen: list[psutil.Process] = []
 
     def of(command: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -55,20 +55,20 @@ def ends_cleanly(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("moment", ["Started ", "joining", RUNNING, SPARE_READY])
-def test_sigterm_to_all_processes_is_a_clean_stop(
+def test_sigterm_to_all_processes_stops_cleanly(
     running: App, processes: Callable[[subprocess.Popen[str]], list[psutil.Process]], moment: str
 ) -> None:
-    """As systemd with KillMode=control-group, or an init of a container that signals its group."""
+    """systemd with KillMode=control-group does this, or a container's init that signals its group."""
     process = running.start()
     wait_for_line(process, moment)
-    for one in reversed(processes(process)):  # stream threads first: the supervisor must not take it for a crash
+    for one in reversed(processes(process)):  # stream threads first: the supervisor must not mistake it for a crash
         one.send_signal(signal.SIGTERM)
     log = ends_cleanly(process)
     assert "replaced" not in log
 
 
 def test_timeout_ends_it_cleanly(running: App) -> None:
-    """It sends SIGTERM to the command, and at once again to the process group; SIGALRM tells it that time is up."""
+    """It sends SIGTERM to the command, and immediately again to the process group; SIGALRM tells it that time is up."""
     running.prefix = ("timeout", "--preserve-status", "600")
     process = running.start()
     wait_for_line(process, RUNNING)
@@ -76,7 +76,7 @@ def test_timeout_ends_it_cleanly(running: App) -> None:
     ends_cleanly(process)
 
 
-def test_a_second_sigterm_at_once_is_the_same_stop(running: App) -> None:
+def test_a_second_immediate_sigterm_is_part_of_the_same_stop(running: App) -> None:
     process = running.start()
     wait_for_line(process, RUNNING)
     process.send_signal(signal.SIGTERM)
@@ -85,13 +85,13 @@ def test_a_second_sigterm_at_once_is_the_same_stop(running: App) -> None:
     ends_cleanly(process)
 
 
-def test_nohup_stays_nohup(running: App) -> None:
+def test_nohup_keeps_sighup_ignored(running: App) -> None:
     running.prefix = ("nohup",)
     process = running.start()
     wait_for_line(process, RUNNING)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGUSR1)
-    wait_for_line(process, ": 2 stream threads")  # it still answers
+    wait_for_line(process, ": 2 stream threads")  # it still responds
     process.send_signal(signal.SIGTERM)
     assert "SIGHUP" not in ends_cleanly(process)
 
@@ -110,7 +110,7 @@ def test_sigquit_from_a_terminal_leaves_no_process(
 @pytest.mark.parametrize(
     "imported", ["penstock.topology.errors", "click", "penstock.supervisor.logs.formats", "penstock.cli"]
 )
-def test_ctrl_c_while_the_command_is_imported_shows_no_traceback(tmp_path: Path, imported: str) -> None:
+def test_ctrl_c_during_the_import_of_the_command_shows_no_traceback(tmp_path: Path, imported: str) -> None:
     command = Path(sys.executable).with_name("penstock")
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", command, "run", "none:none"],

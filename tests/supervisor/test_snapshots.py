@@ -1,4 +1,4 @@
-"""Snapshots: of a running application and of a closed one; another machine replays only the tail."""
+"""Snapshots of running and of stopped applications; another machine replays only the tail of changelogs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def options(state_dir: Path, application_id: str = "app") -> tuple[str, ...]:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """The state.dir of an application that does not run: one task, one store with a row and an offset."""
+    """The state.dir of a stopped application: one task, one store with a row and an offset."""
     store = RocksDBStore(tmp_path / "state" / "app" / "0_1" / "stores" / "counts")
     store.put(b"key", b"committed")
     store.commit(7)
@@ -49,7 +49,7 @@ def restored(state_dir: Path) -> tuple[bytes | None, int | None]:
         store.close()
 
 
-def test_a_checkpoint_has_what_was_committed_and_goes_its_own_way(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_committed_rows_and_is_independent(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "one")
     store.put(b"key", b"old")
     store.commit(1)
@@ -110,7 +110,7 @@ def test_a_damaged_snapshot_is_named_and_the_others_are_listed_and_restored(
 
 
 @pytest.mark.parametrize("name", ["a.partial", ".", "..", "a/b", "", "x" * 300, "☃" * 90, "a\nb", "a\0b"])
-def test_a_name_that_is_none_of_a_snapshot_is_refused(tmp_path: Path, closed: Path, name: str) -> None:
+def test_an_invalid_snapshot_name_is_refused(tmp_path: Path, closed: Path, name: str) -> None:
     result = run("create", str(tmp_path / "backup"), *options(closed), f"--name={name}")
     if name:
         assert result.exit_code == ExitCode.USAGE, result.output
@@ -119,9 +119,7 @@ def test_a_name_that_is_none_of_a_snapshot_is_refused(tmp_path: Path, closed: Pa
 
 
 @pytest.mark.parametrize("what", ["link to a file", "link to a folder", "pipe", "missing task"])
-def test_a_snapshot_that_is_not_whole_or_leads_elsewhere_changes_nothing(
-    tmp_path: Path, closed: Path, what: str
-) -> None:
+def test_an_incomplete_or_escaping_snapshot_changes_nothing(tmp_path: Path, closed: Path, what: str) -> None:
     assert run("create", str(tmp_path / "backup"), *options(closed), "--name", "one").exit_code == 0
     task = tmp_path / "backup" / "one" / "0_1"
     secret = tmp_path / "secret"
@@ -144,7 +142,7 @@ def test_a_snapshot_that_is_not_whole_or_leads_elsewhere_changes_nothing(
     assert len(listed) == 1, "its size can be told"
 
 
-def test_of_a_closed_application_and_back(tmp_path: Path, closed: Path) -> None:
+def test_a_snapshot_of_a_stopped_application_can_be_restored(tmp_path: Path, closed: Path) -> None:
     made = run("create", str(tmp_path / "backup"), *options(closed), "--name", "one", "--json")
     assert made.exit_code == 0, made.output
     assert json.loads(made.output)["tasks"] == {"0_1": {"counts": 7}}
@@ -156,11 +154,11 @@ def test_of_a_closed_application_and_back(tmp_path: Path, closed: Path) -> None:
     assert restored(tmp_path / "other") == (b"committed", 7)
 
 
-def test_a_restored_store_does_not_write_into_the_snapshot(tmp_path: Path, closed: Path) -> None:
+def test_a_restored_store_does_not_modify_the_snapshot(tmp_path: Path, closed: Path) -> None:
     run("create", str(tmp_path / "backup"), *options(closed), "--name", "one")
     run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"))
     files = [path for path in (tmp_path / "other" / "app" / "0_1").rglob("*") if path.is_file()]
-    assert {path.suffix for path in files if path.stat().st_nlink > 1} == {".sst"}  # the others may be written to
+    assert {path.suffix for path in files if path.stat().st_nlink > 1} == {".sst"}  # other files may be modified
     store = RocksDBStore(tmp_path / "other" / "app" / "0_1" / "stores" / "counts")
     store.put(b"key", b"newer")
     store.commit(99)
@@ -169,14 +167,14 @@ def test_a_restored_store_does_not_write_into_the_snapshot(tmp_path: Path, close
     assert restored(tmp_path / "other") == (b"committed", 7)
 
 
-def test_state_that_is_there_is_replaced_by_force_only(tmp_path: Path, closed: Path) -> None:
+def test_existing_state_is_replaced_only_with_force(tmp_path: Path, closed: Path) -> None:
     run("create", str(tmp_path / "backup"), *options(closed), "--name", "one")
     refused = run("restore", str(tmp_path / "backup" / "one"), *options(closed))
     assert refused.exit_code == ExitCode.USAGE
     assert "has state of the tasks 0_1 already" in refused.output
 
 
-def test_mistakes_are_told(tmp_path: Path, closed: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path, closed: Path) -> None:
     backup = str(tmp_path / "backup")
     assert "There is nothing to take a snapshot of" in run("create", backup, *options(tmp_path / "empty")).output
     assert not snapshots_in(tmp_path / "backup", pytest.fail)
@@ -212,13 +210,13 @@ def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
     assert "cannot be read" in result.output
 
 
-def test_a_task_that_is_none_gets_nowhere(tmp_path: Path) -> None:
+def test_an_invalid_task_id_is_refused(tmp_path: Path) -> None:
     manifest = {"version": 1, "application_id": "app", "time_ms": 1, "penstock_version": "0"}
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest | {"tasks": {"../../x": {}}}))
     assert "cannot be read" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
 
 
-def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_leaves_no_files(tmp_path: Path) -> None:
     def fail() -> None:
         with new_snapshot(tmp_path, "one") as path:
             assert path.name == "one" + PARTIAL
@@ -230,7 +228,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 class Restored(StateRestoreListener):
-    """Counts the records of each changelog that were replayed."""
+    """Counts the replayed records of each changelog."""
 
     def __init__(self) -> None:
         self.records: Counter[int] = Counter()
@@ -250,7 +248,7 @@ def changelog_ends(counting: Counting) -> dict[int, int]:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_another_machine_replays_only_what_came_behind_the_snapshot(counting: Counting, tmp_path: Path) -> None:
+def test_another_machine_replays_only_records_after_the_snapshot(counting: Counting, tmp_path: Path) -> None:
     counting.config["statestore.cache.max.bytes"] = 0  # each count is a record of the changelog
     counting.produce(50)
     with counting.streams(2) as streams:

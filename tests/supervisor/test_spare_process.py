@@ -1,4 +1,4 @@
-"""The spare process: it replaces a stream thread's process that dies, and is never in the way."""
+"""The spare process: it replaces a stream thread's process that dies, and never disturbs other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from spare_targets import DOOR, prepare_quietly, prepare_with_leave, refuse_to_prepare
-from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, ManualClock, WorkerOnStage, until
+from stage import Application, Conductor, LogLines, MakeApplication, ManualClock, WorkerOnStage, until
 from worker_targets import puppet
 
 from penstock.clients.log_context import PrefixedLogger
@@ -27,18 +27,23 @@ from penstock.supervisor.processes.worker import Worker
 from penstock.supervisor.processes.worker_process import WorkerSpec, WorkerTarget
 from penstock.supervisor.source.topology_source import TopologyLoadError, TopologySource
 from penstock.topology.config.streams_config import StreamsConfig
+from tests.waiting import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.medium
 
 READY = "is ready to replace a stream thread"
 
 
 def spare_pids(log: LogLines) -> list[int]:
-    """Return the spare processes that were ready, in their order."""
+    """Return the pids of the spare processes that were ready, in order."""
     return [int(pid) for pid in re.findall(rf"Process (\d+) {READY}", log.text)]
 
 
 def turn(app: Application, clock: ManualClock, ms: int) -> None:
-    """Let the loop look, then let time pass and have it look again."""
-    for _ in range(2):  # a call is answered in the middle of a turn, so the first may be of a turn that has looked
+    """Let the loop run, advance the clock, and let it run again."""
+    for _ in range(
+        2
+    ):  # a call is answered in the middle of an iteration, so the first may belong to an iteration whose check is over
         app.supervisor.call(lambda: None)
     clock.now_ms += ms
     for _ in range(2):
@@ -46,7 +51,7 @@ def turn(app: Application, clock: ManualClock, ms: int) -> None:
 
 
 def title(process: psutil.Process) -> str:
-    """Return what ps shows."""
+    """Return the process title that ps shows."""
     return "".join(process.cmdline())
 
 
@@ -74,13 +79,15 @@ def test_the_spare_process_becomes_the_stream_thread_that_died(
     third.order("print", stdout="", stderr="told under its name\n")
     log.wait_for(f"stream-thread [{second.name}] stderr: told under its name")
 
-    turn(app, clock, QUIET_MS)  # the next one
+    turn(app, clock, QUIET_MS)  # the next spare process
     until(lambda: len(spare_pids(log)) == 2)
     assert spare_pids(log)[1] not in (first.pid, second.pid, spare)
 
 
-def test_a_spare_process_that_was_ended_is_asked_nothing_more() -> None:
-    """SIGTERM and the spare process's report may arrive in one turn of the supervisor: its pipes are closed first."""
+def test_a_spare_process_that_was_ended_gets_no_more_requests() -> None:
+    """SIGTERM and the spare process's report may arrive in one iteration of the supervisor:
+    its pipes are closed first.
+    """
     clock = ManualClock()
     spec = WorkerSpec(NO_SLOT, "app-id", "process-id", 1, StreamsConfig({}), TopologySource(reference="no:topology"))
 
@@ -94,14 +101,14 @@ def test_a_spare_process_that_was_ended_is_asked_nothing_more() -> None:
         clock.now_ms += QUIET_MS
     sources = dict(spare.sources())
     assert len(sources) > 2, "its output, its control and its end"
-    assert connection.wait(list(sources), PATIENCE)
+    assert connection.wait(list(sources), PATIENCE_SECONDS)
     spare.end()
     for act in sources.values():
         act()
     assert not dict(spare.sources())
 
 
-def test_a_stream_thread_that_dies_while_the_spare_process_prepares_gets_it_all_the_same(
+def test_a_stream_thread_that_dies_during_the_preparation_still_gets_the_spare_process(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -118,7 +125,7 @@ def test_a_stream_thread_that_dies_while_the_spare_process_prepares_gets_it_all_
         assert conductor.next().pid == pid
 
 
-def test_the_spare_process_waits_until_input_that_has_piled_up_is_processed(
+def test_the_spare_process_starts_after_piled_up_input_is_processed(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -133,7 +140,7 @@ def test_the_spare_process_waits_until_input_that_has_piled_up_is_processed(
     log.wait_for(READY)
 
 
-def test_the_spare_process_does_not_wait_for_ever(
+def test_the_spare_process_does_not_wait_forever(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -146,19 +153,19 @@ def test_the_spare_process_does_not_wait_for_ever(
 
 
 def turn_for_nothing(app: Application, clock: ManualClock, ms: int) -> None:
-    """Let time pass in which no process may start."""
+    """Advance the clock while no process may start."""
     before = psutil.Process().children()
     turn(app, clock, ms)
     assert psutil.Process().children() == before
 
 
 def lag(app: Application, worker: WorkerOnStage, records: int) -> None:
-    """Have a stream thread say that it has so many records to process."""
+    """Have a stream thread report this many unprocessed records."""
     worker.order("lag", records=records)
     until(lambda: app.supervisor.thread_status()[0].lag == records)
 
 
-def test_a_spare_process_that_fails_is_done_without(
+def test_without_a_working_spare_process_everything_continues(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -174,10 +181,10 @@ def test_a_spare_process_that_fails_is_done_without(
     second = conductor.next()
     assert "which was ready" not in log.wait_for(f"as process {second.pid}")
     assert log.text.count("There will be no spare process") == 1
-    assert app.supervisor.failed_stream_threads == 1  # the spare process was none
+    assert app.supervisor.failed_stream_threads == 1  # it was not the spare process
 
 
-def test_a_spare_process_that_was_killed_is_followed_by_another_after_a_while(
+def test_a_killed_spare_process_is_replaced_after_a_while(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -196,7 +203,7 @@ def test_a_spare_process_that_was_killed_is_followed_by_another_after_a_while(
     assert app.supervisor.failed_stream_threads == 0
 
 
-def test_what_a_spare_process_prepares_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_a_spare_process_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "imported = True\ndef topology():\n    raise AssertionError('called')\n"
     (tmp_path / "module_of_the_spare.py").write_text(module)
     monkeypatch.chdir(tmp_path)
@@ -223,11 +230,13 @@ def test_the_spare_process_ends_with_the_application(
 
 @contextmanager
 def door(path: Path) -> Iterator[Callable[[], tuple[str, int, socket.socket]]]:
-    """Yield what waits for the next spare process, and returns its name, its pid, and what to close to resume it."""
+    """Yield a function that waits for the next spare process, and returns its name, its pid, and the connection whose
+    close resumes it.
+    """
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path) + DOOR)
         listening.listen()
-        listening.settimeout(PATIENCE)
+        listening.settimeout(PATIENCE_SECONDS)
 
         def wait() -> tuple[str, int, socket.socket]:
             line = listening.accept()[0]
@@ -237,8 +246,8 @@ def door(path: Path) -> Iterator[Callable[[], tuple[str, int, socket.socket]]]:
         yield wait
 
 
-def test_the_spare_process_has_imported_what_a_stream_thread_needs(tmp_path: Path) -> None:
-    """Only then does it replace another one at once. Asked in another process: this one has imported everything."""
+def test_the_spare_process_has_imported_everything_that_a_stream_thread_needs(tmp_path: Path) -> None:
+    """Only then can it replace another one at once. Checked in a separate process: this one has imported everything."""
     (tmp_path / "empty_app.py").write_text("from penstock import StreamsBuilder\ntopology = StreamsBuilder()\n")
     code = (
         "import sys; from types import SimpleNamespace\n"

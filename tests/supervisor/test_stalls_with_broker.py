@@ -1,4 +1,6 @@
-"""A partition that a real consumer stops to fetch: it is told, the task is reopened, then the process replaced."""
+"""A partition that a real consumer stops fetching: it is reported, its task is reopened,
+then the process is replaced.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-#: Short, and still longer than the start of a consumer takes.
+#: Short, but longer than a consumer takes to start.
 STALL_TIMEOUT_MS = 2_000
 
 
 @pytest.fixture
 def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path) -> Counting:
-    """An application whose partition 0 is not fetched after it was assigned, so often as the test says."""
+    """An application that does not fetch partition 0 after its next assignments, as many as the test says."""
     made = Counting(
         bootstrap_servers, application_id, make_topic("in", PARTITIONS), make_topic("out", PARTITIONS), tmp_path
     )
@@ -33,7 +35,8 @@ def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[.
     return made
 
 
-def test_a_stalled_partition_is_read_again_once_its_task_is_opened_anew(
+@pytest.mark.slow
+def test_a_stalled_partition_is_read_again_after_its_task_is_reopened(
     counting: Counting, tmp_path: Path, log: LogLines
 ) -> None:
     (tmp_path / COUNT_FILE).write_text("1")
@@ -53,7 +56,8 @@ def test_a_stalled_partition_is_read_again_once_its_task_is_opened_anew(
     assert streams.exit_code is ExitCode.OK
 
 
-def test_the_process_is_replaced_where_that_does_not_help(counting: Counting, tmp_path: Path, log: LogLines) -> None:
+@pytest.mark.slow
+def test_the_process_is_replaced_if_that_does_not_help(counting: Counting, tmp_path: Path, log: LogLines) -> None:
     (tmp_path / COUNT_FILE).write_text("2")
     counting.produce(3)
     with counting.streams(1) as streams:

@@ -1,4 +1,4 @@
-"""What users do to state.dir: a relative one, one that is removed or copied while the application runs."""
+"""state.dir as users treat it: relative, removed, or copied while the application runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, App, last_line, produce, read_table
+from broker_stage import App, last_line, produce, read_table
 
 from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
 from penstock.supervisor.exit_codes import ExitCode
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
 def counting_app(app: App, make_topic: Callable[..., str]) -> App:
-    """Counts by key. It changes the directory when it is imported."""
+    """Counts by key. It changes the working directory when it is imported."""
     app.topics = make_topic("in"), make_topic("out")
     source, sink = app.topics
     (app.folder / "elsewhere").mkdir()
@@ -49,7 +49,7 @@ def end(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("given", ["state", "~/state"])
-def test_a_state_directory_is_at_one_place_for_all_processes(
+def test_all_processes_use_the_same_state_directory(
     counting_app: App, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(counting_app.folder / "home"))
@@ -66,8 +66,11 @@ def test_a_state_directory_is_at_one_place_for_all_processes(
     assert list((counting_app.folder / "elsewhere").iterdir()) == []
 
 
-def test_a_state_directory_that_was_removed_is_said_at_the_end(counting_app: App) -> None:
-    counting_app.config["session.timeout.ms"] = "6000"  # the process id is removed too: a new member, and an old one
+@pytest.mark.slow
+def test_a_removed_state_directory_is_reported_at_the_end(counting_app: App) -> None:
+    counting_app.config["session.timeout.ms"] = (
+        "6000"  # the process id is removed too, so there is a new member beside the old one
+    )
     process = counting_app.start(threads=1)
     count(counting_app, "1")
     shutil.rmtree(counting_app.config["state.dir"])
@@ -82,8 +85,9 @@ def test_a_state_directory_that_was_removed_is_said_at_the_end(counting_app: App
     assert process.returncode == ExitCode.OK, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
-def test_a_copied_state_directory_is_named_by_the_one_that_is_fenced(counting_app: App, protocol: str) -> None:
+def test_the_fenced_process_names_a_copied_state_directory(counting_app: App, protocol: str) -> None:
     first = counting_app.start(threads=1, group_protocol=protocol)
     count(counting_app, "1")
     state, copy = Path(counting_app.config["state.dir"]), counting_app.folder / "copy"

@@ -1,4 +1,4 @@
-"""What becomes of state and offsets with real processes: the cleaner, and commits that the user's code asks for."""
+"""State and offsets with real processes: the cleaner, and commits that the user's code requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-HOUR_MS = 3_600_000
-#: Long enough for a task that moves between two processes not to be taken for one that has left.
+#: Long enough that a task moving between two processes does not count as gone.
 CLEANUP_DELAY_MS = 1_500
 
 
@@ -40,6 +39,7 @@ def tasks_of(streams: KafkaStreams) -> set[str]:
     return {task.task_id for thread in streams.status() for task in thread.tasks if task.state == "RUNNING"}
 
 
+@pytest.mark.slow
 def test_the_state_of_tasks_that_moved_to_another_host_is_deleted(
     counting: Counting, tmp_path: Path, log: LogLines
 ) -> None:
@@ -61,7 +61,7 @@ def test_the_state_of_tasks_that_moved_to_another_host_is_deleted(
 
 
 def committing(source: str) -> Any:
-    """Ask for a commit with each record whose value is "commit"."""
+    """Request a commit with each record whose value is "commit"."""
 
     class CommitsOnRequest(Processor[str, str, None, None]):
         def init(self, context: ProcessorContext) -> None:
@@ -77,11 +77,9 @@ def committing(source: str) -> Any:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_a_commit_that_the_users_code_asks_for_comes_at_once(
-    counting: Counting, admin: AdminClient, guarantee: str
-) -> None:
+def test_a_requested_commit_happens_at_once(counting: Counting, admin: AdminClient, guarantee: str) -> None:
     group = str(counting.config["application.id"])
-    config = counting.config | {"processing.guarantee": guarantee, "commit.interval.ms": HOUR_MS}
+    config = counting.config | {"processing.guarantee": guarantee, "commit.interval.ms": 60_000}
     config["transaction.timeout.ms"] = 60_000
 
     def committed() -> int:

@@ -13,7 +13,7 @@ import pytest
 from stage import Conductor, LogLines, MakeApplication, ManualClock, until
 from worker_targets import loads_its_topology
 
-from penstock import kernel
+from penstock.kernel.buffers import USABLE
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.processes.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
@@ -22,8 +22,10 @@ from penstock.supervisor.service.signals import SAME_REQUEST_MS, STOP_SIGNALS
 from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.supervisor.source.topology_source import TopologySource
 
+pytestmark = pytest.mark.medium
 
-def test_all_stream_threads_run_and_close_in_good_order(
+
+def test_all_stream_threads_run_and_close_cleanly(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     app = application(2)
@@ -85,7 +87,20 @@ def test_a_process_that_dies_is_replaced_in_its_slot(
     assert app.supervisor.failed_stream_threads == 1
 
 
-def test_a_death_is_seen_although_something_else_takes_the_exit_code(
+def test_a_process_that_closes_because_of_a_stall_is_replaced_with_that_reason(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    app.wait_for(State.RUNNING)
+    one.order("stall")
+    one.order("exit", code=0)
+    conductor.next()
+    cause = f"process {one.pid}, died: exit code 0, to be replaced: partition in-0 is stalled"
+    assert cause in log.wait_for("died:")
+
+
+def test_a_death_is_detected_although_other_code_reaps_the_process(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     application(1)
@@ -97,7 +112,7 @@ def test_a_death_is_seen_although_something_else_takes_the_exit_code(
     log.wait_for("died: ")
 
 
-def test_a_death_is_seen_although_a_child_of_the_process_lives_on(
+def test_a_death_is_detected_although_a_child_of_the_process_survives(
     application: MakeApplication, conductor: Conductor
 ) -> None:
     application(1)
@@ -114,7 +129,7 @@ def test_a_death_is_seen_although_a_child_of_the_process_lives_on(
 def test_a_process_that_ends_by_itself_is_replaced(application: MakeApplication, conductor: Conductor) -> None:
     application(1)
     (one,) = conductor.running(1)
-    one.process.send_signal(signal.SIGTERM)  # what an operator may do to have one process made new
+    one.process.send_signal(signal.SIGTERM)  # an operator may do this to have one process replaced
     assert one.hear() == {"command": "shutdown", "leave_group": False}
     assert conductor.next().slot == 1
 
@@ -122,7 +137,7 @@ def test_a_process_that_ends_by_itself_is_replaced(application: MakeApplication,
 def test_a_crash_loop_ends_in_error(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
     limits = {"penstock.worker.restart.max": 2, "penstock.worker.restart.backoff.ms": 1}
     app = application(2, limits)
-    for _ in range(3):  # the fourth may be told to stop before it comes on stage
+    for _ in range(3):  # the fourth may be told to stop before it connects
         conductor.next().order("exit", code=1)
     assert app.ends() == ExitCode.RESTART_LIMIT
     assert app.supervisor.states.state is State.ERROR
@@ -143,7 +158,7 @@ def test_an_exception_shuts_the_client_down_by_default(
     assert "ValueError: no such key" in log.text
 
 
-def test_the_uncaught_exception_handler_may_have_the_thread_replaced(
+def test_the_uncaught_exception_handler_may_replace_the_thread(
     application: MakeApplication, conductor: Conductor
 ) -> None:
     errors: list[StreamThreadError] = []
@@ -161,7 +176,7 @@ def test_the_uncaught_exception_handler_may_have_the_thread_replaced(
     assert "worker_targets.py" in error.traceback
 
 
-def test_an_uncaught_exception_handler_that_fails_shuts_the_client_down(
+def test_a_failing_uncaught_exception_handler_shuts_the_client_down(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     def handler(_error: StreamThreadError) -> Response:
@@ -177,7 +192,7 @@ def shut_down_application(_error: StreamThreadError) -> Response:
     return Response.SHUTDOWN_APPLICATION
 
 
-def test_the_stream_threads_that_live_ask_the_group_to_shut_down(
+def test_the_remaining_stream_threads_ask_the_group_to_shut_down(
     application: MakeApplication, conductor: Conductor
 ) -> None:
     app = application(2, exception_handler=shut_down_application)
@@ -190,7 +205,7 @@ def test_the_stream_threads_that_live_ask_the_group_to_shut_down(
     assert app.supervisor.states.state is State.ERROR
 
 
-def test_a_new_process_asks_the_group_if_no_other_lives(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_new_process_asks_the_group_if_none_remains(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1, exception_handler=shut_down_application)
     conductor.next().order("raise", message="x")
     again = conductor.next()
@@ -199,7 +214,7 @@ def test_a_new_process_asks_the_group_if_no_other_lives(application: MakeApplica
     assert app.ends() == ExitCode.FAILED
 
 
-def test_a_group_that_does_not_answer_is_not_waited_for(
+def test_a_group_that_does_not_respond_is_not_waited_for(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     clock = ManualClock()
@@ -213,7 +228,7 @@ def test_a_group_that_does_not_answer_is_not_waited_for(
     log.wait_for("The group did not respond to the request")
 
 
-def test_systemd_hears_of_the_start_the_state_and_the_end(
+def test_systemd_is_notified_of_start_state_and_end(
     application: MakeApplication, conductor: Conductor, systemd: socket.socket
 ) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "100000"})
@@ -249,7 +264,7 @@ def test_a_topology_that_cannot_be_loaded_ends_the_application_at_once(
     assert app.supervisor.states.state is State.ERROR
     assert log.text.count("is replaced") == 0
     assert message in log.wait_for("cannot start, and another attempt would fail too")
-    assert "Traceback" not in log.text  # nothing of it is in the user's code
+    assert "Traceback" not in log.text  # no line of the traceback is in the user's code
     assert message in app.supervisor.reason
 
 
@@ -262,10 +277,10 @@ def test_a_refused_configuration_ends_the_application_at_once(
     assert "ConfigError: bad.key is not known to the client" in log.text
 
 
-def test_a_process_that_cannot_even_start_is_not_tried_again(
+def test_a_process_that_cannot_start_is_not_retried(
     application: MakeApplication, log: LogLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only_here = ModuleType("only_here")  # as a module of a user's that fails when it is imported again
+    only_here = ModuleType("only_here")  # like a user's module that fails when it is imported again
     exec("def target(spec, control): pass", only_here.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", only_here)
     app = application(1, target=only_here.target)
@@ -319,13 +334,13 @@ def test_signals_within_a_second_are_one_request(
     assert one.hear()["command"] == "shutdown"
     clock.now_ms += SAME_REQUEST_MS - 1
     app.supervisor.signal(second)
-    app.supervisor.call(lambda: None)  # a turn of the loop
+    app.supervisor.call(lambda: None)  # one iteration of the loop
     one.order("return")
     assert app.ends() == ExitCode.OK
     assert not log.has("killing")
 
 
-def test_a_death_during_the_shutdown_shows_in_the_exit_code(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_death_during_the_shutdown_changes_the_exit_code(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     one.order("be deaf")
@@ -349,11 +364,11 @@ def test_stream_threads_are_added_and_removed(application: MakeApplication, cond
     assert [thread.slot for thread in app.supervisor.thread_status()] == [1]
 
 
-@pytest.mark.skipif(kernel.buffers is None or not kernel.buffers.USABLE, reason="the compiled kernel is not built here")
-def test_the_process_of_a_stream_thread_keeps_blocks_for_the_next_request(
+@pytest.mark.skipif(not USABLE, reason="this C library or Python has another allocator")
+def test_the_process_of_a_stream_thread_reuses_memory_blocks(
     application: MakeApplication, conductor: Conductor
 ) -> None:
-    """How: tests/kernel/test_buffers.py."""
+    """tests/kernel/test_buffers.py tests the mechanism."""
     application(1)
     (one,) = conductor.running(1)
     one.order("reuse")
@@ -372,7 +387,7 @@ def test_signals_add_and_remove_stream_threads(
     assert conductor.next().slot == 2
 
 
-def test_a_removed_number_is_used_again_and_gaps_are_filled(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_removed_number_is_reused_and_gaps_are_filled(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     conductor.running(1)
     assert app.supervisor.remove_thread() == "app-id-StreamThread-1"
@@ -393,7 +408,7 @@ def test_nothing_is_added_or_removed_once_the_application_has_ended(
     assert app.supervisor.thread_status() == []
 
 
-def test_pause_and_resume_reach_all_and_those_that_come(application: MakeApplication, conductor: Conductor) -> None:
+def test_pause_and_resume_reach_all_threads_and_later_ones(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     app.supervisor.pause()
@@ -404,7 +419,7 @@ def test_pause_and_resume_reach_all_and_those_that_come(application: MakeApplica
     assert one.hear() == {"command": "resume"}
 
 
-def test_the_status_tells_what_each_thread_does(application: MakeApplication, conductor: Conductor) -> None:
+def test_the_status_shows_the_work_of_each_thread(application: MakeApplication, conductor: Conductor) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     app.wait_for(State.RUNNING)
@@ -437,7 +452,7 @@ def test_a_query_is_answered_by_all_stream_threads(application: MakeApplication,
     assert sorted(map(str, (answer.value for answer in answers))) == ["{'0_1': ['key']}", "{'0_2': ['key']}"]
 
 
-def test_a_query_does_not_wait_for_a_process_that_dies(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_query_does_not_wait_for_a_dead_process(application: MakeApplication, conductor: Conductor) -> None:
     app = application(2)
     one, two = conductor.running(2)
     one.process.suspend()
@@ -448,7 +463,9 @@ def test_a_query_does_not_wait_for_a_process_that_dies(application: MakeApplicat
         assert [answer.value for answer in answers.result()] == [{f"0_{two.slot}": ["key"]}]
 
 
-def test_a_query_gives_up_on_a_process_that_does_not_answer(application: MakeApplication, conductor: Conductor) -> None:
+def test_a_query_times_out_for_a_process_that_does_not_respond(
+    application: MakeApplication, conductor: Conductor
+) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     one.process.suspend()
@@ -456,10 +473,10 @@ def test_a_query_gives_up_on_a_process_that_does_not_answer(application: MakeApp
         app.supervisor.query("counts", "get", ("key",), timeout=0.05)
     one.process.resume()
     assert one.hear() == {"query": "counts"}
-    assert len(app.supervisor.query("counts", "get", ("key",), timeout=10)) == 1  # the late answer disturbs nothing
+    assert len(app.supervisor.query("counts", "get", ("key",), timeout=10)) == 1  # the late response has no effect
 
 
-def test_a_listener_that_fails_is_logged_and_ends_nothing(
+def test_a_failing_listener_is_logged_and_ends_nothing(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
     app = application(1)

@@ -1,4 +1,4 @@
-"""A running application speaks sd_notify(3) over a real socket of the kind that systemd listens on."""
+"""A running application uses sd_notify(3) over a real socket of systemd's kind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, App, produce
+from broker_stage import App, produce
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
@@ -21,7 +22,7 @@ topology.stream({source!r}, key_serde=TEXT, value_serde=TEXT).to({sink!r})
 
 
 class Systemd:
-    """What systemd hears, in order."""
+    """The messages that systemd receives, in order."""
 
     def __init__(self, receiver: socket.socket) -> None:
         self._receiver = receiver
@@ -37,7 +38,7 @@ class Systemd:
         raise AssertionError(f"systemd never heard {what}, only {self.heard}")
 
 
-def test_systemd_hears_start_state_life_and_end(
+def test_systemd_is_notified_of_start_state_heartbeats_and_end(
     app: App, make_topic: Callable[..., str], systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", systemd.getsockname())

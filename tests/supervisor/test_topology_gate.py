@@ -1,4 +1,4 @@
-"""A topology that does not fit the state of the earlier one is not let near it; what must be rebuilt is."""
+"""A topology that does not fit the earlier one's state is refused; state that must be rebuilt is deleted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(folder: Path, **values: Any) -> StreamsConfig:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """The files of a store of the first topology, which has been let in."""
+    """The files of a store of the first topology, which has been accepted."""
     admit(counting_topology(), config(tmp_path))
     path = tmp_path / "app" / "0_0" / "stores" / "counts"
     path.mkdir(parents=True)
@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_does_not_fit_is_refused_again_and_again(tmp_path: Path, store: Path) -> None:
+def test_an_incompatible_topology_is_refused_each_time(tmp_path: Path, store: Path) -> None:
     earlier = (tmp_path / "app" / FACTS_FILE_NAME).read_text()
     for _ in range(2):
         with pytest.raises(TopologyLoadError, match="counts: the store is now called totals"):
@@ -64,7 +64,9 @@ def test_what_does_not_fit_is_refused_again_and_again(tmp_path: Path, store: Pat
     admit(counting_topology(), config(tmp_path))
 
 
-def test_what_is_accepted_is_the_new_truth(tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_accepted_topology_becomes_the_reference(
+    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         admit(counting_topology("totals"), config(tmp_path, penstock_topology_changes="accept"))
     assert "The topology has changed (REFUSE): counts" in caplog.text
@@ -87,13 +89,13 @@ def test_nothing_is_deleted_under_a_running_task(tmp_path: Path, store: Path) ->
     admit(counting_topology(before=True), config(tmp_path))
 
 
-def test_a_damaged_description_is_told(tmp_path: Path, store: Path) -> None:
+def test_a_damaged_description_is_reported(tmp_path: Path, store: Path) -> None:
     (tmp_path / "app" / FACTS_FILE_NAME).write_text("[]")
     with pytest.raises(ProcessorStateError, match="Delete it; the next start recreates it"):
         admit(counting_topology(), config(tmp_path))
 
 
-def test_plan_without_anything_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_an_earlier_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gate_app.py").write_text("from penstock import StreamsBuilder\ntopology = StreamsBuilder()\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -123,7 +125,7 @@ def run_until_counted(app: App, counting: Counting) -> str:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_three_versions_of_an_application(app: App, counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first counts; the second would lose the counts; the third has them rebuilt and continues exactly."""
+    """The first counts. The second would lose the counts. The third has them rebuilt and continues exactly."""
     monkeypatch.chdir(app.folder)
     monkeypatch.syspath_prepend(app.folder)
     app.config = {key: str(value) for key, value in counting.config.items()}

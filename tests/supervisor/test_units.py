@@ -10,6 +10,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,8 +30,9 @@ from penstock.supervisor.processes.restart_policy import RestartLimits, RestartP
 from penstock.supervisor.queries.queryable_store import QueryableStore
 from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.topology.errors import StreamsError
-from penstock.topology.records import ValueAndTimestamp
+from penstock.topology.records import AggregationWithHeaders, ValueAndTimestamp, ValueTimestampHeaders, Windowed
 from penstock.workers.control.stream_thread_state import StreamThreadState as Thread
+from tests.examples import examples
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
@@ -57,7 +59,7 @@ def test_an_illegal_transition_is_an_error_and_an_ending_state_refuses_quietly()
     assert machine.state is ApplicationState.PENDING_SHUTDOWN
 
 
-def test_rebalancing_is_told_once() -> None:
+def test_rebalancing_is_reported_once() -> None:
     machine, told = states(), []
     machine.listener = lambda new, old: told.append((old.name, new.name))
     machine.transition_to(ApplicationState.REBALANCING)
@@ -65,7 +67,7 @@ def test_rebalancing_is_told_once() -> None:
     assert told == [("CREATED", "REBALANCING")]
 
 
-def test_wait_for_gives_up_after_its_timeout() -> None:
+def test_wait_for_ends_at_its_timeout() -> None:
     assert not states().wait_for([ApplicationState.RUNNING], timeout=0.01)
 
 
@@ -91,16 +93,16 @@ def test_the_state_follows_the_threads(new: Thread, threads: list[Thread], expec
 # -- restart_policy
 
 
-def test_restarts_wait_longer_and_longer_and_are_limited_within_the_window() -> None:
+def test_restart_delays_grow_and_restarts_are_limited_within_the_window() -> None:
     policy = RestartPolicy(RestartLimits(max_restarts=5, window_ms=1000, backoff_ms=10, backoff_max_ms=35))
     assert [policy.delay_ms(now) for now in range(6)] == [0, 10, 20, 35, 35, None]
     assert policy.delay_ms(999) is None
-    assert policy.delay_ms(1000) == 35  # the first is out of the window
+    assert policy.delay_ms(1000) == 35  # the first has left the window
     assert policy.delay_ms(3000) == 0
 
 
 @given(st.lists(st.integers(0, 500), max_size=60))
-def test_never_more_than_the_limit_within_any_window(gaps: list[int]) -> None:
+def test_no_window_has_more_restarts_than_the_limit(gaps: list[int]) -> None:
     policy = RestartPolicy(RestartLimits(max_restarts=3, window_ms=1000, backoff_ms=1, backoff_max_ms=8))
     now, allowed = 0, []
     for gap in gaps:
@@ -122,7 +124,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
     theirs.close()
 
 
-def test_messages_arrive_whole_and_in_order(ends: tuple[Channel, Channel]) -> None:
+def test_messages_arrive_complete_and_in_order(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     assert ours.receive() == []
     theirs.send("one")
@@ -132,7 +134,7 @@ def test_messages_arrive_whole_and_in_order(ends: tuple[Channel, Channel]) -> No
     assert theirs.receive() == ["back"]
 
 
-def test_a_message_that_has_not_arrived_whole_is_not_waited_for(ends: tuple[Channel, Channel]) -> None:
+def test_an_incomplete_message_is_not_waited_for(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     data = bytearray()
     theirs.send("x" * 1000)
@@ -143,14 +145,14 @@ def test_a_message_that_has_not_arrived_whole_is_not_waited_for(ends: tuple[Chan
     assert ours.receive() == ["x" * 1000]
 
 
-def test_who_does_not_read_holds_nobody_up(ends: tuple[Channel, Channel]) -> None:
+def test_a_peer_that_does_not_read_blocks_nothing(ends: tuple[Channel, Channel]) -> None:
     ours, _ = ends
     offers = [ours.offer("y" * 5000) for _ in range(1000)]
     assert offers[0]
     assert not offers[-1]
 
 
-def test_the_end_of_the_pipe_comes_after_what_was_said() -> None:
+def test_the_end_of_the_pipe_comes_after_its_messages() -> None:
     ours, theirs = multiprocessing.Pipe()
     channel = Channel(ours, blocking=False)
     Channel(theirs, blocking=True).send("last words")
@@ -163,8 +165,8 @@ def test_the_end_of_the_pipe_comes_after_what_was_said() -> None:
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=50), st.integers(1, 9))
-@settings(max_examples=30)
-def test_lines_are_written_whole_however_they_arrive(text: str, size: int) -> None:
+@settings(max_examples=examples(30))
+def test_lines_are_written_complete_however_they_arrive(text: str, size: int) -> None:
     reading, writing = multiprocessing.Pipe(duplex=False)
     lines: list[str] = []
     reader = LineReader(reading, lines.append)
@@ -181,7 +183,7 @@ def test_lines_are_written_whole_however_they_arrive(text: str, size: int) -> No
 # -- systemd
 
 
-def test_systemd_is_told(systemd: socket.socket) -> None:
+def test_systemd_is_notified(systemd: socket.socket) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "2000000"})
     notifier.ready()
     notifier.status("RUNNING")
@@ -199,7 +201,7 @@ def test_systemd_is_told(systemd: socket.socket) -> None:
     ]
 
 
-def test_an_abstract_socket_is_found() -> None:
+def test_an_abstract_socket_is_supported() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         name = f"penstock-{uuid.uuid4()}"
         receiver.bind(f"\0{name}")
@@ -207,7 +209,7 @@ def test_an_abstract_socket_is_found() -> None:
         assert receiver.recv(100) == b"READY=1"
 
 
-def test_the_watchdog_of_another_process_is_not_ours() -> None:
+def test_the_watchdog_of_another_process_is_ignored() -> None:
     assert SystemdNotifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}).watchdog_interval_ms is None
     assert SystemdNotifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}).watchdog_interval_ms == 1000
     assert SystemdNotifier({}).watchdog_interval_ms is None
@@ -224,7 +226,7 @@ def test_without_systemd_nothing_happens_and_a_dead_socket_is_logged_once(
     assert caplog.text.count("cannot notify systemd") == 1
 
 
-def test_a_systemd_that_does_not_read_holds_nobody_up(systemd: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_systemd_that_does_not_read_blocks_nothing(systemd: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname()})
     while "systemd does not read its notifications" not in caplog.text:
         notifier.ready()
@@ -237,7 +239,7 @@ def test_a_systemd_that_does_not_read_holds_nobody_up(systemd: socket.socket, ca
 # -- exit codes
 
 
-def test_the_exit_codes_are_those_that_are_documented() -> None:
+def test_the_exit_codes_are_the_documented_ones() -> None:
     rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", OPERATIONS.read_text(), re.MULTILINE)
     assert rows == [(str(int(code)), code.name) for code in (*ExitCode, *WorkerExitCode)]
 
@@ -252,6 +254,7 @@ def test_the_exit_codes_do_not_change() -> None:
         "RESTART_LIMIT": 5,
         "SHUTDOWN_TIMEOUT": 6,
         "FORCED": 7,
+        "INSTALLATION": 8,
         "INTERNAL": 70,
     }
 
@@ -279,3 +282,23 @@ def test_the_tasks_of_a_store_are_read_as_one(
     store = QueryableStore(lambda *question: asked.append(question) or by_task)  # type: ignore[func-returns-value]
     assert getattr(store, method)(*arguments) == expected
     assert asked == [(method, arguments)]
+
+
+@pytest.mark.parametrize(
+    ("how", "rows", "sessions"),
+    [
+        ({}, 1, 3),
+        ({"timestamped": True}, ValueAndTimestamp(1, 5), 3),
+        ({"headers": True}, ValueTimestampHeaders(1, 5, {"h": "x"}), AggregationWithHeaders(3, {"h": "x"})),
+    ],
+)
+def test_a_store_with_headers_is_read_in_each_form(how: Any, rows: object, sessions: object) -> None:
+    found = {
+        "get": ValueTimestampHeaders(1, 5, {"h": "x"}),
+        "all": [("k", ValueTimestampHeaders(1, 5, {"h": "x"}))],
+        "fetch_session": AggregationWithHeaders(3, {"h": "x"}),
+        "fetch": [(Windowed("k", 1, 2), AggregationWithHeaders(3, {"h": "x"}))],
+    }
+    store = QueryableStore(lambda method, arguments: {"0_0": found[method]}, **how)
+    assert (store.get("k"), store.all()) == (rows, [("k", rows)])
+    assert (store.fetch_session("k", 1, 2), store.fetch("k")) == (sessions, [(Windowed("k", 1, 2), sessions)])

@@ -1,4 +1,4 @@
-"""A process whose stream thread is done ends by itself, whatever the user's code has left running."""
+"""A process ends by itself after its stream thread, even if the user's code has left threads or processes running."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.processes.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.topology.declare.streams_builder import StreamsBuilder
+
+pytestmark = pytest.mark.medium
 
 LEFT_RUNNING = ["executor", "pool", "thread"]
 
@@ -38,7 +40,7 @@ def test_a_failed_stream_thread_ends_its_process(application: MakeApplication, c
 
 
 @pytest.mark.parametrize("what", LEFT_RUNNING)
-def test_a_stop_is_not_held_up_and_stays_clean(
+def test_a_stop_is_not_delayed_and_stays_clean(
     application: MakeApplication, conductor: Conductor, log: LogLines, what: str
 ) -> None:
     app = application(1)
@@ -69,7 +71,7 @@ def test_a_module_that_fails_at_import_ends_its_process(
 def test_a_failed_process_that_hangs_is_aborted_and_replaced(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
-    """It has said why it fails, so no one waits until it counts as hanging."""
+    """It has reported why it fails, so the supervisor does not wait for the hang timeout."""
     clock = ManualClock()
     app = application(
         1, clock=clock, exception_handler=lambda _: StreamsUncaughtExceptionHandlerResponse.REPLACE_THREAD
@@ -84,7 +86,7 @@ def test_a_failed_process_that_hangs_is_aborted_and_replaced(
     assert app.supervisor.failed_stream_threads == 1
 
 
-def test_who_has_a_dead_stream_thread_is_not_ready(tmp_path: Path, conductor: Conductor) -> None:
+def test_an_application_with_a_dead_stream_thread_is_not_ready(tmp_path: Path, conductor: Conductor) -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     config = {
@@ -101,7 +103,7 @@ def test_who_has_a_dead_stream_thread_is_not_ready(tmp_path: Path, conductor: Co
         one, _two = conductor.running(2)
         until(lambda: streams.state is State.RUNNING)
         http = HttpClient.of(streams)
-        until(lambda: "not restored" in http.ask("/health/ready").json["reason"])  # all else is well
+        until(lambda: "not restored" in http.ask("/health/ready").json["reason"])  # everything else works
         one.order("fail and hang")
         until(lambda: http.ask("/health/ready").json["reason"] == f"1 stream threads do not run ({one.name})")
         one.process.kill()

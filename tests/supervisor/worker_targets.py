@@ -1,4 +1,4 @@
-"""Small stream threads for the supervisor's tests: real processes that do what the test tells them over a socket.
+"""Small stream threads for the supervisor's tests: real processes that a test controls over a socket.
 
 A separate module, importable by the spawned process: conftest.py puts its folder on the path.
 """
@@ -19,11 +19,12 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from penstock.supervisor.processes.worker_process import PipeControl, WorkerSpec
-from penstock.topology.errors import ConfigError
+from penstock.topology.errors import ConfigError, UnknownStateStoreError
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Failed,
     Measure,
+    PartitionStalled,
     Pause,
     Query,
     QueryResult,
@@ -37,13 +38,13 @@ from penstock.workers.control.messages import (
 )
 from penstock.workers.metrics.sensors import MetricGroup
 
-#: Where the test listens: a unix socket's path, given as a consumer setting because those pass unchanged.
+#: Where the test listens: the path of a unix socket, as a consumer setting, because those are passed unchanged.
 CONDUCTOR = "consumer.test.conductor"
 BEAT_SECONDS = 0.02
 
 
 class Puppet:
-    """A stream thread that says its states and beats, and does what the test orders."""
+    """A stream thread that reports its states, sends heartbeats, and carries out the test's orders."""
 
     def __init__(self, spec: WorkerSpec, control: ThreadControl, orders: socket.socket) -> None:
         self.spec = spec
@@ -87,8 +88,9 @@ class Puppet:
                 self.tell(command=type(command).__name__.lower())
             case Query(id=number, store=store, arguments=arguments):
                 self.tell(query=store)
-                error = None if store == "counts" else "UnknownStateStoreError: no such store"
-                self.control.report(QueryResult(number, {f"0_{self.spec.slot}": list(arguments)}, error))
+                error = None if store == "counts" else "no such store"
+                rows = {f"0_{self.spec.slot}": list(arguments)}
+                self.control.report(QueryResult(number, rows, error, UnknownStateStoreError))
             case Measure(id=number) if not self.deaf:
                 group = MetricGroup("stream-thread-metrics", {"thread-id": self.spec.name}, {"measured": 2.0})
                 self.control.report(QueryResult(number, (group,)))
@@ -104,16 +106,18 @@ class Puppet:
                 raise ConfigError(order["message"])
             case "answer for the group":
                 self.control.report(ApplicationShutdownRequested())
+            case "stall":
+                self.control.report(PartitionStalled("0_0", "in-0", 3, 9, 60_000, "REPLACE_PROCESS"))
             case "exit":
                 assert isinstance(self.control, PipeControl)
-                self.control.close()  # the supervisor is to see that this stream thread had started
+                self.control.close()  # the supervisor must see that this stream thread had started
                 os._exit(order["code"])
             case "return":
                 self.state = "DEAD"
             case "hang":  # in C, with the interpreter's lock held: no other thread of this process runs either
                 self.tell(hangs=True)
                 ctypes.PyDLL(None).sleep(600)
-            case "fork":  # holds all our pipes open
+            case "fork":  # keeps all our pipes open
                 child = os.fork()
                 if child == 0:
                     time.sleep(600)
@@ -124,7 +128,7 @@ class Puppet:
                 self.control.report(Failed("ValueError", "poison", "a traceback"))
                 self.go("DEAD")
                 assert isinstance(self.control, PipeControl)
-                self.control.close()  # all of it has been sent
+                self.control.close()  # everything has been sent
                 ctypes.PyDLL(None).sleep(600)
             case "be deaf":
                 self.deaf = True
@@ -136,7 +140,7 @@ class Puppet:
             case "hoard":
                 self.hoard = bytearray(os.urandom(1024) * (order["bytes"] // 1024))
                 self.tell(hoards=len(self.hoard))
-            case "reuse":  # what was freed, although something smaller was asked for in between
+            case "reuse":  # the freed block, although a smaller one was requested in between
                 block = bytearray(4_500)
                 address = ctypes.addressof(ctypes.c_char.from_buffer(block))
                 del block
@@ -150,12 +154,12 @@ class Puppet:
                 warnings.warn("a user's warning", stacklevel=1)
 
 
-#: What a user's function may have opened; kept here because a pool that is garbage ends.
+#: Resources of a user's function; kept here because a garbage-collected pool ends.
 LEFT: list[Any] = []
 
 
 def leave_running(what: str) -> list[int]:
-    """Open what keeps an interpreter from ending; returns the pids of its processes."""
+    """Open resources that keep an interpreter from ending; return the pids of its processes."""
     if what == "thread":
         LEFT.append(threading.Thread(target=threading.Event().wait, name="users-thread"))
         LEFT[-1].start()
@@ -170,14 +174,14 @@ def leave_running(what: str) -> list[int]:
 
 
 def puppet(spec: WorkerSpec, control: ThreadControl) -> None:
-    """Run a Puppet that the test conducts."""
+    """Run a Puppet that the test controls."""
     with socket.socket(socket.AF_UNIX) as orders:
         orders.connect(spec.config[CONDUCTOR])
         Puppet(spec, control, orders).run()
 
 
 def loads_its_topology(spec: WorkerSpec, control: ThreadControl) -> None:
-    """Load the topology, then be a puppet."""
+    """Load the topology, then act as a puppet."""
     topology = spec.topology.load()
     print("loaded", topology.describe(), flush=True)
     puppet(spec, control)

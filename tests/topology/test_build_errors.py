@@ -1,6 +1,6 @@
-"""What Kafka Streams refuses when a topology is declared is refused here too, with the operator's name and a way out.
+"""Topologies that Kafka Streams refuses at declaration are refused here too, with the operator's name and advice.
 
-Beside each case stands the class of Kafka Streams that throws. What other files of this folder hold is not repeated:
+Each case names the class of Kafka Streams that throws. Cases of other files of this folder are not repeated:
 test_windows.py (windows, suppress), test_stores.py (Stores, Materialized), test_naming.py (names),
 test_processor_topology.py (InternalTopologyBuilder), test_dsl.py (operators). Java's NullPointerExceptions are here.
 """
@@ -59,7 +59,7 @@ class Forget(Processor[Any, Any, Any, Any]):
 
 
 class Days(Windows):
-    """Windows of a user: a day each."""
+    """A user's windows of a day each."""
 
     size_ms, grace_ms = 86_400_000, 0
 
@@ -80,7 +80,7 @@ def versioned(builder: Any, history: int = 100) -> Any:
 ANY: Any = Stores
 PLAIN = Stores.key_value_store_builder(Stores.in_memory_key_value_store("plain"))
 
-#: (what is declared, with the builder and a stream; what the error says)
+#: (the declaration, with the builder and a stream; the error message)
 REFUSED: list[tuple[Declare, str]] = [
     # StreamsBuilder
     (lambda b, s: b.stream(None), r"stream\(\) needs the name of at least one topic, got None"),
@@ -186,7 +186,7 @@ REFUSED: list[tuple[Declare, str]] = [
 
 
 @pytest.mark.parametrize(("declare", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_is_refused_when_it_is_declared(
+def test_impossible_declarations_are_refused(
     declare: Declare, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused_when_it_is_declared(
         declare_and_build()
 
 
-def test_functions_that_are_left_out_are_fine() -> None:
+def test_optional_functions_may_be_omitted() -> None:
     builder = StreamsBuilder()
     stream: Any = builder.stream("in", timestamp_extractor=None)
     stream.split().branch(one, with_function=None).default_branch(with_consumer=None)

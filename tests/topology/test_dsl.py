@@ -1,4 +1,4 @@
-"""The DSL: options, what is refused where, and results that are not in the recorded cases."""
+"""The DSL: options, refused declarations, and results that are not in the recorded cases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sources(builder: StreamsBuilder) -> dict[str, SourceNode]:
     return {node.name: node for node in nodes if isinstance(node, SourceNode)}
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     missing = [name for name in penstock.__all__ if name != "KafkaStreams" and not hasattr(penstock, name)]
     assert not missing
     assert len(set(penstock.__all__)) == len(penstock.__all__)
@@ -77,7 +77,9 @@ def test_the_same_topics_are_read_once() -> None:
         (lambda b: (b.table("a"), b.table("a")), "already been registered"),
     ],
 )
-def test_topics_that_cannot_be_read_twice(declare: Callable[[StreamsBuilder], Any], message: str) -> None:
+def test_topics_cannot_be_read_twice_with_different_options(
+    declare: Callable[[StreamsBuilder], Any], message: str
+) -> None:
     builder = StreamsBuilder()
     declare(builder)
     with pytest.raises(TopologyError, match=message):
@@ -113,16 +115,16 @@ VERSIONED = Stores.persistent_versioned_key_value_store("v", 100)
         (lambda b, s: s.join(b.table("y"), one, grace=-5), "grace period .* must not be negative"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(call: Callable[[StreamsBuilder, Any], Any], message: str) -> None:
+def test_impossible_declarations_are_refused_at_once(call: Callable[[StreamsBuilder, Any], Any], message: str) -> None:
     builder = StreamsBuilder()
     with pytest.raises(TopologyError, match=message):
         call(builder, builder.stream("in"))
 
 
-def test_a_wrong_option_of_a_join_is_named() -> None:
+def test_the_error_names_a_wrong_option_of_a_join() -> None:
     builder = StreamsBuilder()
     with pytest.raises(TypeError, match=r"wrong options of join\(\): .*'windos'"):
-        builder.stream("a").join(builder.table("b"), one, windos=5)  # type: ignore[call-arg]
+        builder.stream("a").join(builder.table("b"), one, windos=5)  # type: ignore[call-overload]
 
 
 def test_grace_beyond_the_history_of_the_table_is_refused() -> None:
@@ -140,7 +142,7 @@ def test_versioned_tables_cannot_be_suppressed_even_indirectly() -> None:
         builder.build()
 
 
-def test_a_global_table_is_joined_in_either_order_of_functions() -> None:
+def test_a_global_table_is_joined_with_functions_in_either_order() -> None:
     def describe(*functions: Any, **options: Any) -> str:
         builder = StreamsBuilder()
         table: GlobalKTable[Any, Any] = builder.global_table("g", store="g")
@@ -171,7 +173,7 @@ def test_unnamed_branches_are_numbered() -> None:
     }
 
 
-def test_a_branch_may_go_through_a_function_or_end_in_a_consumer() -> None:
+def test_a_branch_may_be_given_a_function_or_a_consumer() -> None:
     taken: list[KStream[Any, Any]] = []
     split = StreamsBuilder().stream("in").split(name="s-")
     split.branch(lambda key, value: True, "mapped", with_function=lambda branch: branch.map_values(str))
@@ -181,7 +183,7 @@ def test_a_branch_may_go_through_a_function_or_end_in_a_consumer() -> None:
     assert taken[0].name == "s-taken"
 
 
-def test_there_is_one_default_branch_and_it_is_the_last() -> None:
+def test_only_one_default_branch_is_allowed_and_it_is_last() -> None:
     split = StreamsBuilder().stream("in").split().default_branch()
     with pytest.raises(TopologyError, match="already a default branch"):
         split.default_branch()
@@ -189,7 +191,7 @@ def test_there_is_one_default_branch_and_it_is_the_last() -> None:
         split.branch(lambda key, value: True)
 
 
-def test_serdes_are_passed_on_as_far_as_types_stay() -> None:
+def test_serdes_are_inherited_while_types_stay() -> None:
     stream = StreamsBuilder().stream("in", key_serde=Serdes.string(), value_serde=Serdes.int64())
     assert stream.filter(lambda key, value: True).value_serde is Serdes.int64()
     mapped = stream.map_values(str)
@@ -201,7 +203,7 @@ def test_serdes_are_passed_on_as_far_as_types_stay() -> None:
     assert (windowed.inner, windowed.window_size_ms) == (Serdes.string(), 10)
 
 
-def test_a_table_is_kept_only_if_its_rows_are_read() -> None:
+def test_a_table_is_stored_only_if_its_rows_are_read() -> None:
     builder = StreamsBuilder()
     builder.table("a").to_stream().to("x")
     builder.table("b", name="b").join(builder.table("c"), one)
@@ -260,8 +262,8 @@ def test_repartition_topics_with_different_values_are_not_merged() -> None:
     assert count_repartitions(lambda stream: stream.map_values(str)) == 2
 
 
-def test_a_repartition_that_is_needed_is_not_optimized_away() -> None:
-    """Kafka Streams' optimizer finds the first stream that is merged, and leaves the other one as it is."""
+def test_a_required_repartition_is_not_optimized_away() -> None:
+    """Kafka Streams' optimizer moves the first of the merged streams, and leaves the other one unchanged."""
 
     def declare(*, repartitioned: bool) -> StreamsBuilder:
         builder = StreamsBuilder()
@@ -280,12 +282,12 @@ def test_a_repartition_that_is_needed_is_not_optimized_away() -> None:
 
 class Sleeper(Processor[Any, Any, Any, Any]):
     def process(self, record: Record[Any, Any]) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Keeper(FixedKeyProcessor[Any, Any, Any]):
     def process(self, record: Record[Any, Any]) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 def test_processors_are_connected_to_the_stores_they_name() -> None:

@@ -1,4 +1,4 @@
-"""Every recorded topology is described, or refused, as Kafka Streams does it."""
+"""Every recorded topology is described, or refused, as by Kafka Streams."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ CASES = Path(__file__).parent.parent / "goldens" / "cases"
 
 
 @pytest.mark.parametrize("path", list(files([CASES])), ids=lambda path: path.stem)
-def test_topology_is_described_like_kafka_streams(path: Path) -> None:
+def test_a_topology_is_described_as_by_kafka_streams(path: Path) -> None:
     assert compare_topology(read(path)) is None
 
 
-def test_all_recorded_cases_are_there() -> None:
-    assert len(list(files([CASES]))) == 222
+def test_all_recorded_cases_exist() -> None:
+    assert len(list(files([CASES]))) == 230
 
 
-def test_a_difference_is_found_and_shown() -> None:
+def test_a_difference_is_detected_and_shown() -> None:
     case = read(CASES / "everything_named.json")
     case["describe"] = case["describe"].replace("Processor: up", "Processor: down")
     assert compare_topology(case) == (
@@ -29,13 +29,13 @@ def test_a_difference_is_found_and_shown() -> None:
     )
 
 
-def test_a_missing_error_is_found() -> None:
+def test_a_missing_error_is_detected() -> None:
     case = read(CASES / "everything_named.json")
     case["error"] = {"stage": "build", "class": "TopologyException", "cause": "TopologyException"}
     assert compare_topology(case) == "error: expected TopologyException at build, got none"
 
 
-def test_an_unexpected_error_is_found() -> None:
+def test_an_unexpected_error_is_detected() -> None:
     case = read(CASES / "error_same_name_twice.json")
     case["error"] = None
     difference = compare_topology(case)

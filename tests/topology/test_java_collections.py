@@ -41,7 +41,7 @@ def test_a_tree_set_with_a_steady_order_is_sorted(values: list[int]) -> None:
 
 
 def test_a_tree_set_is_balanced() -> None:
-    """After 1, 2, 3 the root is 2: where 0 goes depends on what became of 2, not of 1."""
+    """After 1, 2, 3 the root is 2: the place of 0 depends on 2, not on 1."""
     sizes = {"zero": 0, "one": 1, "two": 2, "three": 3}
     tree: TreeSet[str] = TreeSet(lambda one, other: sizes[one] - sizes[other])
     for name in ("one", "two", "three"):
@@ -52,7 +52,7 @@ def test_a_tree_set_is_balanced() -> None:
 
 
 def test_a_tree_set_keeps_its_shape_when_the_order_changes() -> None:
-    """What is in its place stays there: that is what describe() shows. Sorted again, "a" would be the last."""
+    """Existing elements keep their place, and describe() shows that. Sorted again, "a" would be the last."""
     sizes = {"a": 1, "b": 2, "c": 3}
     tree: TreeSet[str] = TreeSet(lambda one, other: sizes[one] - sizes[other])
     tree.add("a")

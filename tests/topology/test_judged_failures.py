@@ -1,4 +1,7 @@
-"""With a processing handler that may continue, fused loops drop what closures drop, and show the handler the same."""
+"""With a processing handler that may continue, compiled nodes and functions drop the same records.
+
+They also pass the same to the handler.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import JoinWindows, Processor, Serdes, StreamsBuilder, TimeWindows, kernel
-from penstock.testing import TopologyTestDriver, driver_task
+from penstock import JoinWindows, Processor, Serdes, StreamsBuilder, TimeWindows
+from penstock.testing import TopologyTestDriver
 from penstock.topology.context.exception_handlers import ErrorHandlerContext, ProducerRecord, Response
-from penstock.topology.run.compiled import compile_topology
+from tests.examples import examples
+from tests.topology.only_functions import only_functions
 
-pytestmark = pytest.mark.skipif(kernel.messages is None, reason="the compiled kernel is not built here")
+pytestmark = pytest.mark.medium
 
 TEXT: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 WINDOWS = TimeWindows.of_size_with_no_grace(10).advance_by(4)
 
 
 def fails(step: str) -> Callable[[str], str]:
-    """Return a function that appends the step to a value, and fails at values that name it."""
+    """Return a function that appends the step to a value, and fails for values that name it."""
 
     def function(value: str) -> str:
         if step in value:
@@ -32,7 +36,7 @@ def fails(step: str) -> Callable[[str], str]:
 
 
 class Twice(Processor[Any, Any, Any, Any]):
-    """Forwards a record twice; the first time it may fail."""
+    """Forwards a record twice; the first time may fail."""
 
     def process(self, record: Any) -> None:
         for value in (fails("p")(record.value), record.value):
@@ -98,8 +102,8 @@ RECORDS = st.lists(
 )
 
 
-def results(declare: Callable[[StreamsBuilder], None], records: list[Any], cache_bytes: int, fused: bool) -> Any:
-    """Return what was written and dropped, what the handler saw, and whether there are loops."""
+def results(declare: Callable[[StreamsBuilder], None], records: list[Any], cache_bytes: int, compiled: bool) -> Any:
+    """Return the written and dropped records, and those passed to the handler."""
     judged: list[Any] = []
 
     def judge(context: ErrorHandlerContext, record: Any, error: Exception) -> Response:
@@ -112,9 +116,8 @@ def results(declare: Callable[[StreamsBuilder], None], records: list[Any], cache
     declare(builder)
     config = {"processing.exception.handler": judge, "statestore.cache.max.bytes": cache_bytes}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            driver_task, "compile_topology", lambda topology, task: compile_topology(topology, task, fused=fused)
-        )
+        if not compiled:
+            only_functions(patch)
         with TopologyTestDriver(builder.build(), config) as driver:
             sources = driver.task.compiled.sources
             failed = []
@@ -130,18 +133,15 @@ def results(declare: Callable[[StreamsBuilder], None], records: list[Any], cache
                 for name in sorted(driver.produced_topic_names())
             }
             dropped = sorted(driver.task.dropped.items())
-            return (written, dropped, judged, failed), any(source.source_text for source in sources.values())
+            return written, dropped, judged, failed
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 100_000], ids=["no cache", "cache"])
 @pytest.mark.parametrize("declare", DECLARED.values(), ids=DECLARED)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(records=RECORDS)
-def test_loops_drop_and_show_what_closures_do(
+def test_nodes_and_functions_drop_and_report_the_same(
     declare: Callable[[StreamsBuilder], None], cache_bytes: int, records: list[Any]
 ) -> None:
-    expected, has_loops = results(declare, records, cache_bytes, fused=False)
-    assert not has_loops
-    found, has_loops = results(declare, records, cache_bytes, fused=True)
-    assert has_loops
-    assert found == expected
+    expected = results(declare, records, cache_bytes, compiled=False)
+    assert results(declare, records, cache_bytes, compiled=True) == expected

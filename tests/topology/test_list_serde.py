@@ -1,4 +1,4 @@
-"""Serdes.list: the bytes of Kafka's ListSerializer, recorded with kafka-clients 4.4.0; boolean and void beside it."""
+"""Serdes.list: the bytes of Kafka's ListSerializer, recorded with kafka-clients 4.4.0; also boolean and void."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_bytes_are_kafkas(inner: Serde[Any], value: list[Any], data: str) -> Non
 
 
 class Upper:
-    """Makes null of an empty text, and tells its topic."""
+    """Maps an empty text to null, and records its topic."""
 
     def serialize(self, topic: str, value: str | None) -> bytes | None:
         return f"{topic}:{value}".encode() if value else None
@@ -49,7 +49,7 @@ class Upper:
         return None if data is None else data.decode().removeprefix(f"{topic}:")
 
 
-def test_the_serde_of_elements_has_the_topic() -> None:
+def test_the_serde_of_elements_gets_the_topic() -> None:
     serde = Serdes.list(Upper())
     data = serde.serialize("t", ["a"])
     assert data is not None
@@ -60,7 +60,7 @@ def test_the_serde_of_elements_has_the_topic() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(1, 2), "text", {1: 2}, 5])
-def test_what_is_no_list_is_refused(wrong: Any) -> None:
+def test_a_value_that_is_no_list_is_refused(wrong: Any) -> None:
     with pytest.raises(SerializationError, match=rf"expects a list, not a value of type {type(wrong).__name__}"):
         Serdes.list(Serdes.int64()).serialize("t", wrong)
 
@@ -70,7 +70,7 @@ def test_what_is_no_list_is_refused(wrong: Any) -> None:
     "data",
     ["", "02", "00", "01", "0000000000000000020001", "010000000100000002ff", "0100000000ff", "00000000000000000000"],
 )
-def test_bytes_that_are_no_list_are_refused(inner: Serde[Any], data: str) -> None:
+def test_malformed_bytes_of_a_list_are_refused(inner: Serde[Any], data: str) -> None:
     with pytest.raises(SerializationError, match=r"Serdes\.list\(Serdes\.\w+\(\)\) cannot read \d+ bytes"):
         Serdes.list(inner).deserialize("t", bytes.fromhex(data))
 
@@ -90,7 +90,7 @@ def test_the_configuration_names_the_serde_of_elements() -> None:
         resolve_serde(Serdes.list(), {"default.value.serde": "string"}, False, "x")
 
 
-def test_boolean_and_void_refuse_what_is_neither() -> None:
+def test_boolean_and_void_refuse_other_values() -> None:
     for value, data in ((1, b"\x02"), ("true", b""), (0.0, b"\x00\x00")):
         with pytest.raises(SerializationError, match="expects True or False"):
             Serdes.boolean().serialize("t", value)  # type: ignore[arg-type]

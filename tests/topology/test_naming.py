@@ -44,7 +44,7 @@ def test_a_named_process_uses_up_no_number() -> None:
 
 
 def test_count_with_serdes_only_uses_up_two_numbers_for_its_store() -> None:
-    """As in Kafka Streams: a Materialized without a name burns a number before the store gets its own."""
+    """As in Kafka Streams: a Materialized without a name uses up a number before the store gets its own."""
     plain = StreamsBuilder().stream("in").group_by_key().count()
     with_serdes = StreamsBuilder().stream("in").group_by_key().count(store=Materialized(key_serde=Serdes.string()))
     assert plain.name == "KSTREAM-AGGREGATE-0000000002"

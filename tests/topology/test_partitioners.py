@@ -24,7 +24,7 @@ def test_murmur2_is_kafkas(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected % 2**32
 
 
-def test_a_windowed_key_goes_where_the_key_inside_belongs() -> None:
+def test_a_windowed_key_goes_to_the_partition_of_its_inner_key() -> None:
     partition = WindowedStreamPartitioner(TimeWindowedSerde(Serdes.string()))
     expected = {partition_for_key(f"k{i}".encode(), 5) for i in range(20)}
     assert expected == set(range(5))

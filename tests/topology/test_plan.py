@@ -1,4 +1,4 @@
-"""penstock plan: which differences of two topologies are safe for the state of the first, and which are not."""
+"""penstock plan: which differences between two topologies are safe for the first one's state, and which are not."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import shutil
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Materialized, Serdes, Stores, StreamsBuilder, TimeWindows
+from penstock import Materialized, Processor, Serdes, StoreBuilder, Stores, StreamsBuilder, TimeWindows
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
 from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
@@ -27,7 +28,7 @@ Declare = Callable[[StreamsBuilder], Any]
 
 
 def facts(declare: Declare, **config: str) -> dict[str, Any]:
-    """Return a topology's description as its file gives it back."""
+    """Return a topology's description after a round trip through its file."""
     builder = StreamsBuilder()
     declare(builder)
     values = StreamsConfig({key.replace("_", "."): value for key, value in config.items()})
@@ -51,7 +52,7 @@ def count(builder: StreamsBuilder, store: str = "counts") -> Any:
     return stream(builder).group_by_key().count(store=store)
 
 
-def test_the_same_topology_is_the_same_in_each_process() -> None:
+def test_the_description_is_equal_in_each_process() -> None:
     class Own:
         def serialize(self, topic: str, value: bytes | None) -> bytes | None:
             return value
@@ -67,13 +68,65 @@ def test_the_same_topology_is_the_same_in_each_process() -> None:
     assert " at 0x" not in serde_name(Own())
 
 
-def test_an_operator_more_is_safe_where_names_are_given() -> None:
+def with_store(builder: StoreBuilder[Any], **more: Any) -> Declare:
+    """Return a topology whose processor has this store."""
+
+    def declare(topology: StreamsBuilder) -> None:
+        topology.add_state_store(replace(builder, **more))
+        topology.stream("in").process(Processor, builder.name)
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("without", "with_headers"),
+    [
+        (
+            Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("s")),
+            Stores.timestamped_key_value_store_with_headers_builder(
+                Stores.persistent_timestamped_key_value_store_with_headers("s")
+            ),
+        ),
+        (
+            Stores.window_store_builder(Stores.persistent_window_store("s", 20, 10)),
+            Stores.timestamped_window_store_with_headers_builder(
+                Stores.persistent_timestamped_window_store_with_headers("s", 20, 10)
+            ),
+        ),
+        (
+            Stores.session_store_builder(Stores.persistent_session_store("s", 20)),
+            Stores.session_store_with_headers_builder(Stores.persistent_session_store_with_headers("s", 20)),
+        ),
+    ],
+    ids=["rows", "windows", "sessions"],
+)
+def test_a_store_gets_headers_with_one_restart_but_does_not_lose_them(
+    without: StoreBuilder[Any], with_headers: StoreBuilder[Any]
+) -> None:
+    added = plan(with_store(without), with_store(with_headers))
+    assert (added.verdict, added.rebuild) == (Verdict.REBUILD, ("s",))
+    dropped = plan(with_store(with_headers), with_store(without))
+    assert "the store has headers, which would be lost" in texts(dropped, Verdict.REFUSE)
+    unlogged = plan(with_store(without, logging=False), with_store(with_headers, logging=False))
+    assert "no changelog to be restored from" in texts(unlogged, Verdict.REFUSE)
+    same = facts(with_store(without))
+    del same["stores"]["s"]["keeps_headers"]  # of an earlier version
+    assert compare(same, facts(with_store(without))) == Plan((), ())
+
+
+def test_operators_keep_no_headers_so_the_format_of_their_stores_may_change() -> None:
+    plain, with_headers = facts(count), facts(count, dsl_store_format="HEADERS")
+    assert compare(plain, with_headers).verdict is Verdict.SAFE
+    assert compare(with_headers, plain).verdict is Verdict.SAFE
+
+
+def test_an_additional_operator_is_safe_with_explicit_names() -> None:
     found = plan(count, lambda b: stream(b).filter(lambda k, v: True).group_by_key().count(store="counts"))
     assert found.verdict is Verdict.SAFE
     assert "state does not depend on that" in texts(found, Verdict.SAFE)
 
 
-def test_an_operator_more_renames_what_has_a_generated_name() -> None:
+def test_an_additional_operator_changes_generated_names() -> None:
     found = plan(
         lambda b: stream(b).group_by_key().count(),
         lambda b: stream(b).filter(lambda k, v: True).group_by_key().count(),
@@ -90,7 +143,7 @@ def test_a_store_under_another_name_is_refused() -> None:
     assert "counts: the store is now called totals" in texts(found, Verdict.REFUSE)
 
 
-def test_a_store_that_is_gone_and_one_that_is_new_are_safe() -> None:
+def test_removed_and_added_stores_are_safe() -> None:
     def other(builder: StreamsBuilder) -> None:
         stream(builder, "other").group_by_key().aggregate(
             str, lambda k, v, a: v, store=Materialized.as_("last").with_value_serde(TEXT)
@@ -144,7 +197,7 @@ def windowed(size: timedelta, retention: timedelta = timedelta(days=2)) -> Decla
     return lambda b: stream(b).group_by_key().windowed_by(windows).count(store=store)
 
 
-def test_another_window_size_is_refused_another_retention_is_not() -> None:
+def test_another_window_size_is_refused_but_not_another_retention() -> None:
     hour = timedelta(hours=1)
     assert plan(windowed(hour), windowed(2 * hour)).verdict is Verdict.REFUSE
     longer = plan(windowed(hour), windowed(hour, timedelta(days=3)))
@@ -163,7 +216,7 @@ def test_a_store_in_another_sub_topology_is_rebuilt() -> None:
     assert "Stop all hosts, and wait for session.timeout.ms" in texts(found, Verdict.SAFE)
 
 
-def test_another_backend_is_rebuilt_where_there_is_a_changelog() -> None:
+def test_another_backend_is_rebuilt_if_there_is_a_changelog() -> None:
     def kept(in_memory: bool, logged: bool = True) -> Declare:
         supplier = (
             Stores.in_memory_key_value_store("counts") if in_memory else Stores.persistent_key_value_store("counts")
@@ -204,7 +257,7 @@ def test_repartition_topics_keep_name_partitions_and_serdes(new: Declare, messag
     assert message in texts(found, Verdict.REFUSE)
 
 
-def test_default_serdes_count_as_if_they_were_written() -> None:
+def test_default_serdes_count_like_explicit_ones() -> None:
     def declare(builder: StreamsBuilder) -> None:
         builder.stream("in").group_by_key().count(store="counts")
 
@@ -227,7 +280,7 @@ def test_a_description_of_another_version_is_not_compared() -> None:
 
 
 class Scaled:
-    """A serde without its own repr. sides: its repr would differ from process to process."""
+    """A serde without its own repr. sides: a set, whose repr would differ between processes."""
 
     def __init__(self, scale: int, password: str = "secret") -> None:
         self.scale, self.password = scale, password
@@ -246,7 +299,7 @@ def summed(serde: Any) -> Declare:
     return lambda b: stream(b).group_by_key().aggregate(int, lambda k, v, a: a, store=store)
 
 
-def test_a_serde_made_with_other_values_is_told() -> None:
+def test_a_serde_with_other_arguments_is_reported() -> None:
     old, new = facts(summed(Scaled(2))), facts(summed(Scaled(3)))
     found = compare(old, new)
     assert found.verdict is Verdict.SAFE
@@ -254,7 +307,7 @@ def test_a_serde_made_with_other_values_is_told() -> None:
     assert "has another scale: make sure that it reads" in texts(found, Verdict.SAFE)
     assert "secret" not in json.dumps(new)
     assert compare(old, facts(summed(Scaled(2)))) == Plan((), ())
-    assert compare(without(old, "_settings", "_code"), new) == Plan((), ())  # of an earlier Penstock
+    assert compare(without(old, "_settings", "_code"), new) == Plan((), ())  # from an earlier Penstock
 
 
 def without(described: dict[str, Any], *suffixes: str) -> dict[str, Any]:
@@ -265,7 +318,7 @@ def without(described: dict[str, Any], *suffixes: str) -> dict[str, Any]:
     return {**described, "stores": stores}
 
 
-def test_changed_code_of_a_serde_is_told_a_comment_is_not(importing: Callable[[str, str], Any]) -> None:
+def test_changed_code_of_a_serde_is_reported_but_not_a_comment(importing: Callable[[str, str], Any]) -> None:
     code = "class Own:\n    def serialize(self, topic, value):\n        return value\n"
     code += "    def deserialize(self, topic, data):\n        return data\n"
     first = facts(summed(importing("own_1", code).Own()))
@@ -291,13 +344,13 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
         linecache.clearcache()
         monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # a second one in the same second
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # a second version in the same second
         return importlib.import_module(name)
 
     return do_import
 
 
-def test_what_members_tell_comes_back_and_damage_is_refused() -> None:
+def test_members_facts_survive_a_round_trip_and_damage_is_refused() -> None:
     described = facts(count)
     packed = pack_facts(described)
     assert unpack_facts(packed) == described
@@ -307,12 +360,12 @@ def test_what_members_tell_comes_back_and_damage_is_refused() -> None:
             unpack_facts(damaged)
 
 
-def test_a_description_that_is_too_large_is_not_told() -> None:
+def test_a_too_large_description_is_not_sent() -> None:
     names: dict[str, Any] = {secrets.token_hex(8): {} for _ in range(PACKED_BYTES_MAX // 8)}
     assert pack_facts({**facts(count), "stores": names}) == b""
 
 
-def test_the_names_of_topics_say_what_a_streams_group_runs() -> None:
+def test_a_streams_groups_topology_is_known_by_its_topic_names() -> None:
     def shuffled(store: str, topic: str) -> Declare:
         return lambda b: stream(b).select_key(lambda k, v: v).repartition(name=topic).group_by_key().count(store=store)
 
@@ -330,7 +383,7 @@ def test_the_names_of_topics_say_what_a_streams_group_runs() -> None:
     assert "app-counts-changelog: the store of this changelog is removed" in texts(gone, Verdict.SAFE)
 
 
-def test_the_topics_that_running_tasks_read_say_what_a_group_on_java_runs() -> None:
+def test_a_java_groups_topology_is_known_by_the_topics_of_its_tasks() -> None:
     own = internal_names(facts(count), "app")
     reads = {number: [*names["sources"], *names["repartitions"]] for number, names in own.items()}
     assert compare_reads(reads, own) == Plan((), ())
@@ -343,6 +396,6 @@ def test_the_topics_that_running_tasks_read_say_what_a_group_on_java_runs() -> N
     )
 
 
-def test_comparisons_are_told_together_and_differences_once() -> None:
+def test_comparisons_are_combined_and_differences_reported_once() -> None:
     found = plan(count, lambda b: count(b, "totals"))
     assert combined([found, Plan((), ("other",)), found]) == Plan(found.findings, ("other",))

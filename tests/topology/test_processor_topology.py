@@ -1,4 +1,4 @@
-"""The Processor API on Topology, what it refuses, and the sub-topologies that are built."""
+"""The Processor API on Topology, the declarations that it refuses, and the resulting sub-topologies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chain() -> Topology:
     return Topology().add_source("src", "in").add_processor("p", Forward, "src").add_sink("snk", "out", "p")
 
 
-def test_nodes_stand_in_the_order_of_declaration_with_their_children() -> None:
+def test_nodes_have_the_order_of_their_declaration_with_children() -> None:
     (built,) = build(chain())
     assert list(built.nodes) == ["src", "p", "snk"]
     source, processor, sink = built.nodes.values()
@@ -59,7 +59,7 @@ def test_nodes_stand_in_the_order_of_declaration_with_their_children() -> None:
     assert (built.source_topics, built.sinks) == (("in",), (sink,))
 
 
-def test_unconnected_nodes_are_sub_topologies_of_their_own() -> None:
+def test_unconnected_nodes_are_separate_subtopologies() -> None:
     topology = chain().add_source("src2", "in2").add_sink("snk2", "out2", "src2")
     assert [list(built.nodes) for built in build(topology)] == [["src", "p", "snk"], ["src2", "snk2"]]
 
@@ -72,7 +72,7 @@ def test_a_shared_store_makes_one_sub_topology() -> None:
     assert "Processor: q (stores: [s])" in str(topology.describe())
 
 
-def test_a_processor_may_bring_its_stores_along() -> None:
+def test_a_processor_may_add_its_own_stores() -> None:
     topology = Topology().add_source("src", "in").add_processor("p", WithStore, "src")
     assert list(build(topology)[0].stores) == ["s"]
 
@@ -117,12 +117,12 @@ def test_the_same_builder_may_be_added_again() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(change: Callable[[Topology], object], message: str) -> None:
+def test_impossible_declarations_are_refused(change: Callable[[Topology], object], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         change(chain())
 
 
-def test_a_global_store_stands_apart() -> None:
+def test_a_global_store_is_separate() -> None:
     topology = chain().add_global_store(GLOBAL, "gs", "g", "gp", Forward)
     (task,) = build(topology)
     assert task.source_topics == ("in",)
@@ -149,7 +149,7 @@ def test_a_read_only_store_has_its_topic_as_changelog() -> None:
     assert source.auto_offset_reset is AutoOffsetReset.EARLIEST
 
 
-def test_a_pattern_reads_the_known_topics_that_match() -> None:
+def test_a_pattern_reads_known_topics_that_match() -> None:
     topology = Topology().add_source("src", re.compile(r"in-\d")).add_sink("snk", "out", "src")
     (built,) = topology.internal_builder.build_subtopologies(None, ["in-2", "in-1", "in-10", "other"])
     assert built.source_topics == ("in-1", "in-2")
@@ -166,7 +166,7 @@ def test_reused_source_topics_are_changelogs() -> None:
     assert not built.stores["t"].logging
 
 
-def test_repartition_topics_stand_with_writer_and_reader() -> None:
+def test_repartition_topics_have_a_writer_and_a_reader() -> None:
     builder = StreamsBuilder()
     builder.stream("in").repartition(name="r", number_of_partitions=3).to("out")
     writer, reader = builder.build().internal_builder.build_subtopologies()
@@ -215,7 +215,7 @@ def test_default_serdes_reach_sources_sinks_and_the_partitioner_of_windowed_keys
     assert sink.partitioner("out", Windowed("a", 1, 11), 5, 7) == partition_for_key(b"a", 7)
 
 
-def test_a_topology_travels_to_another_process() -> None:
+def test_a_topology_can_be_sent_to_another_process() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
     grouped = stream.group_by(lambda key, value: value["a"])

@@ -1,4 +1,4 @@
-"""Serdes of a schema registry, against confluent-kafka's registry in memory.
+"""Schema Registry serdes, against confluent-kafka's in-memory registry.
 
 A real one over HTTP: tests/workers/test_schema_registry_server.py.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import socket
 import sys
 from dataclasses import dataclass
@@ -25,12 +26,19 @@ from confluent_kafka.schema_registry import (
     topic_record_subject_name_strategy,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.rule_registry import RuleRegistry
 from confluent_kafka.schema_registry.serde import RuleExecutor
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from penstock import ConfigError, SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder, StreamsError
+from penstock import (
+    ConfigError,
+    SchemaRegistryUnavailableError,
+    Serde,
+    Serdes,
+    SerializationError,
+    StreamsBuilder,
+    StreamsError,
+)
 from penstock.supervisor.source import pickling
 from penstock.supervisor.source.topology_source import TopologySource
 from penstock.testing import TopologyTestDriver
@@ -38,7 +46,7 @@ from penstock.topology.records import Windowed
 from penstock.topology.serdes.serdes import deserializer_for, serializer_for
 from penstock.topology.serdes.windowed_serdes import ChangedSerde
 
-# What the extra's own dependencies deprecate is not ours to fix.
+# Deprecations of the extra's own dependencies cannot be fixed here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
 FIELDS = [{"name": "currency", "type": "string"}, {"name": "cents", "type": "int"}]
@@ -61,7 +69,7 @@ def client() -> Any:
 
 
 def doubled(serde: Serde[Any], value: Any, double: Any) -> tuple[list[Any], bytes]:
-    """Return what a topology that doubles values gives, and the bytes that it wrote."""
+    """Return the result of a topology that doubles values, and the bytes that it wrote."""
     builder = StreamsBuilder()
     money = builder.stream("in", value_serde=serde)
     kept = money.map_values(lambda value: None if value is None else double(value)).to_table(
@@ -77,7 +85,7 @@ def doubled(serde: Serde[Any], value: Any, double: Any) -> tuple[list[Any], byte
 
 
 @pytest.mark.parametrize("kind", ["avro", "json_schema"])
-def test_dicts_go_through_stores_and_topics(kind: str) -> None:
+def test_dicts_survive_stores_and_topics(kind: str) -> None:
     registry = client()
     serde = getattr(Serdes, kind)(AVRO if kind == "avro" else JSON_SCHEMA, registry)
     twice = {"currency": "EUR", "cents": 500}
@@ -87,7 +95,7 @@ def test_dicts_go_through_stores_and_topics(kind: str) -> None:
     assert set(registry.get_subjects()) >= {"in-value", "out-value"}
 
 
-def test_protobuf_messages_go_through_stores_and_topics() -> None:
+def test_protobuf_messages_survive_stores_and_topics() -> None:
     from google.type.money_pb2 import Money  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     def double(money: Any) -> Any:
@@ -99,7 +107,7 @@ def test_protobuf_messages_go_through_stores_and_topics() -> None:
     assert raw[0] == 0
 
 
-def test_keys_have_a_subject_of_their_own_and_nulls_stay() -> None:
+def test_keys_have_their_own_subject_and_nulls_stay_null() -> None:
     registry = client()
     serde = Serdes.avro(AVRO, registry, is_key=True)
     data = serde.serialize("prices", MONEY)
@@ -114,7 +122,7 @@ def test_options_reach_the_serializer() -> None:
         serde.serialize("prices", MONEY)
 
 
-def test_a_value_that_the_schema_does_not_admit_fails_with_the_operator() -> None:
+def test_a_value_outside_the_schema_fails_with_the_operators_name() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out", value_serde=Serdes.json_schema(JSON_SCHEMA, client()), name="sink")
     with TopologyTestDriver(builder.build()) as driver, pytest.raises(StreamsError, match="sink"):
@@ -174,7 +182,7 @@ FIELDS_OF_ONE = {
 
 @pytest.mark.parametrize("kind", [Payment, PaymentData])
 def test_avro_as_objects(kind: Any) -> None:
-    """Logical types too: they are objects of Python on both sides."""
+    """Including logical types, which are Python objects on both sides."""
     serde, payment = Serdes.avro(PAYMENT, client(), kind=kind), kind(**FIELDS_OF_ONE)
     results, _ = doubled(serde, payment, lambda value: value)
     assert results == [payment, payment]
@@ -195,10 +203,10 @@ class Price(msgspec.Struct):
     price: int
 
 
-def test_a_record_that_does_not_fit_the_type_names_the_field() -> None:
+def test_the_error_for_a_record_of_another_type_names_the_field() -> None:
     registry = client()
     data = Serdes.avro(AVRO, registry).serialize("prices", MONEY)
-    with pytest.raises(msgspec.ValidationError, match="missing required field `price`"):
+    with pytest.raises(SerializationError, match="missing required field `price`"):
         Serdes.avro(None, registry, kind=Price).deserialize("prices", data)
 
 
@@ -207,12 +215,12 @@ class Unknown:
 
 
 @pytest.mark.parametrize("kind", ["avro", "json_schema"])
-def test_a_type_that_cannot_be_made_is_refused(kind: str) -> None:
+def test_a_type_that_cannot_be_created_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match="kind=Unknown: use a msgspec"):
         getattr(Serdes, kind)(AVRO if kind == "avro" else JSON_SCHEMA, client(), kind=Unknown)
 
 
-# -- schemas that are known: without confluent-kafka's serializers
+# -- known schemas: without confluent-kafka's serializers
 
 NEWER = json.dumps(
     {"type": "record", "name": "Money", "fields": [{"name": "country", "type": "string", "default": "DE"}, *FIELDS]}
@@ -229,7 +237,7 @@ def of_the_library(schema: str | None, registry: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("schema", [AVRO, PAYMENT])
 @pytest.mark.parametrize("read_with", ["the same schema", "a newer one", "the one that wrote it"])
-def test_each_record_is_as_confluent_kafka_has_it(schema: str, read_with: str) -> None:
+def test_each_record_is_encoded_as_by_confluent_kafka(schema: str, read_with: str) -> None:
     registry = client()
     values = (
         [{"currency": "€" * n, "cents": 10**n} for n in range(9)]
@@ -245,7 +253,7 @@ def test_each_record_is_as_confluent_kafka_has_it(schema: str, read_with: str) -
         assert reading.deserialize("prices", data) == read(data)
 
 
-def test_a_record_of_a_known_schema_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_a_known_schema_needs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = client()
     serde: Serde[Any] = Serdes.avro(AVRO, registry)
     get_schema, asked = registry.get_schema, []
@@ -261,7 +269,7 @@ def test_a_record_of_a_known_schema_asks_for_nothing(monkeypatch: pytest.MonkeyP
 
 
 class AddOne(RuleExecutor):
-    """A rule that changes what is read."""
+    """A rule that changes values when they are read."""
 
     def type(self) -> str:
         return "ADD_ONE"
@@ -270,7 +278,7 @@ class AddOne(RuleExecutor):
         return {**message, "cents": message["cents"] + 1}
 
 
-def test_rules_of_a_schema_hold_for_each_record() -> None:
+def test_schema_rules_apply_to_each_record() -> None:
     RuleRegistry.register_rule_executor(AddOne())
     rule = Rule("add", None, RuleKind.TRANSFORM, RuleMode.READ, "ADD_ONE", None, None, None, None, None, False)
     serde = Serdes.avro(Schema(AVRO, "AVRO", [], None, RuleSet(None, [rule])), client())
@@ -278,7 +286,7 @@ def test_rules_of_a_schema_hold_for_each_record() -> None:
     assert [serde.deserialize("prices", data) for _ in range(3)] == [{**MONEY, "cents": 251}] * 3
 
 
-def test_a_schema_with_references_is_read_and_written_each_time() -> None:
+def test_a_schema_with_references_is_resolved_each_time() -> None:
     registry = client()
     registry.register_schema("money", Schema(AVRO, "AVRO"))
     bill = json.dumps({"type": "record", "name": "Bill", "fields": [{"name": "total", "type": "Money"}]})
@@ -288,17 +296,17 @@ def test_a_schema_with_references_is_read_and_written_each_time() -> None:
         assert serde.deserialize("bills", serde.serialize("bills", value)) == value
 
 
-def test_bytes_that_are_cut_short_are_refused_each_time() -> None:
+def test_truncated_bytes_are_refused_each_time() -> None:
     serde = Serdes.avro(AVRO, client())
     data = serde.serialize("prices", MONEY)
     assert data is not None
     for _ in range(2):
         assert serde.deserialize("prices", data) == MONEY
-        with pytest.raises((EOFError, IndexError)):
+        with pytest.raises(SerializationError, match=r"EOFError|IndexError"):
             serde.deserialize("prices", data[:-1])
 
 
-def test_a_serde_around_one_of_a_registry_makes_its_functions_once_for_a_topic() -> None:
+def test_a_wrapped_registry_serde_creates_its_functions_once_per_topic() -> None:
     inner = Serdes.avro(AVRO, client(), is_key=True)
     for serde in (Serdes.time_windowed(inner, 1000), ChangedSerde(inner)):
         assert serializer_for(serde, "prices") is serializer_for(serde, "prices")
@@ -329,30 +337,30 @@ def test_a_topology_with_a_registry_can_be_sent_to_the_stream_threads() -> None:
     for name, serde in serdes.items():
         values = None if name == "json_schema" else serde
         builder.stream(name, key_serde=None if values else serde, value_serde=values).to(f"{name}-out")
-    serdes["avro"].serialize("avro", MONEY)  # knows its schema
+    serdes["avro"].serialize("avro", MONEY)  # its schema is known
     sent = TopologySource.of(builder.build())
     assert sent.load().describe() == builder.build().describe()
 
 
 def test_a_sent_serde_has_the_same_options() -> None:
     sent = pickling.loads(pickling.dumps(Serdes.avro(AVRO, "mock://", auto_register_schemas=False)))
-    with pytest.raises(SchemaRegistryError, match="Schema Not Found"):
+    with pytest.raises(SerializationError, match="Schema Not Found"):
         sent.serialize("prices", MONEY)
 
 
-# -- a registry that does not answer
+# -- an unreachable registry
 
 
 @pytest.fixture
 def nobody() -> dict[str, Any]:
-    """Where no registry listens."""
+    """An address without a registry."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     return {"url": f"http://127.0.0.1:{port}", "max.retries": 0}
 
 
 @pytest.mark.parametrize("where", ["source", "store", "sink"])
-def test_no_handler_drops_a_record_because_the_registry_is_away(nobody: dict[str, Any], where: str) -> None:
+def test_no_handler_drops_a_record_for_an_unreachable_registry(nobody: dict[str, Any], where: str) -> None:
     away = Serdes.avro(AVRO, nobody)
     serdes = {each: away if each == where else Serdes.json() for each in ("source", "store", "sink")}
     builder = StreamsBuilder()
@@ -368,3 +376,32 @@ def test_no_handler_drops_a_record_because_the_registry_is_away(nobody: dict[str
         topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
         with pytest.raises(SchemaRegistryUnavailableError, match=r"the schema registry is not available.*Connect"):
             topic.pipe_input(b"tea", data)
+
+
+def test_json_schema_converts_numbers_exactly_or_refuses() -> None:
+    schema = json.dumps({"title": "Sums", "type": "object", "properties": {"sum": {"type": "number"}}})
+    serde: Any = Serdes.json_schema(schema, client())
+    for number in (2**70, 10**40, -(2**64), 0.1):
+        assert serde.deserialize("t", serde.serialize("t", {"sum": number})) == {"sum": number}
+    for number in (math.nan, math.inf, -math.inf):
+        with pytest.raises(SerializationError, match="JSON has no"):
+            serde.serialize("t", {"sum": number})
+
+
+def test_subjects_of_internal_topics_include_the_application_id() -> None:
+    """Two applications with the same declarations must not share a subject; Kafka Streams: KAFKA-9925."""
+    registry = client()
+    key, value = Serdes.avro(AVRO, registry, is_key=True), Serdes.avro(AVRO, registry)
+    builder = StreamsBuilder()
+    left = builder.table("left", key_serde=key, value_serde=value)
+    right = builder.table("right", key_serde=key, value_serde=value)
+    joined = left.join(right, lambda one, other: one, foreign_key=lambda money: money, name="fk")
+    joined.to_stream().to("out", key_serde=key, value_serde=value)
+    joined.to_stream().group_by(lambda k, v: v, key_serde=key, value_serde=value).count()
+    with TopologyTestDriver(builder.build(), {"application.id": "shop"}) as driver:
+        for topic in ("left", "right"):
+            driver.create_input_topic(topic).pipe_input(MONEY, MONEY)
+        assert driver.create_output_topic("out").read_key_values_to_list() == [(MONEY, MONEY)]
+    internal = {subject for subject in registry.get_subjects() if not subject.startswith(("left-", "right-", "out-"))}
+    assert {subject for subject in internal if not subject.startswith("shop-")} == set()
+    assert {f"shop-fk-subscription-registration-topic-{part}" for part in ("pk-key", "fk-key", "vh-value")} <= internal

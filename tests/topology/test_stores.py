@@ -1,4 +1,4 @@
-"""Suppliers, builders and Materialized: what becomes of them in a built topology."""
+"""Suppliers, builders and Materialized: their stores in a built topology."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def only_store(build: Callable[[StreamsBuilder], Any], config: dict[str, Any] | 
     return store
 
 
-def test_a_count_is_kept_with_timestamps_in_rocksdb_and_cached() -> None:
+def test_a_count_has_a_cached_rocksdb_store_with_timestamps() -> None:
     store = only_store(lambda builder: builder.stream("in", key_serde=Serdes.string()).group_by_key().count(store="c"))
     assert (store.name, store.kind, store.backend) == ("c", StoreKind.TIMESTAMPED_KEY_VALUE, StoreBackend.ROCKSDB)
     assert store.caching
@@ -46,7 +46,7 @@ def test_a_count_is_kept_with_timestamps_in_rocksdb_and_cached() -> None:
     assert store.value_serde is Serdes.int64()
 
 
-def test_materialized_says_it_all() -> None:
+def test_materialized_has_all_options() -> None:
     kept = Materialized(
         "c", key_serde=Serdes.int32(), caching=False, logging={"retention.ms": "5"}, store_type="in_memory"
     )
@@ -55,7 +55,7 @@ def test_materialized_says_it_all() -> None:
     assert store.key_serde is Serdes.int32()
 
 
-def test_copies_of_materialized_leave_the_original() -> None:
+def test_copies_of_materialized_do_not_change_the_original() -> None:
     plain = Materialized.as_("c")
     changed = plain.with_caching_disabled().with_logging_disabled().with_retention(5).with_store_type("rocksDB")
     assert (plain.caching, plain.logging, plain.retention_ms, plain.store_type) == (True, True, None, None)
@@ -64,13 +64,13 @@ def test_copies_of_materialized_leave_the_original() -> None:
     assert Materialized.with_(Serdes.string(), None).key_serde is Serdes.string()
 
 
-def test_serde_options_go_before_those_of_materialized() -> None:
+def test_serde_options_take_precedence_over_those_of_materialized() -> None:
     kept = Materialized("c", value_serde=Serdes.string())
     table: KTable[Any, Any] = StreamsBuilder().stream("in").to_table(store=kept, value_serde=Serdes.int64())
     assert table.value_serde is Serdes.int64()
 
 
-def test_default_serdes_stand_in_for_those_of_a_store() -> None:
+def test_default_serdes_replace_missing_ones_of_a_store() -> None:
     config = {"default.key.serde": "string", "default.value.serde": Serdes.json()}
 
     def build(builder: StreamsBuilder) -> None:
@@ -98,12 +98,12 @@ def test_the_configuration_chooses_the_format() -> None:
     assert not only_store(lambda builder: builder.table("in", store=supplied), config).headers_format
 
 
-def test_any_mapping_serves_as_configuration() -> None:
+def test_any_mapping_is_accepted_as_configuration() -> None:
     assert setting({"unknown.key": 1, "default.dsl.store": "in_memory"}, "dsl.store.suppliers.class") == "in_memory"
     assert setting(None, "dsl.store.suppliers.class") == "rocksDB"
 
 
-def test_a_table_in_a_plain_store_forgets_timestamps() -> None:
+def test_a_table_in_a_plain_store_loses_timestamps() -> None:
     store = only_store(lambda builder: builder.table("in", store=Stores.persistent_key_value_store("t")))
     assert (store.kind, store.plain_values) == (StoreKind.TIMESTAMPED_KEY_VALUE, True)
     in_memory = only_store(lambda builder: builder.table("in", store=Stores.in_memory_key_value_store("t")))
@@ -126,7 +126,7 @@ def test_a_versioned_table_is_never_cached() -> None:
         (SessionWindows(100, 10), StoreKind.SESSION, 110, None),
     ],
 )
-def test_a_window_store_is_retained_as_long_as_windows_are_open(
+def test_a_window_store_is_retained_while_windows_are_open(
     windows: Any, kind: StoreKind, retention_ms: int, size_ms: int | None
 ) -> None:
     store = only_store(lambda builder: builder.stream("in").group_by_key().windowed_by(windows).count())
@@ -139,7 +139,7 @@ def test_a_window_store_is_retained_as_long_as_windows_are_open(
 @pytest.mark.parametrize(
     ("windows", "cached"), [(TimeWindows(10), True), (SlidingWindows(10), False), (SessionWindows(10), False)]
 )
-def test_windows_that_emit_on_close_are_found_by_time(windows: Any, cached: bool) -> None:
+def test_windows_that_emit_on_close_have_a_time_ordered_store(windows: Any, cached: bool) -> None:
     def build(builder: StreamsBuilder) -> None:
         windowed = builder.stream("in").group_by_key().windowed_by(windows)
         windowed.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
@@ -161,7 +161,7 @@ def test_join_stores_keep_duplicates_and_are_not_compacted() -> None:
     assert stores["j-left-shared-join-store"].kind is StoreKind.LIST_VALUE
 
 
-def test_a_join_takes_suppliers_that_fit() -> None:
+def test_a_join_accepts_suppliers_that_fit() -> None:
     def join(**options: Any) -> None:
         builder = StreamsBuilder()
         builder.stream("a").join(builder.stream("b"), lambda one, other: one, JoinWindows(10, grace=5), **options)
@@ -208,7 +208,7 @@ def test_a_table_refuses_a_window_store() -> None:
         StreamsBuilder().table("in", store=supplier)
 
 
-def test_builders_carry_what_suppliers_say() -> None:
+def test_builders_have_the_suppliers_settings() -> None:
     builder = Stores.window_store_builder(Stores.persistent_window_store("w", 9, 5), Serdes.string(), Serdes.int64())
     assert (builder.kind, builder.retention_ms, builder.window_size_ms) == (StoreKind.WINDOW, 9, 5)
     assert builder.key_serde is Serdes.string()

@@ -1,4 +1,4 @@
-"""Time limits of many calls at once, beside those of asyncio.timeout."""
+"""Timeouts of many concurrent calls, compared with asyncio.timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 10
 
 
 class JumpingLoop(VirtualTimeLoop):
-    """Its time passes only where nothing else is left to do, so that a busy machine changes nothing."""
+    """Its time advances only when no other work is left, so a busy machine changes nothing."""
 
     def time(self) -> float:
         return self._jumping.skipped
@@ -26,8 +26,8 @@ class JumpingLoop(VirtualTimeLoop):
 
 @dataclass(frozen=True)
 class Job:
-    """What runs with a limit of SECONDS. begins, takes: in seconds; cancelled: when others cancel it; stubborn: goes on
-    for so long when it is cancelled, and then ends as if nothing were; after: how long it goes on without the limit.
+    """A job with a limit of SECONDS. begins, takes: in seconds; cancelled: when other code cancels it; stubborn: how
+    long it continues after it is cancelled, before it ends normally; after: how long it continues without the limit.
     """
 
     begins: int
@@ -37,7 +37,7 @@ class Job:
     after: int = 0
 
 
-#: Makes what limits the jobs that run on a loop.
+#: Creates the limiter of the jobs of a loop.
 Limits = Callable[[asyncio.AbstractEventLoop], Callable[[], AbstractAsyncContextManager[None]]]
 
 
@@ -63,7 +63,7 @@ def of_asyncio(_loop: asyncio.AbstractEventLoop) -> Callable[[], AbstractAsyncCo
 
 
 def outcomes(jobs: list[Job], limits: Limits) -> list[tuple[str, int]]:
-    """Run the jobs; return what each came to, and when, in seconds."""
+    """Run the jobs; return the outcome of each, and its time in seconds."""
 
     async def run(job: Job, limit: Callable[[], AbstractAsyncContextManager[None]]) -> str:
         async with limit():
@@ -99,7 +99,7 @@ def outcomes(jobs: list[Job], limits: Limits) -> list[tuple[str, int]]:
         loop.close()
 
 
-# No two things that decide something happen at the same moment.
+# No two events with an effect on the result happen at the same moment.
 jobs = st.builds(
     Job,
     begins=st.integers(0, 9).map(lambda n: 3 * n),
@@ -119,7 +119,7 @@ def test_calls_end_as_with_asyncio_timeout(jobs: list[Job]) -> None:
     assert outcomes(jobs, own) == outcomes(jobs, of_asyncio)
 
 
-def test_nothing_is_left_to_happen_when_all_has_ended() -> None:
+def test_no_timer_is_left_at_the_end() -> None:
     loop = JumpingLoop()
     timeouts = Timeouts(loop, SECONDS)
 

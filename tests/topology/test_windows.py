@@ -1,4 +1,4 @@
-"""Windows, durations and suppression: what they hold, and what they refuse."""
+"""Windows, durations and suppression: their contents, and refused declarations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_other_durations_are_refused(duration: Any) -> None:
         to_millis(duration, "The duration")
 
 
-def test_parts_of_milliseconds_are_refused() -> None:
+def test_fractions_of_milliseconds_are_refused() -> None:
     with pytest.raises(TopologyError, match="whole milliseconds"):
         TimeWindows(timedelta(microseconds=1500))
 
@@ -65,7 +65,7 @@ def test_impossible_windows_are_refused(make: Callable[[], object]) -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 500))
-def test_time_windows_hold_the_timestamp_and_leave_none_out(size: int, advance: int, timestamp: int) -> None:
+def test_time_windows_include_the_timestamp_and_none_is_missing(size: int, advance: int, timestamp: int) -> None:
     windows = TimeWindows(size, advance=min(advance, size))
     expected = [
         Window(start, start + size)
@@ -75,12 +75,12 @@ def test_time_windows_hold_the_timestamp_and_leave_none_out(size: int, advance: 
     assert list(windows.windows_for(timestamp).values()) == expected
 
 
-def test_an_unlimited_window_starts_where_it_is_told() -> None:
+def test_an_unlimited_window_starts_as_declared() -> None:
     assert UnlimitedWindows(5).windows_for(4) == {}
     assert list(UnlimitedWindows(5).windows_for(5)) == [5]
 
 
-def test_join_windows_are_symmetric_unless_told_otherwise() -> None:
+def test_join_windows_are_symmetric_by_default() -> None:
     windows = JoinWindows(10, after=3)
     assert (windows.before_ms, windows.after_ms, windows.size_ms) == (10, 3, 13)
     assert windows.before(1) == JoinWindows(before=1, after=3)
@@ -99,13 +99,13 @@ def test_windows_that_never_close_cannot_emit_on_close() -> None:
         windowed.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
 
 
-def test_final_results_need_a_buffer_that_waits() -> None:
+def test_final_results_need_a_buffer_without_early_emission() -> None:
     with pytest.raises(TopologyError, match="emit early"):
         Suppressed.until_window_closes(BufferConfig.max_records(5))
     Suppressed.until_window_closes(BufferConfig.max_records(5).shut_down_when_full())
 
 
-def test_a_suppression_knows_its_limits() -> None:
+def test_a_suppression_has_its_limits() -> None:
     resolved = Suppressed.until_time_limit(100, BufferConfig.max_bytes(7)).resolve(55)
     assert resolved == (100, False, None, 7, True)
     assert Suppressed.until_window_closes().resolve(55) == (55, True, None, None, False)

@@ -1,4 +1,4 @@
-"""Checked by mypy --strict, not run: which types follow from the declarations a user writes."""
+"""Checked by mypy --strict and by pyright, not run: the types that follow from a user's declarations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ prices = builder.global_table("prices", key_serde=Serdes.int64(), value_serde=Se
 
 
 def annotated(documents: KStream[str, dict[str, int]]) -> None:
-    """JSON is anything: an annotation says what it holds."""
+    """JSON has any type: an annotation declares the contents."""
     assert_type(documents.map_values(len), KStream[str, int])
     assert_type(documents.filter(lambda key, value: value["a"] > 1), KStream[str, dict[str, int]])
     assert_type(documents.select_key(lambda key, value: value["a"]), KStream[int, dict[str, int]])
@@ -49,7 +49,7 @@ def stateless() -> None:
     assert_type(text.map_values(len), KStream[str, int])
     assert_type(text.map_values(lambda key, value: (key, len(value)), with_key=True), KStream[str, tuple[str, int]])
     assert_type(text.map(lambda key, value: (len(key), value)), KStream[int, str])
-    assert_type(text.flat_map(lambda key, value: [(c, 1) for c in value]), KStream[str, int])
+    assert_type(text.flat_map(lambda key, value: [(c, len(value)) for c in value]), KStream[str, int])
     assert_type(text.flat_map_values(str.split), KStream[str, str])
     assert_type(text.peek(print).merge(text).repartition(), KStream[str, str])
     assert_type(text.split(), BranchedKStream[str, str])
@@ -77,11 +77,11 @@ def aggregations() -> None:
 def windows() -> None:
     grouped = text.group_by_key()
     hours = grouped.windowed_by(TimeWindows(timedelta(hours=1))).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
-    assert_type(hours.aggregate(int, add_length), KTable[Windowed, int])
-    assert_type(hours.count().suppress(Suppressed.until_window_closes()).to_stream(), KStream[Windowed, int])
+    assert_type(hours.aggregate(int, add_length), KTable[Windowed[str], int])
+    assert_type(hours.count().suppress(Suppressed.until_window_closes()).to_stream(), KStream[Windowed[str], int])
     sessions = grouped.windowed_by(SessionWindows(timedelta(minutes=5)))
-    assert_type(sessions.reduce(lambda one, other: one + other), KTable[Windowed, str])
-    assert_type(grouped.cogroup(add_length).windowed_by(TimeWindows(5)).aggregate(int), KTable[Windowed, int])
+    assert_type(sessions.reduce(lambda one, other: one + other), KTable[Windowed[str], str])
+    assert_type(grouped.cogroup(add_length).windowed_by(TimeWindows(5)).aggregate(int), KTable[Windowed[str], int])
 
 
 def tables() -> None:

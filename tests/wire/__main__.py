@@ -1,7 +1,7 @@
 """``python -m tests.wire --plans N``: an application behind the proxy, one random plan after the other.
 
-Prints one line for each plan, and a verdict; Ctrl-C ends the plans early, a second one ends it all. Exit status 0 if
-nothing was lost, doubled or stuck; else 1, and the directory with the logs is kept.
+Prints one line for each plan, and a verdict. The first Ctrl-C ends the plans early, the second one ends everything.
+Exit status 0 if no record was lost, duplicated or stuck; otherwise 1, and the directory with the logs is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client of a few lines, whose every request and answer a test sees."""
+"""A client of a few lines, which shows a test every request and response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class PlainClient:
-    """One connection. ask() raises ConnectionError when it ends, TimeoutError when nothing comes."""
+    """One connection. ask() raises ConnectionError when it is closed, TimeoutError without a response."""
 
     def __init__(self, address: str, client_id: str = "plain", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         host, port = address.split(":")
@@ -33,7 +33,7 @@ class PlainClient:
         self.socket.close()
 
     def ask(self, request: Any) -> Any:
-        """Send a request and return its answer."""
+        """Send a request and return its response."""
         number = self.send(request)
         return self.receive(type(request), number)
 
@@ -52,7 +52,7 @@ class PlainClient:
         return number
 
     def receive(self, kind: Any, number: int) -> Any:
-        """Return the answer to a request of this kind."""
+        """Return the response to a request of this kind."""
         answer = load_response_from_request(kind)
         data = self.read(struct.unpack(">i", self.read(4))[0])
         header, size = entity_reader(answer.__header_schema__)(data, 0)
@@ -60,7 +60,7 @@ class PlainClient:
         return entity_reader(answer)(data, size)[0]
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes."""
+        """Return this many bytes."""
         data = b""
         while len(data) < size:
             more = self.socket.recv(size - len(data))

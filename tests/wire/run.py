@@ -1,4 +1,6 @@
-"""An application behind the proxy: a plan for a moment, healed, and nothing may be lost, doubled or stuck; the next."""
+"""Runs an application behind the proxy, with one plan after the other: each lasts a moment, and nothing may be lost,
+duplicated or stuck.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev.dev_broker import DevBroker
 from penstock.testing.wire import Plan, WireProxy
 from tests.chaos import program
-from tests.chaos.checker import EXACTLY_ONCE, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Sequence, Verdict
 from tests.chaos.hosts import Host
 from tests.chaos.workloads import Setting
 from tests.chaos.workloads.numbers import Numbers
+from tests.topics import create_topics
 
-#: How long a plan's rules hold: some thirty commits with exactly-once.
+#: Duration of a plan's rules: about thirty commits with exactly-once.
 PLAN_SECONDS = 3.0
-#: How long all that was written before a plan was healed may take to come out: two sessions, a transaction's timeout
-#: with the broker's look for it, and a restart, on a machine that has much else to do.
+#: Time limit for the outputs of all records written before the end of a plan: two sessions, a transaction timeout with
+#: the broker's check for it, and a restart, on a busy machine.
 STUCK_SECONDS = 60.0
 START_SECONDS = 120.0
 TRANSACTION_TIMEOUT_MS = 6_000
@@ -33,13 +36,14 @@ BROKER_CONFIG = {
     "group.streams.heartbeat.interval.ms": "300",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
 }
-#: Every so many plans a stream thread is killed first, so that its replacement starts under the plan's rules.
+#: Before every plan with a number divisible by this, a stream thread is killed, so that its replacement starts under
+#: the plan's rules.
 PLANS_FOR_A_KILL = 3
 
 
 @dataclass
 class Result:
-    """What a run found; nothing, if it is good. findings: one line for each plan that something was wrong after."""
+    """The findings of a run, none if it is good. findings: one line for each plan after which something was wrong."""
 
     plans: int = 0
     done: int = 0
@@ -49,7 +53,7 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings and self.verdict is not None and self.verdict.good
 
     def __str__(self) -> str:
@@ -77,11 +81,11 @@ class WirePlans:
         self._interrupted = False
 
     def interrupt(self) -> None:
-        """End after the plan that is under way, and judge. A signal handler may call it."""
+        """End after the current plan, and judge. A signal handler may call this."""
         self._interrupted = True
 
     def run(self, seeds: Iterable[int]) -> Result:
-        """Run the plans of these seeds, one after the other, and judge."""
+        """Run the plans of these seeds in turn, and judge."""
         with (
             DevBroker("wire", self._directory / "broker", config=BROKER_CONFIG) as broker,
             (self._directory / "proxy.log").open("w") as log,
@@ -100,8 +104,7 @@ class WirePlans:
 
     def _set_up(self) -> None:
         admin, workload = AdminClient({"bootstrap.servers": self._address}), self._workload
-        for future in admin.create_topics([NewTopic(topic, workload.partitions) for topic in workload.topics]).values():
-            future.result(30.0)
+        create_topics(admin, *(NewTopic(topic, workload.partitions) for topic in workload.topics))
         environment = {program.FAULT_VARIABLE: self._fault}
         self._host = Host("host", self._directory, self._config(), environment, workload.topology)
         self._reader = workload.reader(self._address)
@@ -118,7 +121,7 @@ class WirePlans:
             "group.protocol": self._protocol,
             "isolation.level": "read_committed",  # the feeder aborts some transactions
             "commit.interval.ms": 100 if exact else 300,
-            "request.timeout.ms": 2_000,  # so that a plan's silence is noticed while it lasts
+            "request.timeout.ms": 2_000,  # so that the application detects a plan's silence while it lasts
             "session.timeout.ms": 4_000,
             "heartbeat.interval.ms": 300,
             **({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS} if exact else {}),
@@ -157,9 +160,9 @@ class WirePlans:
                 self._say(f"    {rule}")
 
     def _recover(self, seconds: float) -> list[str]:
-        """Wait until all that is in the input now, one record at least, has come out; returns what is stuck."""
+        """Wait until all current input, one record at least, has an output; return the stuck records."""
         deadline = time.monotonic() + seconds
-        while not self._ledger.expected and time.monotonic() < deadline:  # the feeder may only just have started
+        while not self._ledger.expected and time.monotonic() < deadline:  # the feeder may have just started
             self._read()
         for _ in range(3):
             self._read()
@@ -183,13 +186,13 @@ class WirePlans:
 
     def _missing(self, expected: dict[str, int]) -> int:
         copies = self._ledger.copies
-        return sum(copies[key].lost(count) if key in copies else count for key, count in expected.items())
+        return sum(len(copies.get(key, Sequence()).lost(count)) for key, count in expected.items())
 
     def _lost(self) -> int:
         return sum(len(sequence.missing) for sequence in self._ledger.copies.values())
 
     def _doubled(self) -> int:
-        return self._ledger.repeated_tallies + sum(sequence.doubled for sequence in self._ledger.copies.values())
+        return self._ledger.doubled()
 
     def _read(self) -> None:
         for record in self._reader.poll(0.1):

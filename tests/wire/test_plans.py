@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("guarantee", "seeds"), [(EXACTLY_ONCE, range(1, 5)), ("at_least_once", range(5, 8))])
-def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, guarantee: str, seeds: range) -> None:
+def test_nothing_is_lost_duplicated_or_stuck_after_random_plans(tmp_path: Path, guarantee: str, seeds: range) -> None:
     plans = run.WirePlans(tmp_path, guarantee, "classic", sys.stdout)
 
     def then_ctrl_c() -> Iterator[int]:
@@ -34,7 +34,7 @@ def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, gua
 
 
 @pytest.mark.long
-def test_an_application_that_drops_a_record_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_application_that_drops_a_record_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("START_SECONDS", "STUCK_SECONDS"):
         monkeypatch.setattr(run, name, 15.0)  # a lost record is waited for
     result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout, Fault.DROP).run([])
@@ -42,8 +42,8 @@ def test_an_application_that_drops_a_record_is_found_out(tmp_path: Path, monkeyp
     assert str(result.verdict).startswith("1 lost, 0 doubled")
 
 
-def test_an_application_that_is_stuck_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be read any more, and the plan is not healed."""
+def test_a_stuck_application_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No records can be read any more, and the plan does not end."""
     plan = Plan(0, (Rule(Drop(acted=False), api="Fetch"),))
     monkeypatch.setattr(Plan, "random", lambda _: plan)
     monkeypatch.setattr(WireProxy, "heal", lambda _: None)

@@ -1,6 +1,6 @@
-"""Each action in front of a real broker, seen from a plain client.
+"""Each action in front of a real broker, observed by a plain client.
 
-Whether the broker has acted is told by a producer's epoch: each InitProducerId for a transactional id raises it by one.
+A producer's epoch shows whether the broker has acted: each InitProducerId for a transactional id raises it by one.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def new_epoch(address: str, transactional_id: str) -> int:
 
 @pytest.fixture
 def producer_id(unique_name: Name, bootstrap_servers: str) -> InitProducerIdRequest:
-    """A request of a producer whose coordinator is ready and whose epoch is 0: the next one gets 1."""
+    """Return a request of a producer whose coordinator is ready and whose epoch is 0: the next one gets 1."""
     name = unique_name("txn")
     assert new_epoch(bootstrap_servers, name) == 0
     return init_producer_id(name)
 
 
 def epochs_since(bootstrap_servers: str, request: InitProducerIdRequest) -> int:
-    """Return how often the broker has acted on a request."""
+    """Return how often the broker has executed a request."""
     return new_epoch(bootstrap_servers, str(request.transactional_id)) - 1
 
 
@@ -102,12 +102,12 @@ def is_at(what: str) -> Callable[[Event], bool]:
 # -- addresses
 
 
-def test_clients_hear_of_brokers_only_by_the_proxy_s_addresses(proxy: WireProxy, bootstrap_servers: str) -> None:
+def test_clients_learn_only_the_proxys_addresses_of_brokers(proxy: WireProxy, bootstrap_servers: str) -> None:
     shown = proxy.bootstrap_servers.split(",")
     with PlainClient(shown[0]) as client:
         group = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
         old = client.ask(OldFindCoordinatorRequest(key="g", key_type=i8(0)))
-        while old.error_code is ErrorCode.coordinator_not_available:  # the first request makes the topic of offsets
+        while old.error_code is ErrorCode.coordinator_not_available:  # the first request creates the offsets topic
             old = client.ask(OldFindCoordinatorRequest(key="g", key_type=i8(0)))
         nodes = [
             *client.ask(ALL_TOPICS).brokers,
@@ -121,7 +121,7 @@ def test_clients_hear_of_brokers_only_by_the_proxy_s_addresses(proxy: WireProxy,
         PlainClient(f"{node.host}:{node.port}").socket.close()
 
 
-def test_librdkafka_s_clients_work_behind_it(
+def test_librdkafkas_clients_work_behind_it(
     proxy: WireProxy, make_topic: Callable[[str], str], unique_name: Name
 ) -> None:
     topic = make_topic("in")
@@ -150,7 +150,7 @@ def values(address: str, topic: str, group: str, count: int) -> list[bytes]:
     return [message.value() or b"" for message in found]
 
 
-def test_records_that_are_sent_without_an_acknowledgement_have_no_answer(
+def test_records_without_acknowledgement_have_no_response(
     proxy: WireProxy, make_topic: Callable[[str], str], unique_name: Name
 ) -> None:
     topic = make_topic("in")
@@ -164,7 +164,7 @@ def test_records_that_are_sent_without_an_acknowledgement_have_no_answer(
 # -- actions
 
 
-def test_a_delay_holds_up_a_request_or_an_answer(
+def test_a_delay_applies_to_a_request_or_a_response(
     proxy: WireProxy, producer_id: InitProducerIdRequest, bootstrap_servers: str
 ) -> None:
     for direction in Direction:
@@ -177,7 +177,7 @@ def test_a_delay_holds_up_a_request_or_an_answer(
     assert epochs_since(bootstrap_servers, producer_id) == 2
 
 
-def test_what_is_held_reaches_the_broker_after_another_request_was_answered(
+def test_a_held_request_reaches_the_broker_after_a_later_one_was_answered(
     proxy: WireProxy, producer_id: InitProducerIdRequest, bootstrap_servers: str
 ) -> None:
     proxy.set_rules([Rule(Hold(until="Metadata"), api="InitProducerId")])
@@ -189,7 +189,7 @@ def test_what_is_held_reaches_the_broker_after_another_request_was_answered(
         assert held.receive(InitProducerIdRequest, number).producer_epoch == 2
 
 
-def test_what_is_held_of_a_client_that_was_dropped_is_delivered_late(
+def test_a_held_request_of_a_dropped_client_is_delivered_late(
     proxy: WireProxy, producer_id: InitProducerIdRequest, bootstrap_servers: str
 ) -> None:
     proxy.set_rules([Rule(Hold(until="Metadata", drop=True), api="InitProducerId", nth=1)])
@@ -212,7 +212,7 @@ def test_a_connection_is_dropped_before_or_after_the_broker_acts(
     assert epochs_since(bootstrap_servers, producer_id) == acted
 
 
-def test_an_error_is_answered_and_the_broker_does_not_act(
+def test_an_error_is_returned_and_the_broker_does_not_act(
     proxy: WireProxy, producer_id: InitProducerIdRequest, bootstrap_servers: str
 ) -> None:
     proxy.set_rules([Rule(Fail("NOT_COORDINATOR"), api="InitProducerId", times=1)])
@@ -222,7 +222,7 @@ def test_an_error_is_answered_and_the_broker_does_not_act(
     assert epochs_since(bootstrap_servers, producer_id) == 1
 
 
-def test_answers_keep_the_order_of_requests_when_one_is_made_up(
+def test_responses_keep_the_order_of_requests_if_one_is_generated(
     proxy: WireProxy, producer_id: InitProducerIdRequest
 ) -> None:
     proxy.set_rules([Rule(Fail("NOT_COORDINATOR"), api="InitProducerId")])
@@ -234,7 +234,7 @@ def test_answers_keep_the_order_of_requests_when_one_is_made_up(
         assert client.receive(MetadataRequest, third).brokers
 
 
-def test_an_error_replaces_the_codes_of_what_only_reads(proxy: WireProxy, make_topic: Callable[[str], str]) -> None:
+def test_an_error_replaces_the_codes_of_read_only_responses(proxy: WireProxy, make_topic: Callable[[str], str]) -> None:
     topic = make_topic("in")
     proxy.set_rules([Rule(Fail("LEADER_NOT_AVAILABLE"), api="Metadata")])
     asked = MetadataRequestTopic(topic_id=None, name=TopicName(topic))
@@ -268,7 +268,7 @@ def test_a_blackhole_swallows_one_direction_and_leaves_the_connection_open(
         with pytest.raises(TimeoutError):
             client.ask(producer_id)
         with pytest.raises(TimeoutError):
-            client.ask(ALL_TOPICS)  # all that follows, too
+            client.ask(ALL_TOPICS)  # and all following requests
         assert epochs_since(bootstrap_servers, producer_id) == (direction is ANSWER)
         proxy.heal()
         with pytest.raises(ConnectionError):
@@ -277,7 +277,7 @@ def test_a_blackhole_swallows_one_direction_and_leaves_the_connection_open(
         assert client.ask(ALL_TOPICS).brokers
 
 
-def test_a_dribbled_answer_comes_in_pieces(proxy: WireProxy) -> None:
+def test_a_dribbled_response_arrives_in_pieces(proxy: WireProxy) -> None:
     proxy.set_rules([Rule(Dribble(ANSWER, pieces=4, seconds=1.0), api="Metadata")])
     with PlainClient(proxy.bootstrap_servers) as client:
         client.send(ALL_TOPICS)
@@ -302,7 +302,7 @@ def test_a_dribbled_request_is_understood(
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_a_reset_comes_in_the_middle_of_a_frame(
+def test_a_reset_happens_in_the_middle_of_a_frame(
     proxy: WireProxy, producer_id: InitProducerIdRequest, bootstrap_servers: str, direction: Direction
 ) -> None:
     proxy.set_rules([Rule(Reset(direction), api="InitProducerId")])
@@ -311,7 +311,7 @@ def test_a_reset_comes_in_the_middle_of_a_frame(
     assert epochs_since(bootstrap_servers, producer_id) == (direction is ANSWER)
 
 
-def test_a_broker_is_cut_off_and_comes_back(proxy: WireProxy) -> None:
+def test_a_broker_is_cut_off_and_returns(proxy: WireProxy) -> None:
     with PlainClient(proxy.bootstrap_servers) as client:
         (node,) = (broker.node_id for broker in client.ask(ALL_TOPICS).brokers)
         proxy.cut(node)
@@ -323,7 +323,7 @@ def test_a_broker_is_cut_off_and_comes_back(proxy: WireProxy) -> None:
         assert client.ask(ALL_TOPICS).brokers
 
 
-def test_a_broker_that_is_away_resets_connections() -> None:
+def test_an_unreachable_broker_resets_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with WireProxy(f"127.0.0.1:{port}") as proxy:
@@ -331,15 +331,15 @@ def test_a_broker_that_is_away_resets_connections() -> None:
 
 
 def assert_refused(proxy: WireProxy) -> None:
-    """The reset may come before the client knows that it is connected."""
+    """Connect, and accept a reset before or after the client knows that it is connected."""
     with pytest.raises(ConnectionError), PlainClient(proxy.bootstrap_servers) as client:
         client.ask(ALL_TOPICS)
 
 
-# -- what it says
+# -- its output
 
 
-def test_there_is_one_line_for_each_thing_done(bootstrap_servers: str) -> None:
+def test_there_is_one_line_for_each_action(bootstrap_servers: str) -> None:
     out = io.StringIO()
     rules = [Rule(Drop(acted=True), api="Metadata", client="mine*")]
     with WireProxy(bootstrap_servers, rules, out=out) as proxy:
@@ -353,16 +353,18 @@ def test_there_is_one_line_for_each_thing_done(bootstrap_servers: str) -> None:
         assert proxy.requests == {("Metadata", 12): 2}
 
 
-def test_what_is_not_kafka_s_protocol_is_an_error_at_the_end(bootstrap_servers: str) -> None:
+def test_bytes_outside_kafkas_protocol_are_an_error_at_the_end(bootstrap_servers: str) -> None:
     with pytest.raises(WireError) as failed:
         begin_tls_through_a_proxy(bootstrap_servers)
     assert "without TLS" in str(failed.value.__cause__)
 
 
-def test_a_client_that_asks_whether_a_listener_speaks_tls_is_no_error_where_others_are_understood(
+def test_a_tls_probe_is_no_error_while_other_requests_are_understood(
     bootstrap_servers: str,
 ) -> None:
-    """Penstock's client asks so when a broker is silent for long; a broker without TLS closes the connection."""
+    """Penstock's client sends such a probe when a broker is silent for long; a broker without TLS closes the
+    connection.
+    """
     with WireProxy(bootstrap_servers) as proxy:
         with PlainClient(proxy.bootstrap_servers, "client") as client:
             assert client.ask(ALL_TOPICS).brokers
@@ -378,12 +380,12 @@ def begin_tls_through_a_proxy(bootstrap_servers: str) -> None:
                 client.recv(1)
 
 
-def test_admin_clients_see_the_cluster_s_own_name(proxy: WireProxy, admin: AdminClient) -> None:
+def test_admin_clients_see_the_clusters_own_name(proxy: WireProxy, admin: AdminClient) -> None:
     behind = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=30)
     assert behind.cluster_id == admin.list_topics(timeout=30).cluster_id
 
 
-def test_an_action_of_one_s_own_sees_what_passes(bootstrap_servers: str) -> None:
+def test_a_custom_action_sees_requests_and_responses(bootstrap_servers: str) -> None:
     class Keep(Action):
         async def on_answer(self, exchange: Exchange, answer: bytes) -> None:
             passed.append((exchange.request.data, answer))

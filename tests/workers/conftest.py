@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.thread_stage import Application, Stage
 
 
@@ -16,13 +17,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster(clock: ManualClock) -> DirectKafka:
+    return DirectKafka(clock)
 
 
 @pytest.fixture
-def stage(tmp_path: Path, cluster: Cluster, clock: ManualClock) -> Iterator[Stage]:
-    """Stream threads over a cluster in memory, stepped by the test; all are closed at the end."""
+def stage(tmp_path: Path, cluster: DirectKafka, clock: ManualClock) -> Iterator[Stage]:
+    """Stream threads over the in-memory broker, stepped by the test; all are closed at the end."""
     with Stage(tmp_path, cluster, clock) as made:
         yield made
 

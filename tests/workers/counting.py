@@ -9,7 +9,7 @@ from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
-from tests.workers.memory_kafka import Cluster
+from tests.direct_kafka import DirectKafka
 
 IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
 
@@ -28,13 +28,13 @@ def counting_topics(source: str, sink: str) -> Any:
     return builder.build()
 
 
-def feed(cluster: Cluster, keys: str, partition: int = 0, timestamp: int = 1000) -> None:
-    """Write a record for each letter."""
+def feed(cluster: DirectKafka, keys: str, partition: int = 0, timestamp: int = 1000) -> None:
+    """Write one record for each letter."""
     for number, key in enumerate(keys):
         cluster.append(IN, partition, key.encode(), b"value", timestamp + number)
 
 
-def counts(cluster: Cluster, topic: str = OUT) -> dict[str, int]:
+def counts(cluster: DirectKafka, topic: str = OUT) -> dict[str, int]:
     """Return the newest count of each key."""
     return {
         (key or b"").decode(): struct.unpack(">q", value)[0]
@@ -43,6 +43,6 @@ def counts(cluster: Cluster, topic: str = OUT) -> dict[str, int]:
     }
 
 
-def committed(cluster: Cluster, partition: int = 0) -> OffsetAndMetadata | None:
-    """Return what is committed for a partition of the input."""
-    return cluster.committed.get(TopicPartition(IN, partition))
+def committed(cluster: DirectKafka, partition: int = 0) -> OffsetAndMetadata | None:
+    """Return the committed offset of an input partition."""
+    return cluster.committed(TopicPartition(IN, partition))

@@ -15,12 +15,10 @@ from types import TracebackType
 
 from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
 from penstock.pipeline.java.java_runtime import find_java
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 LOCK = Path(__file__).with_name("apicurio.lock")
 USER = "orders:secret"
-#: On a busy machine; 15 s are usual.
-START_SECONDS = 240
 
 
 class RegistryServer:
@@ -28,7 +26,7 @@ class RegistryServer:
 
     def __init__(self, folder: Path) -> None:
         with tarfile.open(fetch_jars(read_lock(LOCK))[0]) as archive:
-            archive.extractall(folder)  # its SHA-256 is known
+            archive.extractall(folder)  # verified by its SHA-256
         (jar,) = folder.glob("*-runner.jar")
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port = found.getsockname()[1]
@@ -37,7 +35,7 @@ class RegistryServer:
         with log.open("w") as file:
             self._process = subprocess.Popen([find_java(), *options, "-jar", jar], cwd=folder, stdout=file, stderr=file)
         try:
-            eventually(self._answers, log.read_text, START_SECONDS)
+            eventually(self._answers, log.read_text, PATIENCE_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -54,7 +52,7 @@ class RegistryServer:
             connection.close()
 
     def close(self) -> None:
-        """End the process."""
+        """Terminate the process."""
         self._process.kill()
         self._process.wait()
 
@@ -62,8 +60,8 @@ class RegistryServer:
 class Door:
     """Forwards requests to a registry while it is open; responds with 503 while it is shut.
 
-    requests: method and path of each request. certificate: the folder of a key and its certificate, for TLS; password:
-    whether USER must authenticate.
+    requests: method and path of each request. certificate: a folder with a key and its certificate, for TLS. password:
+    if True, clients must authenticate as USER.
     """
 
     def __init__(self, registry: int, certificate: Path | None = None, password: bool = False) -> None:

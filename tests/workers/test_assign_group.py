@@ -1,4 +1,4 @@
-"""StreamsPartitionAssignor: a whole group simulated, round by round, and the single decisions of leader and member."""
+"""StreamsPartitionAssignor: a simulated group, round by round, and single decisions of leader and member."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.clients.group.membership import MemberAssignment, MemberSubscription
@@ -29,6 +29,7 @@ from penstock.workers.group.assignment.subscription_info import (
     SubscriptionInfo,
 )
 from penstock.workers.group.assignment.topics_info import TopicsInfo
+from tests.examples import examples
 
 LOG = PrefixedLogger("test", "")
 NOW_MS = 1_000_000
@@ -43,14 +44,14 @@ def topics_info(
     return TopicsInfo(subtopology, frozenset(sources), frozenset(), {}, stores, frozenset(shared), ())
 
 
-#: Sub-topology 0 is stateful with two sources of 6 and 4 partitions, 1 is stateless with 5.
+#: Sub-topology 0 is stateful and has two sources, with 6 and 4 partitions; 1 is stateless and has 5 partitions.
 TOPICS = {0: topics_info(0, "a", "b", changelogs=["a-changelog"]), 1: topics_info(1, "c")}
 COUNTS = {"a": 6, "b": 4, "c": 5}
 TASKS = {TaskId(0, n) for n in range(6)} | {TaskId(1, n) for n in range(5)}
 
 
 class FixedOffsets:
-    """Changelogs of one length; asked is what was asked for."""
+    """Changelogs that all have the same length. asked: the partitions whose offsets were requested."""
 
     def __init__(self, known: bool = True) -> None:
         self.known = known
@@ -111,7 +112,9 @@ def answer(info: AssignmentInfo) -> MemberAssignment:
 
 @dataclass
 class Thread:
-    """A simulated stream thread: what it owns, and what the disk that it shares with its client's threads holds."""
+    """A simulated stream thread: the tasks it owns, and the contents of the state directory that its client's threads
+    share.
+    """
 
     name: str
     assignor: StreamsPartitionAssignor
@@ -140,7 +143,7 @@ class Thread:
 
 
 class SimulatedGroup:
-    """Threads and their rebalances; each round hands out the parts in random order."""
+    """Threads and their rebalances; each round delivers the assignments in random order."""
 
     def __init__(self, seed: int, **values: object) -> None:
         self.random = random.Random(seed)
@@ -187,8 +190,15 @@ actions = st.lists(st.tuples(st.sampled_from(["start", "kill", "round"]), st.int
     lag=st.sampled_from([0, 10_000]),
     name=st.sampled_from(["HighAvailabilityTaskAssignor", "StickyTaskAssignor"]),
 )
-@settings(max_examples=80, deadline=None)
-def test_whatever_comes_and_goes_no_task_runs_twice_and_all_run_in_the_end(
+@example(
+    seed=0,
+    what=[("kill", 0), ("start", 2), ("start", 0), ("kill", 0), ("round", 0), ("start", 2), ("kill", 0)],
+    standbys=1,
+    lag=0,
+    name="StickyTaskAssignor",
+)
+@settings(max_examples=examples(80), deadline=None)
+def test_no_task_runs_twice_and_all_run_after_any_membership_changes(
     seed: int, what: list[tuple[str, int]], standbys: int, lag: int, name: str
 ) -> None:
     group = SimulatedGroup(seed, num_standby_replicas=standbys, acceptable_recovery_lag=lag, task_assignor_class=name)
@@ -208,24 +218,24 @@ def test_whatever_comes_and_goes_no_task_runs_twice_and_all_run_in_the_end(
 
 
 @given(threads=st.lists(st.integers(0, 2), min_size=1, max_size=6), seed=st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_settled_group_is_balanced_over_all_its_threads(threads: list[int], seed: int) -> None:
     group = SimulatedGroup(seed)
     for process in threads:
         group.start(process)
         group.settle()
     counts = [len(thread.active) for thread in group.threads]
-    assert max(counts) - min(counts) <= 2  # one for the clients, one for the threads within one
+    assert max(counts) - min(counts) <= 2  # one generator for the clients, one for the threads of a client
 
 
 def test_a_new_thread_of_the_same_client_gets_tasks_without_warming_up() -> None:
-    """The state directory is shared: the task moves with what is on the disk."""
+    """The threads share the state directory, so the task moves with its files."""
     group = SimulatedGroup(1)
     group.start(process=1)
     group.settle()
     group.start(process=1)
     group.settle()
-    assert group.rounds == 3  # alone; withheld from the new one; handed over
+    assert group.rounds == 3  # alone; withheld from the new thread; handed over
     assert sorted(len(thread.active) for thread in group.threads) == [5, 6]
 
 
@@ -233,7 +243,7 @@ def part(encoded: dict[str, MemberAssignment], member: str) -> AssignmentInfo:
     return AssignmentInfo.decode(encoded[member].user_data, encoded[member].active)
 
 
-def test_a_task_that_another_member_owns_is_withheld_and_asked_for_at_once() -> None:
+def test_a_task_of_another_member_is_withheld_until_a_followup_rebalance() -> None:
     one = assignor()
     parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": one.subscription((), (), {})})
     first, second = part(parts, "m-1"), part(parts, "m-2")
@@ -255,7 +265,7 @@ def test_a_standby_copy_stays_open_until_its_active_task_arrives() -> None:
     assert part(parts, "m-2").standby.keys() == stateful
 
 
-def test_a_task_that_two_members_claim_is_taken_from_both() -> None:
+def test_a_task_that_two_members_claim_is_revoked_from_both() -> None:
     one, two = assignor(1), assignor(2)
     task = TaskId(1, 0)
     parts = rebalance(one, {"m-1": one.subscription([task], (), {}), "m-2": two.subscription([task], (), {})})
@@ -263,7 +273,7 @@ def test_a_task_that_two_members_claim_is_taken_from_both() -> None:
     assert 0 in {part(parts, member).next_rebalance_ms for member in parts}
 
 
-def test_tasks_read_those_of_their_topics_that_have_the_partition() -> None:
+def test_a_task_reads_the_topics_that_have_its_partition() -> None:
     one = assignor()
     active = one.on_assignment(rebalance(one, {"m": one.subscription((), (), {})})["m"]).active
     assert active.keys() == TASKS
@@ -276,7 +286,7 @@ def test_no_two_subscriptions_are_the_same() -> None:
     assert one.subscription((), (), {}) != one.subscription((), (), {})
 
 
-def test_a_probing_rebalance_is_asked_of_one_member_of_the_leaders_client() -> None:
+def test_a_probing_rebalance_is_requested_from_one_member_of_the_leaders_client() -> None:
     leader, other = assignor(1, probing_rebalance_interval_ms=60_000, acceptable_recovery_lag=0), assignor(2)
     parts = rebalance(
         leader,
@@ -291,7 +301,7 @@ def test_a_probing_rebalance_is_asked_of_one_member_of_the_leaders_client() -> N
     assert sorted(times, key=str) == [NOW_MS + 60_000, None]
 
 
-def test_lags_are_those_of_changelogs_and_for_source_changelogs_of_what_was_consumed() -> None:
+def test_lags_use_end_offsets_of_changelogs_and_committed_offsets_of_source_changelogs() -> None:
     offsets = FixedOffsets()
     topics = {0: topics_info(0, "a", changelogs=["s-changelog"], shared=["a"]), 1: topics_info(1, "c")}
     one = assignor(offsets=offsets, topics=topics, counts={"a": 2, "c": 1})
@@ -300,7 +310,7 @@ def test_lags_are_those_of_changelogs_and_for_source_changelogs_of_what_was_cons
     assert offsets.asked["committed"] == {TopicPartition("a", 0), TopicPartition("a", 1)}
 
 
-def test_without_lags_everything_stays_and_is_tried_again_later() -> None:
+def test_without_lags_all_tasks_stay_and_a_rebalance_follows() -> None:
     one = assignor(offsets=FixedOffsets(known=False))
     other = assignor(2)
     parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": other.subscription((), (), {})})
@@ -316,7 +326,7 @@ def test_without_lags_everything_stays_and_is_tried_again_later() -> None:
         (COUNTS, ["shutdown"], AssignorError.SHUTDOWN_REQUESTED),
     ],
 )
-def test_what_goes_wrong_reaches_all_members(
+def test_an_assignor_error_reaches_all_members(
     counts: dict[str, int], subscriptions: list[str], error: AssignorError, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = assignor(counts=counts)
@@ -338,7 +348,7 @@ def test_the_log_of_an_error_names_the_missing_topic(caplog: pytest.LogCaptureFi
     assert "Missing source topics: c" in caplog.text
 
 
-def test_hosts_are_told_where_all_partitions_are() -> None:
+def test_members_receive_the_hosts_of_all_partitions() -> None:
     servers = {n: assignor(n, application_server=f"h{n}:80", num_standby_replicas=1) for n in (1, 2)}
     parts = rebalance(servers[1], {f"m-{n}": each.subscription((), (), {}) for n, each in servers.items()})
     told = servers[2].on_assignment(parts["m-2"])
@@ -349,7 +359,7 @@ def test_hosts_are_told_where_all_partitions_are() -> None:
     assert told.next_rebalance_in_ms is None
 
 
-def test_a_static_member_that_came_back_with_another_endpoint_rebalances() -> None:
+def test_a_static_member_that_returns_with_another_endpoint_rebalances() -> None:
     old = assignor(application_server="old:80")
     stored = rebalance(old, {"m": old.subscription((), (), {})})["m"]
     assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_in_ms == 0
@@ -357,11 +367,13 @@ def test_a_static_member_that_came_back_with_another_endpoint_rebalances() -> No
 
 
 def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
-    """KIP-268: the new one comes with its version, is answered with the old one, and comes again with that."""
+    """KIP-268: the new member sends its version, receives the old version in response, and joins again with the old
+    one.
+    """
     old, new = assignor(1, latest_version=10), assignor(2)
     task = TaskId(1, 0)
     parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": new.subscription([task], (), {})})
-    assert task not in part(parts, "m-1").active  # it was understood that the new one owns it
+    assert task not in part(parts, "m-1").active  # the leader has read that the new member owns it
     answer = new.on_assignment(parts["m-2"])
     assert task in answer.active
     assert answer.next_rebalance_in_ms == 0
@@ -371,7 +383,7 @@ def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
     assert new.on_assignment(parts["m-2"]).next_rebalance_in_ms is None
 
 
-def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
+def test_the_new_version_is_used_after_the_last_old_member_left() -> None:
     new = assignor(2)
     new.on_assignment(answer(AssignmentInfo(10, 10)))
     assert SubscriptionInfo.decode(new.subscription((), (), {}).user_data, "m").version == 10
@@ -384,7 +396,7 @@ def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
     ("info", "message"),
     [(AssignmentInfo(12, 11), "version 12"), (AssignmentInfo(11, 12), "greater than we support")],
 )
-def test_an_answer_in_a_version_that_was_not_offered_is_refused(info: AssignmentInfo, message: str) -> None:
+def test_an_assignment_in_a_version_that_was_not_offered_is_refused(info: AssignmentInfo, message: str) -> None:
     with pytest.raises(TaskAssignmentError, match=message):
         assignor().on_assignment(answer(info))
 
@@ -400,7 +412,7 @@ class EverythingToOne:
 
 
 class NothingToAnyone:
-    """A user's task assignor with a mistake."""
+    """A user's task assignor that assigns no task."""
 
     def assign(
         self, clients: Clients, all_tasks: Collection[TaskId], stateful: Collection[TaskId], configs: AssignmentConfigs
@@ -428,7 +440,7 @@ def test_all_source_topics_are_subscribed() -> None:
 @pytest.mark.parametrize(
     ("jump_ms", "remaining_ms"), [(0, 600_000), (-86_400_000, 600_000), (60_000, 540_000), (86_400_000, 0)]
 )
-def test_a_clock_that_jumps_does_not_put_a_probing_rebalance_off(jump_ms: int, remaining_ms: int) -> None:
+def test_a_clock_jump_does_not_delay_a_probing_rebalance(jump_ms: int, remaining_ms: int) -> None:
     member = assignor()
     info = AssignmentInfo(11, 11, next_rebalance_ms=NOW_MS + 600_000)
     member.clock = JumpedClock(jump_ms)
@@ -448,24 +460,24 @@ class JumpedClock:
         return NOW_MS + self.jump_ms
 
 
-def test_a_member_with_other_stores_is_told_of_by_the_leader(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_leader_reports_a_member_with_other_stores(caplog: pytest.LogCaptureFixture) -> None:
     leader, member = assignor(1), assignor(2)
     same = assignor(3, topics=OTHER_TOPICS)
     members = {"m-1": leader.subscription((), (), {}), "m-2": member.subscription((), (), {})}
-    with caplog.at_level(logging.WARNING):  # whatever another test has set
+    with caplog.at_level(logging.WARNING):  # independent of other tests' settings
         rebalance(leader, members)
     assert not caplog.records
     rebalance(leader, {**members, "m-3": same.subscription((), (), {})})
     assert "The topology of members m-3 is not that of this member, which leads the group" in caplog.text
 
 
-#: The sub-topologies with another store, and with other topics.
+#: Sub-topologies with another store, or with other topics.
 OTHER_TOPICS = {0: topics_info(0, "a", "b", changelogs=["other-changelog"]), 1: topics_info(1, "c")}
 FOREIGN_TOPICS = {0: topics_info(0, "c"), 1: topics_info(1, "a", "b")}
 
 
 @pytest.mark.parametrize("topics", [FOREIGN_TOPICS, {0: FOREIGN_TOPICS[0]}], ids=["other topics", "fewer"])
-def test_tasks_of_another_topology_are_refused_and_both_are_named(topics: Mapping[int, TopicsInfo]) -> None:
+def test_tasks_of_another_topology_are_refused_and_both_topologies_are_named(topics: Mapping[int, TopicsInfo]) -> None:
     leader, stranger = assignor(1), assignor(2, topics=topics)
     parts = rebalance(leader, {"m-1": leader.subscription((), (), {}), "m-2": stranger.subscription((), (), {})})
     assert stranger.on_assignment(parts["m-2"]) == Assignment(next_rebalance_in_ms=0), "it may be an old one"

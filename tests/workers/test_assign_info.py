@@ -1,4 +1,4 @@
-"""The bytes that members and leader exchange, against Kafka Streams' own; what comes back, and what is refused."""
+"""The encoding of subscriptions and assignments: round trips, Kafka Streams' own bytes, and refused bytes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from penstock.workers.group.assignment.subscription_info import (
     SubscriptionInfo,
 )
 from penstock.workers.group.assignment.wire import MalformedInfoError
+from tests.examples import examples
 
 numbers = st.integers(0, 2**31 - 1)
 offsets = st.integers(-(2**63), 2**63 - 1)
@@ -35,7 +36,7 @@ by_host = st.dictionaries(hosts, partition_sets, max_size=4)
 
 @st.composite
 def by_task(draw: st.DrawFn) -> dict[TaskId, frozenset[TopicPartition]]:
-    """Tasks that share no partition, each with one at least."""
+    """Disjoint sets of partitions by task, with at least one partition each."""
     tasks = draw(st.lists(task_ids, unique=True, max_size=6))
     return {
         task: frozenset(TopicPartition(f"{name}-{index}", task.partition) for name in draw(st.sets(topics, min_size=1)))
@@ -79,13 +80,13 @@ VERSIONS = range(1, LATEST_SUPPORTED_VERSION + 1)
 
 @settings(deadline=None)
 @given(subscriptions)
-def test_a_subscription_comes_back_as_it_was(info: SubscriptionInfo) -> None:
+def test_a_subscription_survives_a_round_trip(info: SubscriptionInfo) -> None:
     assert SubscriptionInfo.decode(info.encode(), "m") == info
 
 
 @settings(deadline=None)
 @given(assignments)
-def test_an_assignment_comes_back_as_it_was(info: AssignmentInfo) -> None:
+def test_an_assignment_survives_a_round_trip(info: AssignmentInfo) -> None:
     assert AssignmentInfo.decode(info.encode(), info.active_partitions) == info
 
 
@@ -93,7 +94,7 @@ def test_an_assignment_comes_back_as_it_was(info: AssignmentInfo) -> None:
 
 
 def in_java(version: int, tasks: dict[TaskId, int], tags: dict[str, str]) -> SubscriptionInfo:
-    """What the recorder makes, as far as a version can say it."""
+    """Return the recorder's object, reduced to the fields that a version can encode."""
     known = tasks
     if version < 7:
         known = {task: LATEST_OFFSET if sum_ == LATEST_OFFSET else UNKNOWN_OFFSET_SUM for task, sum_ in tasks.items()}
@@ -134,7 +135,7 @@ MANY = {A: LATEST_OFFSET, TaskId(0, 2): 77, B: 300, TaskId(12, 7): 2**40}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_kafka_streams_writes_is_read(version: int) -> None:
+def test_the_bytes_of_kafka_streams_are_decoded(version: int) -> None:
     recorded = RECORDED[str(version)]
     many = bytes.fromhex(recorded["subscription_many"])
     assert SubscriptionInfo.decode(many, "m") == in_java(version, MANY, {"zone": "a", "cluster": "b"})
@@ -144,8 +145,8 @@ def test_what_kafka_streams_writes_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_we_write_the_bytes_that_kafka_streams_writes(version: int) -> None:
-    """With one of each, for Kafka Streams goes through several in the order of a hash table."""
+def test_the_encoded_bytes_equal_those_of_kafka_streams(version: int) -> None:
+    """One element per collection, because Kafka Streams writes several in the order of a hash table."""
     recorded = RECORDED[str(version)]
     assert in_java(version, {A: LATEST_OFFSET}, {"zone": "a"}).encode().hex() == recorded["subscription"]
     assert answer_in_java(version, {A: ["a"]}, {B: ["c"]}).encode().hex() == recorded["assignment"]
@@ -154,7 +155,7 @@ def test_we_write_the_bytes_that_kafka_streams_writes(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_only_penstock_tells_is_behind_what_kafka_streams_reads(version: int) -> None:
+def test_penstocks_own_fields_follow_those_that_kafka_streams_reads(version: int) -> None:
     info = in_java(version, MANY, {"zone": "a"})
     ours = replace(info, unique_field=1000, topology="ab12", facts=b"x", loads={A: 3}, is_penstock=True)
     assert ours.encode().startswith(replace(info, unique_field=1000).encode())
@@ -172,14 +173,16 @@ def harmless(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=500, deadline=None)
-def test_no_bytes_do_more_harm_than_a_malformed_info_error(data: bytes, current: bool) -> None:
+@settings(max_examples=examples(500), deadline=None)
+def test_random_bytes_raise_nothing_but_a_malformed_info_error(data: bytes, current: bool) -> None:
     harmless(b"\0\0\0\x0b\0\0\0\x0b" + data if current else data)
 
 
 @given(st.one_of(subscriptions, assignments), st.data())
-@settings(max_examples=500, deadline=None)
-def test_no_damage_to_real_bytes_does_more_harm(info: SubscriptionInfo | AssignmentInfo, data: st.DataObject) -> None:
+@settings(max_examples=examples(500), deadline=None)
+def test_damaged_bytes_raise_nothing_but_a_malformed_info_error(
+    info: SubscriptionInfo | AssignmentInfo, data: st.DataObject
+) -> None:
     encoded = bytearray(info.encode())
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
@@ -187,7 +190,7 @@ def test_no_damage_to_real_bytes_does_more_harm(info: SubscriptionInfo | Assignm
     harmless(bytes(encoded))
 
 
-#: How long the part is that Kafka Streams reads.
+#: Length of the part that Kafka Streams reads.
 READ_BY_ALL = len(replace(SUBSCRIPTION, is_penstock=False).encode())
 
 
@@ -208,7 +211,7 @@ def test_an_assignment_that_does_not_fit_its_envelope_is_refused() -> None:
         AssignmentInfo.decode(ASSIGNMENT.encode(), [])
 
 
-def test_a_list_that_claims_to_be_longer_than_the_bytes_allocates_nothing() -> None:
+def test_a_list_length_beyond_the_bytes_allocates_nothing() -> None:
     head = SUBSCRIPTION.encode()[:28]  # up to the empty user endpoint
     with pytest.raises(MalformedInfoError, match="a list of 2147483647 items"):
         SubscriptionInfo.decode(head + b"\x7f\xff\xff\xff", "m")
@@ -216,14 +219,14 @@ def test_a_list_that_claims_to_be_longer_than_the_bytes_allocates_nothing() -> N
 
 @settings(deadline=None)
 @given(st.binary(max_size=30))
-def test_of_a_newer_member_only_the_versions_are_read(unknown: bytes) -> None:
-    """KIP-268: what it owns is in its envelope."""
+def test_only_the_versions_of_a_newer_member_are_read(unknown: bytes) -> None:
+    """KIP-268. The member's owned tasks are in the envelope."""
     data = (12).to_bytes(4) + (13).to_bytes(4) + unknown
     assert SubscriptionInfo.decode(data, "m") == SubscriptionInfo(12, 13, FUTURE_PROCESS_ID, is_penstock=False)
 
 
-def test_what_a_thousand_tasks_cost_in_the_group_metadata() -> None:
-    """The broker keeps all of a group's bytes in one record, of 1 MB by default."""
+def test_the_size_of_a_thousand_tasks_in_the_group_metadata() -> None:
+    """The broker writes the metadata of a group into one record, of at most 1 MB by default."""
     everything = {TaskId(0, number): frozenset({TopicPartition("topic", number)}) for number in range(1000)}
     hosts = {f"host-{n}:8080": frozenset(TopicPartition("topic", p) for p in range(n, 1000, 100)) for n in range(100)}
     mine = {task: everything[task] for task in list(everything)[:10]}

@@ -1,4 +1,4 @@
-"""The assignor and the group member together on a real broker: stream threads without their tasks."""
+"""The assignor and the group member together on a real broker: stream threads without tasks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, L
 from penstock.workers.group.assignment.topics_info import topics_infos
 from penstock.workers.group.internal_topic_manager import InternalTopicManager
 from penstock.workers.thread.client_supplier import KafkaClientSupplier, static_instance_id
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 6
 TASKS = {TaskId(subtopology, partition) for subtopology in (0, 1) for partition in range(PARTITIONS)}
-DEADLINE_SECONDS = 30.0
 PAUSE_SECONDS = 0.01
 
 
@@ -89,7 +89,7 @@ class Thread:
 
 
 class Application:
-    """Threads of one application; each look at them checks that no task is owned twice."""
+    """Threads of one application; each check asserts that no task is owned twice."""
 
     def __init__(self, config: StreamsConfig, source: str) -> None:
         self.config = config
@@ -106,7 +106,7 @@ class Application:
         thread.close(leave)
 
     def settle(self) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 0.5:  # several heartbeat intervals without a change
             assert time.monotonic() < deadline, [sorted(thread.active) for thread in self.threads]
@@ -145,7 +145,7 @@ def start_application(
             thread.close(leave=True)
 
 
-def test_threads_come_and_go_and_no_task_is_ever_owned_twice(start_application: Callable[..., Application]) -> None:
+def test_no_task_is_owned_twice_while_threads_join_and_leave(start_application: Callable[..., Application]) -> None:
     application = start_application()
     first = application.start(process=1, slot=1)
     application.settle()
@@ -161,7 +161,7 @@ def test_threads_come_and_go_and_no_task_is_ever_owned_twice(start_application: 
     assert third.active == TASKS
 
 
-def test_a_replaced_process_gets_its_tasks_back_and_nobody_else_hears_of_it(
+def test_a_replaced_process_gets_its_tasks_back_without_a_rebalance(
     start_application: Callable[..., Application],
 ) -> None:
     application = start_application()
@@ -192,10 +192,10 @@ def test_standbys_of_another_process_take_over(start_application: Callable[..., 
 
 
 @pytest.mark.parametrize("versions", [(10, 11), (11, 10)], ids=["old leader", "new leader"])
-def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the_old_one_leaves(
+def test_two_encoding_versions_share_a_group_until_the_old_member_leaves(
     start_application: Callable[..., Application], versions: tuple[int, int]
 ) -> None:
-    """KIP-268, over a real broker: version 11 has client tags, which version 10 cannot read."""
+    """KIP-268, on a real broker: version 11 has client tags, which version 10 cannot read."""
     application = start_application()
     first, second = (application.start(number, number, version) for number, version in enumerate(versions, start=1))
     application.settle()
@@ -209,7 +209,7 @@ def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the
     assert new.answers[-1].version == 11
 
 
-def test_another_topology_under_the_same_id_is_told_and_the_application_goes_on(
+def test_another_topology_under_the_same_id_is_reported_and_the_application_continues(
     start_application: Callable[..., Application], make_topic: Callable[..., str]
 ) -> None:
     application = start_application()

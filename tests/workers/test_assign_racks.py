@@ -1,4 +1,4 @@
-"""Rack-aware assignment (KIP-925): the optimizer's properties, and what the leader knows of racks."""
+"""Rack-aware assignment (KIP-925): properties of the optimizer, and the leader's knowledge of racks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice, permutations
 from math import ceil
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import NewTopic
 from penstock.clients.log_context import PrefixedLogger
-from penstock.dev.dev_broker import DevBroker
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment import cycle_canceling
@@ -33,7 +31,11 @@ from penstock.workers.group.assignment.streams_partition_assignor import Streams
 from penstock.workers.group.assignment.task_groups import TaskGroup, fill_shares
 from penstock.workers.group.internal_topic_manager import InternalTopicManager
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.brokers import UNUSUAL
+from tests.examples import examples
 from tests.workers.test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
+
+pytestmark = pytest.mark.medium
 
 LOG = PrefixedLogger("test", "")
 RACKS = ("red", "green", "blue")
@@ -42,7 +44,7 @@ STRATEGIES = ("min_traffic", "balance_subtopology")
 
 
 def optimizer(strategy: str, clients: Clients, tasks: list[TaskId], chance: random.Random) -> RackAwareOptimizer:
-    """Return one for partitions whose replicas are anywhere; the clients are anywhere as well."""
+    """Return an optimizer for partitions with replicas in random racks; the clients are in random racks too."""
 
     def anywhere() -> tuple[frozenset[str], ...]:
         return tuple(frozenset(chance.sample(RACKS, chance.randint(1, 2))) for _ in range(chance.randint(1, 2)))
@@ -65,7 +67,7 @@ def misses(partitions: PartitionRacks, rack: str) -> int:
 
 
 def active_cost(racks: RackAwareOptimizer, clients: Clients, before: Mapping[TaskId, UUID], costs: Costs) -> int:
-    """Return what active tasks cost where they are, compared with where they were."""
+    """Return the cost of the active tasks where they are now, compared with the former assignment."""
     return sum(
         misses(racks.source_racks[task], racks.client_racks[process_id]) * costs.traffic
         + (process_id != before[task]) * costs.non_overlap
@@ -74,7 +76,7 @@ def active_cost(racks: RackAwareOptimizer, clients: Clients, before: Mapping[Tas
 
 
 def standby_cost(racks: RackAwareOptimizer, clients: Clients) -> int:
-    """Return how many partitions are read in another rack by standby tasks."""
+    """Return the number of partitions that standby tasks read from another rack."""
     return sum(
         misses(racks.changelog_racks[task], racks.client_racks[client.process_id])
         for client in clients.values()
@@ -90,8 +92,8 @@ def owners(clients: Clients) -> dict[TaskId, UUID]:
 @given(
     st.integers(1, 6), st.lists(st.integers(0, 12), min_size=1, max_size=4), COSTS, st.randoms(use_true_random=False)
 )
-@settings(max_examples=80, deadline=None)
-def test_tasks_change_places_only_where_that_is_cheaper(
+@settings(max_examples=examples(80), deadline=None)
+def test_tasks_are_exchanged_only_if_that_is_cheaper(
     strategy: str, size: int, partitions: list[int], costs: Costs, chance: random.Random
 ) -> None:
     tasks = [TaskId(subtopology, n) for subtopology, count in enumerate(partitions) for n in range(count)]
@@ -106,7 +108,7 @@ def test_tasks_change_places_only_where_that_is_cheaper(
         assert active_cost(racks, clients, before, costs) <= cost_before
         settled = owners(clients)
         racks.optimize_active(tasks, clients, costs)
-        assert owners(clients) == settled  # a group that has not changed stays as it is
+        assert owners(clients) == settled  # the assignment of an unchanged group stays
     else:
         shares = Counter(
             (client.process_id, task.subtopology) for client in clients.values() for task in client.active_tasks
@@ -117,7 +119,7 @@ def test_tasks_change_places_only_where_that_is_cheaper(
 
 
 @given(st.integers(2, 3), st.integers(1, 6), COSTS, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_other_assignment_is_cheaper(size: int, count: int, costs: Costs, chance: random.Random) -> None:
     tasks = [TaskId(0, n) for n in range(count)]
     clients = dealt(size, tasks, chance)
@@ -134,8 +136,8 @@ def test_no_other_assignment_is_cheaper(size: int, count: int, costs: Costs, cha
 
 
 @given(st.integers(2, 6), st.integers(1, 16), COSTS, st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
-def test_standby_tasks_are_exchanged_but_never_to_their_active_task(
+@settings(max_examples=examples(80), deadline=None)
+def test_standby_tasks_are_exchanged_but_not_to_the_client_of_their_active_task(
     size: int, count: int, costs: Costs, chance: random.Random
 ) -> None:
     tasks = [TaskId(0, n) for n in range(count)]
@@ -155,7 +157,7 @@ def test_standby_tasks_are_exchanged_but_never_to_their_active_task(
 
 
 def groups_with_shares(chance: random.Random) -> list[TaskGroup]:
-    """Return tasks of some sub-topologies, of which many leave no client room: their distances fall apart."""
+    """Return tasks of some sub-topologies. Many of them leave a client no room, so that their distances fall apart."""
     clients = chance.randint(2, 6)
     racks = [number % 3 for number in range(clients)]
     counts = [clients * chance.randint(1, 3) if chance.random() < 0.6 else chance.randint(1, 9) for _ in range(3)]
@@ -170,7 +172,7 @@ def groups_with_shares(chance: random.Random) -> list[TaskGroup]:
     return groups
 
 
-def test_passes_that_are_skipped_would_have_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_passes_would_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def owners_of_groups() -> list[list[list[int]]]:
         found = []
         for seed in range(100):
@@ -196,7 +198,7 @@ def test_passes_that_are_skipped_would_have_changed_nothing(monkeypatch: pytest.
 def test_ten_tasks_of_each_of_many_clients_take_seconds(
     strategy: str, size: int, subtopologies: int, most_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In seconds of CPU; Kafka Streams goes through all edges as often as there are nodes, for each cycle."""
+    """Measured in seconds of CPU. For each cycle Kafka Streams goes through all edges once per node."""
     chance, costs = random.Random(1), Costs(10, 1)
     tasks = [TaskId(s, n) for s in range(subtopologies) for n in range(10 * size // subtopologies)]
     clients = dealt(size, tasks, chance)
@@ -220,11 +222,11 @@ def test_ten_tasks_of_each_of_many_clients_take_seconds(
     assert both < most_s
 
 
-# What the leader knows
+# The leader's knowledge of racks
 
 
 def racks_of(*, without: str = "") -> dict[TopicPartition, frozenset[str]]:
-    """Partitions in turn in both racks; those of one topic are left out."""
+    """Return racks of partitions, in turn one and the other; those of one topic are left out."""
     topics = {**COUNTS, "a-changelog": 6}
     return {
         TopicPartition(topic, n): frozenset({("red", "green")[n % 2]})
@@ -264,7 +266,7 @@ def test_members_read_from_brokers_of_their_own_rack() -> None:
         ("green", "a-changelog", 0, None),
     ],
 )
-def test_without_all_racks_tasks_are_assigned_all_the_same_and_the_log_says_what_is_missing(
+def test_without_all_racks_tasks_are_assigned_anyway_and_the_log_names_the_missing_ones(
     rack: str, without: str, standbys: int, message: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     racks = racks_of(without=without)
@@ -274,7 +276,7 @@ def test_without_all_racks_tasks_are_assigned_all_the_same_and_the_log_says_what
     assert (message in caplog.text) if message else not caplog.text
 
 
-def test_threads_of_one_client_in_different_racks_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_of_one_client_in_different_racks_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     assigned({"m-1": member(1, "red", racks_of()), "m-2": member(1, "green", racks_of())})
     assert (
         "members of client 00000000-0000-0000-0000-000000000001 have no client.rack, or different ones" in caplog.text
@@ -283,30 +285,30 @@ def test_threads_of_one_client_in_different_racks_are_told(caplog: pytest.LogCap
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_racks_come_from_the_brokers(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
-    application = unique_name("app")
-    with DevBroker("racks", tmp_path, config={"broker.rack": "red"}) as broker:
-        config = StreamsConfig(
-            {
-                "application.id": application,
-                "bootstrap.servers": broker.bootstrap_servers,
-                "rack.aware.assignment.strategy": "min_traffic",
-            }
-        )
-        infos = {0: topics_info(0, "in", changelogs=[f"{application}-counts-changelog"])}
-        with closing(KafkaClientSupplier(config).get_admin("admin")) as admin:
-            manager = InternalTopicManager(admin, config, SystemClock(), LOG)
-            assert admin.create_topics([NewTopic("in", 2, 1)], 30_000) == {"in": None}
-            manager.make_ready(infos)
-        assert manager.partition_racks == {
-            TopicPartition(topic, n): frozenset({"red"})
-            for topic in ("in", f"{application}-counts-changelog")
-            for n in range(2)
+def test_the_brokers_report_the_racks(unusual_broker: str, unique_name: Callable[[str], str]) -> None:
+    application, topic = unique_name("app"), unique_name("in")
+    config = StreamsConfig(
+        {
+            "application.id": application,
+            "bootstrap.servers": unusual_broker,
+            "rack.aware.assignment.strategy": "min_traffic",
         }
+    )
+    changelog = f"{application}-counts-changelog"
+    infos = {0: topics_info(0, topic, changelogs=[changelog])}
+    with closing(KafkaClientSupplier(config).get_admin("admin")) as admin:
+        manager = InternalTopicManager(admin, config, SystemClock(), LOG)
+        assert admin.create_topics([NewTopic(topic, 2, 1)], 30_000) == {topic: None}
+        manager.make_ready(infos)
+    assert manager.partition_racks == {
+        TopicPartition(name, n): frozenset({UNUSUAL["broker.rack"]}) for name in (topic, changelog) for n in range(2)
+    }
 
 
-def test_traffic_is_not_saved_where_a_tasks_copies_would_be_spread_over_fewer_tags() -> None:
-    """KIP-708 goes before KIP-925: copies of 0_0 are in zones x (active), y and z; a second client is in x."""
+def test_spread_over_tags_takes_precedence_over_rack_traffic() -> None:
+    """KIP-708 takes precedence over KIP-925. Copies of 0_0 are in zones x (active), y and z; a second client is
+    in x.
+    """
     clients = sorted_clients(
         ClientState(UUID(int=number), {"zone": zone}, consumers={str(number)})
         for number, zone in enumerate(("x", "y", "z", "x"), start=1)

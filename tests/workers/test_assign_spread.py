@@ -1,4 +1,4 @@
-"""What a new member gets is spread over sub-topologies: for threads of a host, and for hosts."""
+"""The tasks of a new member are spread over sub-topologies, for the threads of a host and for hosts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from penstock.workers.group.assignment.task_assignors import (
     TaskAssignor,
 )
 from penstock.workers.group.assignment.thread_assignment import spread_over_threads
+from tests.examples import examples
 from tests.workers.test_assign_tasks import again, client, run
 
 
 def all_tasks(partitions: Collection[int]) -> set[TaskId]:
-    """Return the tasks of sub-topologies 0, 1, … that have so many partitions."""
+    """Return the tasks of sub-topologies 0, 1, …; partitions: the number of tasks of each."""
     return {TaskId(number, partition) for number, count in enumerate(partitions) for partition in range(count)}
 
 
@@ -32,7 +33,7 @@ def spread(tasks: Collection[TaskId]) -> Counter[int]:
 
 
 def assert_spread(shares: Collection[Collection[TaskId]], partitions: Collection[int], slack: int = 1) -> None:
-    """Check that each share has about as many tasks of each sub-topology as all others."""
+    """Check that all shares have about the same number of tasks of each sub-topology."""
     for number in range(len(partitions)):
         counts = [spread(share)[number] for share in shares]
         assert max(counts) - min(counts) <= slack, f"sub-topology {number} of {partitions}: {counts}"
@@ -41,7 +42,7 @@ def assert_spread(shares: Collection[Collection[TaskId]], partitions: Collection
 def join_one_by_one(
     partitions: Collection[int], threads: int, loads: Mapping[TaskId, int] | None = None
 ) -> list[list[TaskId]]:
-    """Return the tasks of the threads of one host, of which one joined after the other."""
+    """Return the tasks of the threads of one host after they have joined one after the other."""
     dealt: dict[str, list[TaskId]] = {}
     for count in range(1, threads + 1):
         host = client(1, count, lags=dict.fromkeys(all_tasks(partitions), LATEST_OFFSET), loads=loads or {})
@@ -59,8 +60,8 @@ def test_the_second_thread_of_a_host_gets_its_share_of_each_subtopology(partitio
 
 
 @given(partitions=st.lists(st.integers(1, 12), min_size=1, max_size=5), threads=st.integers(2, 6))
-@settings(max_examples=200, deadline=None)
-def test_threads_that_join_one_by_one_are_not_left_with_one_subtopology(partitions: list[int], threads: int) -> None:
+@settings(max_examples=examples(200), deadline=None)
+def test_threads_that_join_one_by_one_get_several_subtopologies(partitions: list[int], threads: int) -> None:
     shares = join_one_by_one(partitions, threads)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     for number, count in enumerate(partitions):
@@ -82,7 +83,7 @@ def test_a_host_that_joins_gets_its_share_of_each_subtopology(
 
 
 @given(st.sets(st.builds(TaskId, st.integers(0, 4), st.integers(0, 20)), min_size=1))
-def test_the_beginning_of_interleaved_tasks_has_its_share_of_each_subtopology(tasks: set[TaskId]) -> None:
+def test_the_first_interleaved_tasks_include_each_subtopology(tasks: set[TaskId]) -> None:
     ordered = interleaved(tasks, {})
     assert sorted(ordered) == sorted(tasks)
     totals = spread(tasks)
@@ -97,7 +98,7 @@ def work(tasks: Collection[TaskId], loads: Mapping[TaskId, int]) -> int:
 
 
 def test_the_second_thread_of_a_host_gets_half_of_the_work() -> None:
-    """One sub-topology whose first partitions are hot: by numbers alone one thread would keep all of them."""
+    """One sub-topology whose first partitions are hot. Assigned by number alone, one thread would keep all of them."""
     loads = {TaskId(0, partition): 300 if partition < 2 else 20 for partition in range(8)}
     first, second = join_one_by_one([8], 2, loads)
     assert (len(first), len(second)) == (4, 4)
@@ -109,11 +110,11 @@ def test_the_second_thread_of_a_host_gets_half_of_the_work() -> None:
     partitions=st.integers(1, 4),
     threads=st.integers(2, 4),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_threads_that_join_get_about_as_much_work_as_the_others(
     loads: list[int], partitions: int, threads: int
 ) -> None:
-    """Counts stay even, as in Kafka Streams; so shares may differ by the heaviest tasks, not by more."""
+    """Task counts stay even, as in Kafka Streams. So the work may differ by the heaviest tasks, but not by more."""
     tasks = [TaskId(number % partitions, number // partitions) for number in range(len(loads))]
     measured = dict(zip(tasks, loads, strict=True))
     counts = Counter(task.subtopology for task in tasks)
@@ -132,7 +133,7 @@ def test_a_host_that_joins_gets_its_share_of_stateless_work(assignor: TaskAssign
     assert [work(each.active_tasks, loads) for each in placed.values()] == [360, 360]
 
 
-def test_what_nobody_has_measured_counts_as_much_as_the_others_do_on_average() -> None:
+def test_an_unmeasured_task_counts_as_the_average_of_the_others() -> None:
     loads = {TaskId(0, 0): 500, TaskId(0, 1): 100}
     tasks = [TaskId(0, partition) for partition in range(4)]
     assert interleaved(tasks, loads) == [TaskId(0, 2), TaskId(0, 3), TaskId(0, 1), TaskId(0, 0)]

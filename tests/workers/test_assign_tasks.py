@@ -1,4 +1,4 @@
-"""The task assignors: properties that hold for every group, and cases whose result Kafka Streams' own tests state."""
+"""The task assignors: properties that hold for every group, and cases from Kafka Streams' own tests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from penstock.workers.group.assignment.task_assignors import (
     validate_task_assignment,
 )
 from penstock.workers.group.assignment.thread_assignment import spread_over_threads
+from tests.examples import examples
 
 END_OFFSET = 1_000_000
 ASSIGNORS: list[TaskAssignor] = [HighAvailabilityTaskAssignor(), StickyTaskAssignor(), FallbackPriorTaskAssignor()]
@@ -60,7 +61,7 @@ def run(
 
 
 def again(clients: Clients) -> list[ClientState]:
-    """Return the clients as they come to the next rebalance: with what they got, caught up."""
+    """Return the clients at the next rebalance: with the tasks they got, caught up."""
     return [
         client(
             each.process_id.int,
@@ -85,7 +86,7 @@ task_ids = st.builds(TaskId, st.integers(0, 3), st.integers(0, 15))
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[list[ClientState], set[TaskId], set[TaskId]]:
-    """Clients with any past: tasks they had, standbys, offsets of whatever lies on their disks."""
+    """Clients with any history: former active and standby tasks, and offsets of arbitrary state on disk."""
     everything = draw(st.sets(task_ids, min_size=1, max_size=40))
     stateful = draw(st.sets(st.sampled_from(sorted(everything))))
     clients = []
@@ -111,8 +112,8 @@ def groups(draw: st.DrawFn) -> tuple[list[ClientState], set[TaskId], set[TaskId]
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: type(assignor).__name__)
 @given(group=groups(), standbys=st.integers(0, 3), warmups=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
-def test_each_task_runs_once_and_no_standby_is_where_another_copy_is(
+@settings(max_examples=examples(60), deadline=None)
+def test_each_task_is_active_once_and_copies_are_on_different_clients(
     assignor: TaskAssignor, group: tuple[list[ClientState], set[TaskId], set[TaskId]], standbys: int, warmups: int
 ) -> None:
     clients, stateful, stateless = group
@@ -128,7 +129,7 @@ def test_each_task_runs_once_and_no_standby_is_where_another_copy_is(
 
 
 @given(threads=st.lists(st.integers(1, 4), min_size=1, max_size=8), count=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_new_group_is_balanced_over_threads(threads: list[int], count: int) -> None:
     clients = [client(number + 1, each) for number, each in enumerate(threads)]
     placed, probing = run(clients, {TaskId(0, partition) for partition in range(count)})
@@ -137,7 +138,7 @@ def test_a_new_group_is_balanced_over_threads(threads: list[int], count: int) ->
 
 
 @given(size=st.integers(2, 8), count=st.integers(1, 60), standbys=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_standbys_are_balanced_too(size: int, count: int, standbys: int) -> None:
     stateful = {TaskId(0, partition) for partition in range(count)}
     placed, _ = run([client(number) for number in range(size)], stateful, num_standby_replicas=min(standbys, size - 1))
@@ -145,7 +146,7 @@ def test_standbys_are_balanced_too(size: int, count: int, standbys: int) -> None
 
 
 @given(threads=st.lists(st.integers(1, 4), min_size=1, max_size=8), count=st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_stateless_tasks_are_balanced_and_stay(threads: list[int], count: int) -> None:
     stateless = {TaskId(0, partition) for partition in range(count)}
     placed, _ = run([client(number + 1, each) for number, each in enumerate(threads)], (), stateless)
@@ -155,8 +156,8 @@ def test_stateless_tasks_are_balanced_and_stay(threads: list[int], count: int) -
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS[:2], ids=lambda assignor: type(assignor).__name__)
-def test_tasks_above_the_fair_share_stay_where_they_are(assignor: TaskAssignor) -> None:
-    """Kafka Streams lets them change places in each rebalance."""
+def test_tasks_above_the_fair_share_stay(assignor: TaskAssignor) -> None:
+    """Kafka Streams exchanges them in each rebalance."""
     stateless = {TaskId(0, partition) for partition in range(11)}
     small = {TaskId(0, 0), TaskId(0, 1)}
     clients = [
@@ -171,8 +172,8 @@ def test_tasks_above_the_fair_share_stay_where_they_are(assignor: TaskAssignor) 
 @given(
     threads=st.lists(st.integers(1, 4), min_size=1, max_size=6), count=st.integers(0, 40), standbys=st.integers(0, 2)
 )
-@settings(max_examples=40, deadline=None)
-def test_a_group_that_has_not_changed_keeps_its_active_tasks(
+@settings(max_examples=examples(40), deadline=None)
+def test_an_unchanged_group_keeps_its_active_tasks(
     assignor: TaskAssignor, threads: list[int], count: int, standbys: int
 ) -> None:
     stateful = {TaskId(0, partition) for partition in range(count)}
@@ -184,8 +185,8 @@ def test_a_group_that_has_not_changed_keeps_its_active_tasks(
     assert probing == isinstance(assignor, FallbackPriorTaskAssignor)
 
 
-def test_a_new_client_gets_warmups_first_and_the_tasks_when_they_have_caught_up() -> None:
-    """KIP-441: max.warmup.replicas at a time, a probing rebalance while it lasts."""
+def test_a_new_client_gets_warmups_first_and_the_tasks_once_they_have_caught_up() -> None:
+    """KIP-441: max.warmup.replicas at a time, with probing rebalances until the warm-ups have caught up."""
     stateful = tasks("0_0 0_1 0_2 0_3")
     running = client(1, previous_active_tasks=set(stateful), offset_sums=dict.fromkeys(stateful, LATEST_OFFSET))
     placed, probing = run([running, client(2)], stateful, max_warmup_replicas=1)
@@ -232,7 +233,7 @@ def test_the_most_caught_up_client_restores_if_none_is_caught_up() -> None:
     assert probing
 
 
-def test_a_copy_of_unknown_extent_counts_as_none() -> None:
+def test_a_copy_of_unknown_size_counts_as_empty() -> None:
     stateful = tasks("0_0")
     unknown = client(9, offset_sums=dict.fromkeys(stateful, UNKNOWN_OFFSET_SUM))
     placed, probing = run([client(1), unknown], stateful)
@@ -240,11 +241,11 @@ def test_a_copy_of_unknown_extent_counts_as_none() -> None:
     assert not probing
     unknown = client(1, offset_sums=dict.fromkeys(stateful, UNKNOWN_OFFSET_SUM))
     placed, probing = run([unknown, client(9)], stateful)
-    assert placed[UUID(int=1)].active_tasks == stateful  # nor as less than none
+    assert placed[UUID(int=1)].active_tasks == stateful  # and not as less than empty
     assert not probing
 
 
-def test_a_copy_that_is_ahead_of_its_changelog_is_not_trusted() -> None:
+def test_a_copy_ahead_of_its_changelog_is_not_trusted() -> None:
     stateful = tasks("0_0")
     ahead = client(9, offset_sums=dict.fromkeys(stateful, END_OFFSET + 1))
     placed, _ = run([client(1), ahead], stateful)
@@ -269,20 +270,20 @@ def test_standbys_that_cannot_be_spread_over_tags_go_to_the_least_loaded() -> No
     assert [len(each.standby_tasks) for each in placed.values()] == [1, 1]
 
 
-def test_the_sticky_assignor_moves_no_more_than_balance_demands() -> None:
+def test_the_sticky_assignor_moves_no_more_tasks_than_balance_requires() -> None:
     stateful = {TaskId(0, partition) for partition in range(6)}
     running = client(1, previous_active_tasks=set(stateful))
     placed, _ = run([running, client(2)], stateful, assignor=StickyTaskAssignor())
     assert [len(each.active_tasks) for each in placed.values()] == [3, 3]
 
 
-def test_the_sticky_assignor_prefers_who_had_a_standby() -> None:
+def test_the_sticky_assignor_prefers_clients_with_a_standby() -> None:
     had = client(2, previous_standby_tasks=tasks("0_1"))
     placed, _ = run([client(1), had], tasks("0_0 0_1"), assignor=StickyTaskAssignor())
     assert placed[UUID(int=2)].active_tasks == tasks("0_1")
 
 
-def test_the_fallback_leaves_everything_where_it_was_and_asks_to_try_again() -> None:
+def test_the_fallback_assignor_moves_nothing_and_requests_another_rebalance() -> None:
     stateful = {TaskId(0, partition) for partition in range(6)}
     running = client(1, previous_active_tasks=set(stateful))
     placed, probing = run([running, client(2)], stateful, assignor=FallbackPriorTaskAssignor())
@@ -299,7 +300,7 @@ def test_the_fallback_leaves_everything_where_it_was_and_asks_to_try_again() -> 
         ({}, {1: "0_0"}, "Tasks were not assigned: 0_0"),
     ],
 )
-def test_a_wrong_assignment_of_a_users_assignor_is_refused(
+def test_a_wrong_assignment_of_a_user_assignor_is_refused(
     active: dict[int, str], standby: dict[int, str], message: str
 ) -> None:
     clients = sorted_clients(
@@ -316,8 +317,8 @@ def test_a_wrong_assignment_of_a_users_assignor_is_refused(
     standby=st.sets(task_ids, max_size=30),
     had=st.dictionaries(st.integers(0, 5), st.sets(task_ids, max_size=10)),
 )
-@settings(max_examples=100, deadline=None)
-def test_threads_get_their_share_of_a_client_and_keep_what_they_can(
+@settings(max_examples=examples(100), deadline=None)
+def test_threads_share_the_tasks_of_a_client_and_keep_what_they_can(
     threads: int, active: set[TaskId], standby: set[TaskId], had: dict[int, set[TaskId]]
 ) -> None:
     each = client(1, threads)
@@ -332,11 +333,11 @@ def test_threads_get_their_share_of_a_client_and_keep_what_they_can(
     for number in range(threads):
         its_own = had.get(number, set()) & active
         if any(t in had.get(other, ()) for t in its_own for other in range(threads) if other != number):
-            continue  # claimed by another thread too: which of them gets it replaces one that is not
+            continue  # claimed by another thread too; whichever gets it replaces one that does not
         assert len(its_own & set(dealt[0][f"1-{number}"])) >= min(len(its_own), len(active) // threads)
 
 
-def test_threads_without_a_past_get_some_of_each_subtopology() -> None:
+def test_threads_without_former_tasks_get_some_of_each_subtopology() -> None:
     each = client(1, 2)
     dealt = spread_over_threads(tasks("0_0 0_1 1_0 1_1"), each, {})
     assert [{t.subtopology for t in given} for given in dealt.values()] == [{0, 1}, {0, 1}]
@@ -366,7 +367,7 @@ def test_a_thousand_tasks_for_a_hundred_members_take_well_under_two_seconds(
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: type(assignor).__name__)
-def test_standbys_without_a_place_are_said_once_for_all_tasks(
+def test_standbys_that_cannot_be_placed_are_logged_once_for_all_tasks(
     assignor: TaskAssignor, caplog: pytest.LogCaptureFixture
 ) -> None:
     run([client(1), client(2)], tasks("0_0 0_1"), assignor=assignor, num_standby_replicas=3)

@@ -1,4 +1,4 @@
-"""The registries of seeds 002 and 004, with real tasks: which task is where after what, and the log lines."""
+"""AssignedTasks and AssignedStreamsTasks with real tasks: the state of each task after each call, and the log lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.tasks.stream_task import StreamTask
 from penstock.workers.tasks.task_state import TaskState
 from penstock.workers.tasks.task_timeouts import TaskTimeouts
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, counting
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Stage
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -29,7 +30,7 @@ LOGS = {task_id: TopicPartition(CHANGELOG, task_id.partition) for task_id in IDS
 
 
 class Bench:
-    """A registry, and what makes tasks for it."""
+    """A registry, and a factory of tasks for it."""
 
     def __init__(self, stage: Stage, topology: Any) -> None:
         self.thread = stage.thread(topology, {})
@@ -57,7 +58,7 @@ def stateless(function: Callable[[str, str], Any] = lambda key, value: None) -> 
 
 
 @pytest.fixture(autouse=True)
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     cluster.create_topic(CHANGELOG, 2)
@@ -112,11 +113,11 @@ def test_a_task_with_stores_restores_first(bench: Bench, caplog: pytest.LogCaptu
     assert not registry.restored_partitions
 
 
-def test_a_task_that_is_opened_again_restores_again_though_others_still_do(bench: Bench) -> None:
+def test_a_reopened_task_restores_again_while_others_still_restore(bench: Bench) -> None:
     bench.add(*IDS)
     registry = bench.registry
     registry.initialize_new_tasks()
-    for _ in range(2):  # the reader names it as long as it is registered there
+    for _ in range(2):  # the reader names it while it is registered there
         registry.update_restored({LOGS[IDS[0]]})
     registry.close_dirty([IDS[0]])
     (again,) = bench.add(IDS[0])
@@ -127,7 +128,7 @@ def test_a_task_that_is_opened_again_restores_again_though_others_still_do(bench
     assert registry.running == {IDS[0]: again}
 
 
-def test_suspending_closes_what_does_not_run_yet(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_suspending_closes_tasks_that_do_not_run_yet(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     (running,) = bench.add(IDS[0])
     bench.registry.initialize_new_tasks()
     bench.registry.update_restored({LOGS[IDS[0]]})
@@ -145,7 +146,7 @@ def test_suspending_closes_what_does_not_run_yet(bench: Bench, caplog: pytest.Lo
         assert line in caplog.messages
 
 
-def test_only_what_moves_is_suspended(bench: Bench) -> None:
+def test_only_revoked_tasks_are_suspended(bench: Bench) -> None:
     stays, moves = bench.run()
     bench.registry.suspend({IDS[1]})
     assert states(stays, moves) == [TaskState.RUNNING, TaskState.SUSPENDED]
@@ -176,7 +177,7 @@ def test_suspended_tasks_that_are_not_assigned_are_closed(bench: Bench, caplog: 
     assert "Closing suspended and not re-assigned stream task 0_1" in caplog.messages
 
 
-def test_a_task_with_other_partitions_is_closed(bench: Bench) -> None:
+def test_a_suspended_task_with_other_partitions_is_closed(bench: Bench) -> None:
     task, _ = bench.run()
     bench.registry.suspend()
     bench.registry.close_non_assigned_suspended_tasks({IDS[0]: INPUT[IDS[0]] | {TopicPartition("more", 0)}})
@@ -188,7 +189,7 @@ def boom(key: str, value: str) -> None:
 
 
 def test_a_migrated_task_is_closed_as_a_zombie(
-    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    stage: Stage, cluster: DirectKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(stage, stateless(boom))
     zombie, other = bench.run()
@@ -205,7 +206,9 @@ def test_a_migrated_task_is_closed_as_a_zombie(
     )
 
 
-def test_any_other_error_is_logged_and_raised(stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_other_error_is_logged_and_raised(
+    stage: Stage, cluster: DirectKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Bench(stage, stateless(boom))
     task, _ = bench.run()
     cluster.append(IN, 0, b"broken", b"")
@@ -217,9 +220,9 @@ def test_any_other_error_is_logged_and_raised(stage: Stage, cluster: Cluster, ca
 
 
 def test_tasks_with_nothing_to_do_are_left_alone(
-    stage: Stage, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, cluster: DirectKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand tasks few have records at a time: to ask each one would take most of the time."""
+    """Only a few of a thousand tasks have records at a time. Polling each of them would take most of the time."""
     bench = Bench(stage, stateless())
     task, other = bench.run()
     asked: list[StreamTask] = []
@@ -243,7 +246,7 @@ def test_tasks_with_nothing_to_do_are_left_alone(
     assert asked == [task, other, other]
 
 
-def test_every_running_task_gets_its_turn_before_an_error_is_raised(
+def test_every_running_task_is_processed_before_an_error_is_raised(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.run()
@@ -259,7 +262,7 @@ def test_every_running_task_gets_its_turn_before_an_error_is_raised(
     assert "Failed to commit stream task 0_1 due to the following error:" in caplog.messages
 
 
-def test_a_task_whose_code_fails_to_close_is_closed_all_the_same(stage: Stage) -> None:
+def test_a_task_is_closed_even_if_its_code_fails_to_close(stage: Stage) -> None:
     class Stubborn:
         def init(self, context: Any) -> None:
             pass
@@ -280,15 +283,15 @@ def test_a_task_whose_code_fails_to_close_is_closed_all_the_same(stage: Stage) -
     assert not bench.registry.all_tasks()
 
 
-def test_tasks_are_committed_when_their_code_asks(
-    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_tasks_are_committed_when_their_code_requests_it(
+    stage: Stage, cluster: DirectKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(stage, stateless())
     task, _ = bench.run()
     committed: list[StreamTask] = []
     commit = lambda tasks: committed.extend(tasks) or len(tasks)  # type: ignore[func-returns-value]  # noqa: E731
     task.request_commit()
-    assert bench.registry.maybe_commit_per_user_requested(commit) == 0  # there is nothing to commit
+    assert bench.registry.maybe_commit_per_user_requested(commit) == 0  # no offsets to commit
     cluster.append(IN, 0, b"k", b"v")
     task.add_records(TopicPartition(IN, 0), cluster.records(IN))
     bench.registry.process(10)
@@ -314,7 +317,7 @@ def test_the_description_lists_tasks_by_state(bench: Bench) -> None:
     assert text.rstrip().endswith("Restoring:")
 
 
-def test_a_store_that_is_open_elsewhere_is_tried_again(
+def test_a_store_that_another_thread_has_open_is_tried_again(
     bench: Bench, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = stage.state_dir / "app" / "0_0" / "stores" / "counts"

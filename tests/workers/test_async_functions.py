@@ -1,4 +1,4 @@
-"""Functions that wait, in stepped stream threads: what a commit leaves, what is read no further, what is undone."""
+"""Asynchronous functions in stepped stream threads: what commits leave out, when reading stops, what is cancelled."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.topology.context.async_calls import OrderedBy
 from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
-#: How long a test waits for a call that nothing keeps from ending, in seconds.
-PATIENCE = 30
 
 
 class Service:
-    """Answers a call when the test lets it. begun, cancelled: by key, how many calls."""
+    """Answers a call when the test lets it. begun, cancelled: number of calls by key."""
 
     def __init__(self, *held: str) -> None:
         self._gates = {key: threading.Event() for key in held}
@@ -55,11 +55,11 @@ class Service:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, PATIENCE), (self.begun, self.cancelled)
+            assert self.changed.wait_for(condition, PATIENCE_SECONDS), (self.begun, self.cancelled)
 
 
 @pytest.fixture(autouse=True)
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
 
@@ -78,14 +78,14 @@ def counted(stream: KStream[str, str]) -> KStream[str, Any]:
     return stream.group_by_key().count(store="counts").to_stream()
 
 
-def came_out(cluster: Cluster) -> list[str]:
+def came_out(cluster: DirectKafka) -> list[str]:
     return [(record.key() or b"").decode() for record in cluster.records(OUT)]
 
 
-def until_out(thread: Thread, cluster: Cluster, keys: Sequence[str]) -> None:
-    """Step until these records have come out; what they wait for is on its way."""
+def until_out(thread: Thread, cluster: DirectKafka, keys: Sequence[str]) -> None:
+    """Step until records with these keys were written; they wait for calls in flight."""
     deadline = threading.Event()
-    timer = threading.Timer(PATIENCE, deadline.set)
+    timer = threading.Timer(PATIENCE_SECONDS, deadline.set)
     timer.start()
     while came_out(cluster) != list(keys) and not deadline.is_set():
         thread.step()
@@ -93,8 +93,8 @@ def until_out(thread: Thread, cluster: Cluster, keys: Sequence[str]) -> None:
     assert came_out(cluster) == list(keys)
 
 
-def test_a_commit_leaves_behind_what_waits_if_nothing_else_has_seen_it(
-    application: MakeApplication, cluster: Cluster
+def test_a_commit_leaves_out_pending_records_that_nothing_else_has_seen(
+    application: MakeApplication, cluster: DirectKafka
 ) -> None:
     service = Service("b")
     thread = application(asking(service)).thread().until_running()
@@ -114,7 +114,7 @@ def test_a_commit_leaves_behind_what_waits_if_nothing_else_has_seen_it(
     assert at.offset == 3
 
 
-def test_after_a_crash_what_waited_is_done_again(application: MakeApplication, cluster: Cluster) -> None:
+def test_after_a_crash_pending_records_are_processed_again(application: MakeApplication, cluster: DirectKafka) -> None:
     service = Service("b")
     app = application(asking(service))
     thread = app.thread().until_running()
@@ -122,7 +122,7 @@ def test_after_a_crash_what_waited_is_done_again(application: MakeApplication, c
     until_out(thread, cluster, "a")
     thread.commit()
     thread.crash()
-    cluster.group.members.clear()
+    cluster.evict()
     service.let("b")
     until_out(app.thread().until_running(), cluster, "abc")
     assert service.begun["a"] == 1
@@ -134,8 +134,8 @@ def test_after_a_crash_what_waited_is_done_again(application: MakeApplication, c
     [("key", None), ("partition", counted), ("partition", lambda stream: stream.peek(print).merge(stream))],
     ids=["by key", "behind a store", "beside another way"],
 )
-def test_elsewhere_a_commit_waits_for_what_is_on_its_way(
-    application: MakeApplication, cluster: Cluster, ordered_by: OrderedBy, before: Any
+def test_otherwise_a_commit_waits_for_calls_in_flight(
+    application: MakeApplication, cluster: DirectKafka, ordered_by: OrderedBy, before: Any
 ) -> None:
     service = Service("b")
     config = {"statestore_cache_max_bytes": 0}
@@ -153,7 +153,7 @@ def test_elsewhere_a_commit_waits_for_what_is_on_its_way(
     assert set(came_out(cluster)) == {"a", "b"}
 
 
-def test_no_more_is_read_than_may_wait(application: MakeApplication, cluster: Cluster) -> None:
+def test_reading_stops_when_max_in_flight_calls_are_pending(application: MakeApplication, cluster: DirectKafka) -> None:
     service = Service(*"abcdef")
     thread = application(asking(service, max_in_flight=2)).thread().until_running()
     feed(cluster, "abcdef")
@@ -167,7 +167,7 @@ def test_no_more_is_read_than_may_wait(application: MakeApplication, cluster: Cl
     until_out(thread, cluster, "abcdef")
 
 
-def test_tasks_share_what_may_be_in_flight(application: MakeApplication, cluster: Cluster) -> None:
+def test_tasks_share_the_limit_of_calls_in_flight(application: MakeApplication, cluster: DirectKafka) -> None:
     cluster.create_topic("shared", 2)
     service = Service(*"abcdvwxy")
     builder = StreamsBuilder()
@@ -187,7 +187,7 @@ def test_tasks_share_what_may_be_in_flight(application: MakeApplication, cluster
     assert service.begun["v"] == 1, "the place that is free now belongs to the task without one"
 
 
-def test_what_waits_is_cancelled_when_the_thread_ends(application: MakeApplication, cluster: Cluster) -> None:
+def test_pending_calls_are_cancelled_when_the_thread_ends(application: MakeApplication, cluster: DirectKafka) -> None:
     service = Service("b")
     thread = application(asking(service)).thread().until_running()
     feed(cluster, "ab")
@@ -201,7 +201,9 @@ def test_what_waits_is_cancelled_when_the_thread_ends(application: MakeApplicati
     assert came_out(cluster) == ["a"]
 
 
-def test_what_waits_is_cancelled_with_a_task_that_goes_away(application: MakeApplication, cluster: Cluster) -> None:
+def test_pending_calls_are_cancelled_when_their_task_is_suspended(
+    application: MakeApplication, cluster: DirectKafka
+) -> None:
     service = Service("a")
     thread = application(asking(service)).thread().until_running()
     feed(cluster, "a")
@@ -212,7 +214,7 @@ def test_what_waits_is_cancelled_with_a_task_that_goes_away(application: MakeApp
     service.wait_for(lambda: service.cancelled["a"] == 1)
 
 
-def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: Cluster) -> None:
+def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: DirectKafka) -> None:
     service = Service("a")
     thread = application(asking(service)).thread().until_running()
     feed(cluster, "a")
@@ -221,11 +223,13 @@ def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: 
     assert not thread.consumer.woken.is_set()
     assert thread.poll_time_ms() == thread.poll_ms, "nothing is looked for meanwhile"
     service.let("a")
-    assert thread.consumer.woken.wait(PATIENCE)
+    assert thread.consumer.woken.wait(PATIENCE_SECONDS)
     until_out(thread, cluster, "a")
 
 
-def test_a_poll_ends_when_a_batch_is_due(application: MakeApplication, cluster: Cluster, clock: ManualClock) -> None:
+def test_a_poll_ends_when_a_batch_is_due(
+    application: MakeApplication, cluster: DirectKafka, clock: ManualClock
+) -> None:
     builder = StreamsBuilder()
     mapped: Any = builder.stream(IN, **TEXT).map_batches(list, max_records=10, max_wait=60)
     mapped.to(OUT, **TEXT)
@@ -241,9 +245,7 @@ def test_a_poll_ends_when_a_batch_is_due(application: MakeApplication, cluster: 
     assert task.records_waiting == 0
 
 
-def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
-    application: MakeApplication, cluster: Cluster
-) -> None:
+def test_calling_an_ended_loop_is_an_error(application: MakeApplication, cluster: DirectKafka) -> None:
     async def leaves(value: str) -> str:
         asyncio.get_running_loop().call_soon(sys.exit, 3)
         await asyncio.Event().wait()
@@ -256,7 +258,7 @@ def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
 
     def go_on() -> None:
         thread.step(2)
-        assert thread.consumer.woken.wait(PATIENCE)
+        assert thread.consumer.woken.wait(PATIENCE_SECONDS)
         thread.step()
 
     with pytest.raises(StreamsError, match=r"event loop .* has ended"):
@@ -264,7 +266,7 @@ def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
 
 
 class Notes(Processor[str, str, str, str]):
-    """Writes down when records come, and when stream time punctuates."""
+    """Records when records arrive, and when stream time punctuates."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
@@ -277,8 +279,8 @@ class Notes(Processor[str, str, str, str]):
         self.note(record.key, record.timestamp)
 
 
-def test_a_punctuation_by_stream_time_comes_behind_the_record_that_it_is_due_with(
-    application: MakeApplication, cluster: Cluster
+def test_a_stream_time_punctuation_follows_the_record_that_makes_it_due(
+    application: MakeApplication, cluster: DirectKafka
 ) -> None:
     service = Service("b")
     builder = StreamsBuilder()

@@ -1,9 +1,10 @@
-"""What goes wrong around a stream thread: changelogs, topics, state directories and clocks are not as they were."""
+"""Failures around a stream thread: changelogs, topics, state directories and clocks that have changed."""
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,20 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.clients.cluster.admin import KafkaAdmin
-from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
-from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation
 from penstock.topology.records import Record, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
-from penstock.workers.group.internal_topic_manager import CleanupPolicies
+from penstock.workers.group.internal_topic_manager import InternalTopicSettings
 from penstock.workers.tasks.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_for_partitions
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
+from tests.workers.direct_io import DirectAdmin
 from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
@@ -34,7 +35,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def counter(cluster: Cluster, application: MakeApplication) -> Application:
+def counter(cluster: DirectKafka, application: MakeApplication) -> Application:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     return application(counting())
@@ -43,32 +44,32 @@ def counter(cluster: Cluster, application: MakeApplication) -> Application:
 # -- changelogs
 
 
-def test_a_changelog_with_another_partition_count_is_named_with_what_to_do(
-    cluster: Cluster, counter: Application
+def test_the_error_for_a_changelog_with_another_partition_count_says_what_to_do(
+    cluster: DirectKafka, counter: Application
 ) -> None:
     cluster.create_topic(CHANGELOG, 3)
     with pytest.raises(StreamsError, match=rf"{CHANGELOG} has invalid.*expected: 1; actual: 3.*`penstock reset"):
         counter.thread()
 
 
-def test_input_that_got_more_partitions_while_it_runs_is_named_with_what_to_do(
-    cluster: Cluster, clock: ManualClock, counter: Application
+def test_the_error_for_input_that_got_more_partitions_says_what_to_do(
+    cluster: DirectKafka, clock: ManualClock, counter: Application
 ) -> None:
     thread = counter.thread().until_running()
-    cluster.create_topic(IN, 2)
+    cluster.add_partitions(cluster.topic(IN), 2)
     clock.advance(300_001)
     with pytest.raises(StreamsError, match=rf"{CHANGELOG} has invalid partitions.*have got more partitions"):
         thread.step(3)
 
 
-def test_a_changelog_that_was_deleted_while_nothing_ran_is_told_and_begun_anew(
-    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+def test_a_changelog_deleted_while_nothing_ran_is_reported_and_recreated(
+    cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed(cluster, "aab")
     thread = counter.thread().until_idle()
     thread.commit()
     thread.close()
-    del cluster.logs[TopicPartition(CHANGELOG, 0)]
+    cluster.delete(CHANGELOG)
     feed(cluster, "a")
     again = counter.thread().until_idle()
     again.commit()
@@ -77,20 +78,22 @@ def test_a_changelog_that_was_deleted_while_nothing_ran_is_told_and_begun_anew(
     assert counts(cluster)["a"] == 1, "what was counted is lost with the changelog, and the log has said so"
 
 
-def test_an_application_that_spark_has_is_refused_on_any_host(cluster: Cluster, counter: Application) -> None:
+def test_an_application_that_spark_runs_is_refused_on_any_host(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aab")
     counter.thread().until_idle().close()
     at = committed(cluster)
     assert at is not None
     marked = TopicPartitionMetadata(5, {SPARK_MARK: 7}).encode()
-    cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(at.offset, marked)
+    cluster.commit(TopicPartition(IN, 0), at.offset, marked)
     with pytest.raises(HandedOverError, match=r"handed over to Spark, says the group app:.*handover --to local"):
         counter.thread().until_running()
 
 
-def test_a_source_topic_that_is_deleted_while_it_is_read_is_named(cluster: Cluster, counter: Application) -> None:
+def test_the_error_names_a_source_topic_that_is_deleted_while_it_is_read(
+    cluster: DirectKafka, counter: Application
+) -> None:
     thread = counter.thread().until_running()
-    del cluster.logs[TopicPartition(IN, 0)]
+    cluster.delete(IN)
     with pytest.raises(MissingSourceTopicError, match="The topic in does not exist"):
         thread.step(3)
 
@@ -107,14 +110,14 @@ def test_a_source_topic_that_is_deleted_while_it_is_read_is_named(cluster: Clust
         ("compact", "delete", "records are lost before they are read"),
     ],
 )
-def test_a_cleanup_policy_that_loses_something_is_told_with_the_command_that_mends_it(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture, actual: str, needed: str, told: str | None
+def test_the_warning_about_a_cleanup_policy_that_loses_data_has_the_command_that_fixes_it(
+    cluster: DirectKafka, caplog: pytest.LogCaptureFixture, actual: str, needed: str, told: str | None
 ) -> None:
-    cluster.cleanup_policies["app-x"] = actual
-    policies = CleanupPolicies(MemoryAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
+    cluster.create_topic("app-x", config={"cleanup.policy": actual})
+    policies = InternalTopicSettings(DirectAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
     policies.check({"app-x": needed})
     policies.check({"app-x": needed})
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == (told is not None), "told once"
     for line in lines:
         assert told is not None
@@ -123,40 +126,29 @@ def test_a_cleanup_policy_that_loses_something_is_told_with_the_command_that_men
         assert line.endswith(f"{command} --add-config cleanup.policy=[{needed}]")
 
 
-class LateAdmin(MemoryAdmin):
-    """The broker that it asks knows no topic yet; from the second time on it does."""
-
-    knows = False
-
-    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> dict[str, str | BrokerError]:
-        if self.knows:
-            return super().topic_config(topics, key, timeout_ms)
-        self.knows = True
-        return {topic: broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for topic in topics}
-
-
-def test_a_cleanup_policy_that_could_not_be_read_is_asked_for_again(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_a_cleanup_policy_that_could_not_be_read_is_requested_again(
+    cluster: DirectKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.cleanup_policies["app-x"] = "delete"
-    policies = CleanupPolicies(LateAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
+    cluster.create_topic("app-x", config={"cleanup.policy": "delete"})
+    cluster.refuse("DescribeConfigs", "UNKNOWN_TOPIC_OR_PARTITION", times=1)  # this broker does not have it yet
+    policies = InternalTopicSettings(DirectAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
     for told in (0, 1, 1):
         policies.check({"app-x": "compact"})
         assert caplog.text.count("Internal topic app-x has cleanup.policy=delete") == told
 
 
-def test_what_the_application_makes_itself_is_as_it_should_be(
-    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+def test_internal_topics_have_the_right_cleanup_policy(
+    cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter.thread().until_running()
     assert "cleanup.policy" not in caplog.text
-    cluster.cleanup_policies[CHANGELOG] = "delete"
+    cluster.topic(CHANGELOG).config["cleanup.policy"] = "delete"
     counter.thread(slot=2)
     assert f"Internal topic {CHANGELOG} has cleanup.policy=delete instead of compact" in caplog.text
 
 
 @pytest.mark.broker
-def test_a_broker_tells_the_cleanup_policy(
+def test_a_broker_returns_the_cleanup_policy(
     admin: AdminClient, bootstrap_servers: str, make_topic: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     good = make_topic("good", config={"cleanup.policy": "compact"})
@@ -164,9 +156,9 @@ def test_a_broker_tells_the_cleanup_policy(
     for topic in (good, bad):
         wait_for_partitions(admin, topic, 1)
     with closing(KafkaAdmin(network_settings({"bootstrap.servers": bootstrap_servers}))) as asking:
-        policies = CleanupPolicies(asking, "broker:9092", PrefixedLogger("penstock.test", ""))
+        policies = InternalTopicSettings(asking, "broker:9092", PrefixedLogger("penstock.test", ""))
         policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
-    (record,) = caplog.records
+    (record,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
     assert bad in record.getMessage()
 
 
@@ -174,32 +166,34 @@ def test_a_broker_tells_the_cleanup_policy(
 
 
 def other_topology() -> Any:
-    """Another store, another kind of it, from the same input."""
+    """The same input with another store, of another kind."""
     builder = StreamsBuilder()
     stream = builder.stream(IN, **TEXT)
     stream.group_by_key().reduce(lambda old, new: new, store="newest").to_stream().to(OUT, **TEXT)
     return builder.build()
 
 
-def test_a_state_directory_of_another_topology_is_not_taken_for_ones_own(
-    cluster: Cluster, counter: Application, application: MakeApplication
+def test_the_state_directory_of_another_topology_is_not_used(
+    cluster: DirectKafka, counter: Application, application: MakeApplication
 ) -> None:
     feed(cluster, "ab")
     thread = counter.thread().until_idle()
     thread.commit()
     thread.close()
-    cluster.committed.clear()
+    cluster.forget_commits()
     other = application(other_topology()).thread().until_idle()
     other.commit()
     assert cluster.table(OUT)[b"a"] == b"value"
     other.close()
-    back = counter.thread().until_idle()  # its own store is still where it was
+    back = counter.thread().until_idle()  # its own store is in its old place
     feed(cluster, "a")
     back.step(3).commit()
     assert counts(cluster, CHANGELOG)["a"] == 2
 
 
-def test_a_state_directory_that_was_deleted_is_restored(cluster: Cluster, counter: Application, tmp_path: Path) -> None:
+def test_a_state_directory_that_was_deleted_is_restored(
+    cluster: DirectKafka, counter: Application, tmp_path: Path
+) -> None:
     feed(cluster, "aa")
     thread = counter.thread().until_idle()
     thread.commit()
@@ -214,7 +208,7 @@ def test_a_state_directory_that_was_deleted_is_restored(cluster: Cluster, counte
 
 
 class Ticks(Processor[Any, Any, Any, Any]):
-    """Notes when the wall clock's punctuations come."""
+    """Records the wall-clock punctuations."""
 
     seen: list[int]
 
@@ -226,8 +220,8 @@ class Ticks(Processor[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("jump_ms", [10 * HOUR_MS, -10 * HOUR_MS])
-def test_commits_and_membership_do_not_hang_on_the_wall_clock(
-    cluster: Cluster, clock: ManualClock, counter: Application, jump_ms: int
+def test_commits_and_membership_do_not_depend_on_the_wall_clock(
+    cluster: DirectKafka, clock: ManualClock, counter: Application, jump_ms: int
 ) -> None:
     thread = counter.thread().until_idle()
     feed(cluster, "a")
@@ -241,10 +235,10 @@ def test_commits_and_membership_do_not_hang_on_the_wall_clock(
     assert offset is not None
     assert offset.offset == 1
     assert thread.is_running
-    assert not thread.member.events
+    assert not thread.member.poll()
 
 
-def ticking(application: MakeApplication, cluster: Cluster) -> tuple[Any, list[int]]:
+def ticking(application: MakeApplication, cluster: DirectKafka) -> tuple[Any, list[int]]:
     cluster.create_topic(IN, 1)
     seen: list[int] = []
     builder = StreamsBuilder()
@@ -252,8 +246,8 @@ def ticking(application: MakeApplication, cluster: Cluster) -> tuple[Any, list[i
     return application(builder.build()).thread().until_running(), seen
 
 
-def test_a_wall_clock_that_jumps_forward_punctuates_once_and_goes_on(
-    cluster: Cluster, clock: ManualClock, application: MakeApplication
+def test_a_wall_clock_that_jumps_forward_punctuates_once_and_continues(
+    cluster: DirectKafka, clock: ManualClock, application: MakeApplication
 ) -> None:
     thread, seen = ticking(application, cluster)
     clock.epoch_ms += 10 * HOUR_MS
@@ -264,20 +258,20 @@ def test_a_wall_clock_that_jumps_forward_punctuates_once_and_goes_on(
     assert len(seen) == 2
 
 
-def test_a_wall_clock_that_is_set_back_punctuates_again_when_it_has_caught_up(
-    cluster: Cluster, clock: ManualClock, application: MakeApplication
+def test_a_wall_clock_that_is_set_back_punctuates_again_once_it_has_caught_up(
+    cluster: DirectKafka, clock: ManualClock, application: MakeApplication
 ) -> None:
     thread, seen = ticking(application, cluster)
     clock.epoch_ms -= HOUR_MS
     clock.advance(60_001)
     thread.step(2)
-    assert not seen  # as in Kafka Streams: the schedule is one of the wall clock
+    assert not seen  # as in Kafka Streams: the schedule follows the wall clock
     clock.epoch_ms += HOUR_MS
     thread.step(2)
     assert len(seen) == 1
 
 
-# -- what users' functions give
+# -- return values of users' functions
 
 
 class Marking(Processor[str, str, str, str]):
@@ -285,8 +279,8 @@ class Marking(Processor[str, str, str, str]):
         self.context.forward(record.with_headers([("source", "thread"), ("raw", b"\x00")]))
 
 
-def test_headers_are_taken_as_the_test_driver_takes_them(cluster: Cluster, application: MakeApplication) -> None:
-    """tests/operators/test_headers.py has the driver's."""
+def test_headers_are_converted_as_by_the_test_driver(cluster: DirectKafka, application: MakeApplication) -> None:
+    """tests/operators/test_headers.py has the test driver's part."""
     for topic in (IN, OUT):
         cluster.create_topic(topic, 1)
     builder = StreamsBuilder()
@@ -298,8 +292,8 @@ def test_headers_are_taken_as_the_test_driver_takes_them(cluster: Cluster, appli
 
 
 @pytest.mark.parametrize("found", [(1, 1000), None, 1.5])
-def test_an_extractor_that_returns_no_timestamp_is_named(
-    cluster: Cluster, application: MakeApplication, found: Any
+def test_the_error_names_an_extractor_that_returns_no_timestamp(
+    cluster: DirectKafka, application: MakeApplication, found: Any
 ) -> None:
     for topic in (IN, OUT):
         cluster.create_topic(topic, 1)

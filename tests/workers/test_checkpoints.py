@@ -1,4 +1,6 @@
-"""When stores learn where their changelogs end: as Kafka Streams writes its checkpoints, not at each commit."""
+"""When stores record the end offsets of their changelogs: as often as Kafka Streams writes checkpoints, not at each
+commit.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from penstock.statestore.rows import rocksdb_store
 from penstock.statestore.rows.rocksdb_resources import RocksDBConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from tests.direct_kafka import DirectKafka
+from tests.futures import failed
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin, failed
+from tests.workers.direct_io import DirectAdmin
 from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
@@ -22,28 +27,31 @@ NEVER = 10**9
 
 
 class Asked:
-    """Counts the requests for ends of changelogs."""
+    """Counts the requests for end offsets of changelogs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
-        original = MemoryAdmin.offsets
+        original = DirectAdmin.offsets
 
-        def offsets(admin: MemoryAdmin, timestamps: Mapping[TopicPartition, int], timeout_ms: int) -> object:
+        def offsets(admin: DirectAdmin, timestamps: Mapping[TopicPartition, int], timeout_ms: int) -> object:
             self.times += 1
             return original(admin, timestamps, timeout_ms)
 
-        monkeypatch.setattr(MemoryAdmin, "offsets", offsets)
+        monkeypatch.setattr(DirectAdmin, "offsets", offsets)
 
 
 @pytest.fixture(params=["at_least_once", "exactly_once_v2"])
-def counter(cluster: Cluster, application: Callable[..., Application], request: pytest.FixtureRequest) -> Application:
+def counter(
+    cluster: DirectKafka, application: Callable[..., Application], request: pytest.FixtureRequest
+) -> Application:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
-    return application(counting(), commit_interval_ms=NEVER, processing_guarantee=request.param)
+    times = {"commit_interval_ms": NEVER, "transaction_timeout_ms": NEVER}
+    return application(counting(), **times, processing_guarantee=request.param)
 
 
 @pytest.fixture
-def thread(counter: Application, cluster: Cluster) -> Thread:
+def thread(counter: Application, cluster: DirectKafka) -> Thread:
     """A thread that has counted two records and committed: a first commit stores the changelog's offset."""
     feed(cluster, "ab")
     counted = counter.thread().until_idle()
@@ -57,10 +65,9 @@ def asked(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return Asked(monkeypatch)
 
 
-def end(cluster: Cluster) -> int:
-    """Return the offset behind the changelog's last record: a transaction's marker, None, comes later."""
-    records = cluster.logs[TopicPartition(CHANGELOG, 0)].records
-    return 1 + max(offset for offset, record in enumerate(records) if record is not None)
+def end(cluster: DirectKafka) -> int:
+    """Return the offset after the changelog's last record; a transaction marker follows it."""
+    return 1 + max(record.offset() for record in cluster.records(CHANGELOG))
 
 
 def store(thread: Thread) -> Any:
@@ -77,13 +84,13 @@ def restored(thread: Thread) -> int:
     return records
 
 
-def count_more(thread: Thread, cluster: Cluster, keys: str) -> None:
+def count_more(thread: Thread, cluster: DirectKafka, keys: str) -> None:
     feed(cluster, keys)
     thread.step(3)
 
 
-def test_a_commit_shortly_after_another_asks_for_no_ends_and_leaves_the_rows_in_memory(
-    thread: Thread, cluster: Cluster, asked: Asked, clock: ManualClock
+def test_a_commit_soon_after_another_requests_no_end_offsets_and_keeps_rows_in_memory(
+    thread: Thread, cluster: DirectKafka, asked: Asked, clock: ManualClock
 ) -> None:
     before = stored_offset(thread)
     count_more(thread, cluster, "aa")
@@ -101,8 +108,8 @@ def test_a_commit_shortly_after_another_asks_for_no_ends_and_leaves_the_rows_in_
     assert stored_offset(thread) >= end(cluster)
 
 
-def test_many_rows_do_not_wait(thread: Thread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes 189 bytes: a key of one letter, a time, a number of eight bytes, and what Python adds."""
+def test_many_rows_are_written_at_once(thread: Thread, cluster: DirectKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 189 bytes: a key of one letter, a timestamp, an eight-byte number, and Python's overhead."""
     monkeypatch.setattr(rocksdb_store, "WAITING_PART", RocksDBConfig().uncommitted_max_bytes // 500)
     for keys, wait in ("cd", True), ("e", False):
         count_more(thread, cluster, keys)
@@ -110,7 +117,9 @@ def test_many_rows_do_not_wait(thread: Thread, cluster: Cluster, monkeypatch: py
         assert store(thread).rows.has_uncommitted() == wait
 
 
-def test_rows_without_a_changelog_do_not_wait(cluster: Cluster, application: Callable[..., Application]) -> None:
+def test_rows_without_a_changelog_are_written_at_once(
+    cluster: DirectKafka, application: Callable[..., Application]
+) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()
     not_logged = Materialized("counts").with_logging_disabled().with_caching_disabled()
@@ -123,7 +132,9 @@ def test_rows_without_a_changelog_do_not_wait(cluster: Cluster, application: Cal
         assert not store(counted).rows.has_uncommitted()
 
 
-def test_rows_that_waited_are_restored_after_a_crash(thread: Thread, counter: Application, cluster: Cluster) -> None:
+def test_rows_kept_in_memory_are_restored_after_a_crash(
+    thread: Thread, counter: Application, cluster: DirectKafka
+) -> None:
     count_more(thread, cluster, "aab")
     assert thread.commit() == 1
     thread.crash()
@@ -131,8 +142,8 @@ def test_rows_that_waited_are_restored_after_a_crash(thread: Thread, counter: Ap
     assert {key: store(again).get(key).value for key in "ab"} == counts(cluster, CHANGELOG) == {"a": 3, "b": 2}
 
 
-def test_later_one_brings_the_offset_even_if_nothing_was_done(
-    thread: Thread, cluster: Cluster, clock: ManualClock, asked: Asked
+def test_a_later_commit_stores_the_offset_even_without_new_records(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, asked: Asked
 ) -> None:
     count_more(thread, cluster, "aa")
     assert thread.commit() == 1
@@ -145,8 +156,8 @@ def test_later_one_brings_the_offset_even_if_nothing_was_done(
     assert asked.times == 1
 
 
-def test_a_task_that_leaves_has_its_offset(thread: Thread, cluster: Cluster, asked: Asked) -> None:
-    """The one that takes its stores over has nothing to restore, although nothing was done since the last commit."""
+def test_a_task_that_moves_stores_its_offset(thread: Thread, cluster: DirectKafka, asked: Asked) -> None:
+    """Its next owner has nothing to restore, although no record was processed since the last commit."""
     count_more(thread, cluster, "aa")
     thread.commit()
     manager = thread.task_manager
@@ -158,14 +169,14 @@ def test_a_task_that_leaves_has_its_offset(thread: Thread, cluster: Cluster, ask
 
 @pytest.fixture
 def no_ends(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The leader of the changelog is away for a moment."""
+    """The leader of the changelog is unavailable for a moment."""
     away = failed(UnreachableError("the broker went away"))
-    monkeypatch.setattr(MemoryAdmin, "offsets", lambda admin, asked, timeout_ms: dict.fromkeys(asked, away))
+    monkeypatch.setattr(DirectAdmin, "offsets", lambda admin, asked, timeout_ms: dict.fromkeys(asked, away))
     return monkeypatch
 
 
-def test_a_commit_does_without_ends_that_no_broker_names(
-    thread: Thread, cluster: Cluster, clock: ManualClock, request: pytest.FixtureRequest, caplog: Any
+def test_a_commit_succeeds_without_end_offsets(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, request: pytest.FixtureRequest, caplog: Any
 ) -> None:
     before = stored_offset(thread)
     count_more(thread, cluster, "aa")
@@ -173,7 +184,7 @@ def test_a_commit_does_without_ends_that_no_broker_names(
     thread.step()
     no_ends: pytest.MonkeyPatch = request.getfixturevalue("no_ends")
     assert thread.commit() == 1
-    assert cluster.committed[TopicPartition(IN, 0)].offset == 4
+    assert cluster.committed_offset(TopicPartition(IN, 0)) == 4
     assert "Committing tasks [0_0] without the ends of their changelogs" in caplog.text
     assert stored_offset(thread) == before
     no_ends.undo()
@@ -181,16 +192,18 @@ def test_a_commit_does_without_ends_that_no_broker_names(
     assert stored_offset(thread) >= end(cluster)
 
 
-def test_a_task_that_leaves_is_committed_though_no_broker_names_the_ends(
-    thread: Thread, cluster: Cluster, no_ends: pytest.MonkeyPatch
+def test_a_moving_task_is_committed_even_without_end_offsets(
+    thread: Thread, cluster: DirectKafka, no_ends: pytest.MonkeyPatch
 ) -> None:
-    """Else the next owner would process its last records again, and with exactly-once all of the thread's tasks."""
+    """Otherwise the next owner would process its last records again; with exactly-once, those of all the thread's
+    tasks.
+    """
     count_more(thread, cluster, "aa")
     thread.task_manager.suspend_tasks_and_state({TASK}, set())
-    assert cluster.committed[TopicPartition(IN, 0)].offset == 4
+    assert cluster.committed_offset(TopicPartition(IN, 0)) == 4
 
 
-def test_after_a_stop_in_good_order_nothing_is_restored(thread: Thread, cluster: Cluster, counter: Application) -> None:
+def test_after_a_clean_stop_nothing_is_restored(thread: Thread, cluster: DirectKafka, counter: Application) -> None:
     count_more(thread, cluster, "aa")
     thread.commit()
     thread.close()
@@ -198,8 +211,8 @@ def test_after_a_stop_in_good_order_nothing_is_restored(thread: Thread, cluster:
     assert restored(again) == 0
 
 
-def test_after_a_death_what_follows_the_last_offset_is_restored_again(
-    thread: Thread, cluster: Cluster, counter: Application
+def test_after_a_crash_records_behind_the_stored_offset_are_restored(
+    thread: Thread, cluster: DirectKafka, counter: Application
 ) -> None:
     count_more(thread, cluster, "aa")
     thread.commit()

@@ -1,4 +1,6 @@
-"""The clients of a stream thread: which settings reach which, what is refused, and TLS and SASL for both kinds."""
+"""The clients of a stream thread: the settings that each receives, refused settings, and TLS
+and SASL for both kinds.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]
 
 
 @pytest.mark.parametrize("method", ["get_consumer", "get_restore_consumer", "get_global_consumer"])
-def test_consumers_only_read_what_they_are_told_to(settings_of: Callable[..., dict[str, Any]], method: str) -> None:
+def test_consumers_read_only_assigned_partitions(settings_of: Callable[..., dict[str, Any]], method: str) -> None:
     settings = settings_of(method, consumer__enable__auto__commit=True, consumer__allow__auto__create__topics=True)
     expected = {
         "group.id": "app",
@@ -79,7 +81,7 @@ def test_consumers_only_read_what_they_are_told_to(settings_of: Callable[..., di
         ("get_global_consumer", "global.consumer"),
     ],
 )
-def test_a_consumers_own_prefix_wins_over_the_common_one(
+def test_a_consumers_own_prefix_takes_precedence_over_the_common_one(
     settings_of: Callable[..., dict[str, Any]], method: str, prefix: str
 ) -> None:
     own = {f"{prefix}.fetch.min.bytes".replace(".", "__"): 2}
@@ -91,7 +93,7 @@ def test_a_consumers_own_prefix_wins_over_the_common_one(
     assert settings_of(method, consumer__fetch__min__bytes=1, **foreign)["fetch.min.bytes"] == 1
 
 
-def test_what_streams_config_resolves_does_not_reach_librdkafka_by_its_prefix(
+def test_keys_that_streams_config_resolves_do_not_reach_librdkafka_by_prefix(
     settings_of: Callable[..., dict[str, Any]],
 ) -> None:
     settings = settings_of("get_consumer", consumer__max__poll__records=5, consumer__session__timeout__ms=9_000)
@@ -100,14 +102,14 @@ def test_what_streams_config_resolves_does_not_reach_librdkafka_by_its_prefix(
     assert settings["max.poll.interval.ms"] == 86_400_000
 
 
-def test_kafkas_names_become_librdkafkas(settings_of: Callable[..., dict[str, Any]]) -> None:
+def test_kafkas_setting_names_become_those_of_librdkafka(settings_of: Callable[..., dict[str, Any]]) -> None:
     common = settings_of("get_admin_client", request__timeout__ms=5_000, reconnect__backoff__ms=7)
     assert (common["socket.timeout.ms"], common["reconnect.backoff.ms"]) == (5_000, 7)
     own = settings_of("get_producer", producer__request__timeout__ms=6_000, producer__send__buffer__bytes=8)
     assert (own["socket.timeout.ms"], own["socket.send.buffer.bytes"]) == (6_000, 8)
 
 
-def test_the_producer_is_idempotent_with_javas_partitions(settings_of: Callable[..., dict[str, Any]]) -> None:
+def test_the_producer_is_idempotent_and_partitions_as_java_does(settings_of: Callable[..., dict[str, Any]]) -> None:
     settings = settings_of("get_producer", producer__linger__ms=3)
     assert settings["enable.idempotence"] is True
     assert settings["partitioner"] == "murmur2_random"
@@ -135,7 +137,7 @@ def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
     assert settings_of("get_consumer", **guarantee)["isolation.level"] == "read_committed"
 
 
-def test_what_the_admin_does_not_follow_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_the_admin_client_ignores_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "penstock.workers.thread.client_supplier")
     values = {"admin__socket__keepalive__enable": True, "admin__socket__timeout__ms": 5_000}
     KafkaClientSupplier(config(**values)).get_admin("a").close()
@@ -144,8 +146,8 @@ def test_what_the_admin_does_not_follow_is_said(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_librdkafka_takes_all_of_our_settings() -> None:
-    """With the real clients; nothing is connected."""
+def test_librdkafka_accepts_all_settings() -> None:
+    """Real clients, which do not connect."""
     for guarantee in ("at_least_once", "exactly_once_v2"):
         librdkafkas = {"penstock__fetcher": "librdkafka", "penstock__sender": "librdkafka"}
         supplier = KafkaClientSupplier(
@@ -184,7 +186,7 @@ def test_librdkafka_takes_all_of_our_settings() -> None:
         ("get_producer", {"sasl__jaas__config": "x"}, "sasl.jaas.config is not supported: use sasl.username"),
     ],
 )
-def test_what_a_client_refuses_is_a_config_error_that_names_the_key(
+def test_a_setting_that_a_client_refuses_is_a_config_error_that_names_the_key(
     method: str, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -197,13 +199,11 @@ def test_a_secret_is_not_in_the_error() -> None:
     assert "hush" not in str(raised.value)
 
 
-def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_consumer(
+def test_the_member_gets_streams_configs_settings_and_the_consumers_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[tuple[GroupMemberConfig, Mapping[str, Any]]] = []
-    monkeypatch.setattr(
-        client_supplier, "GroupMember", lambda c, connection, *_, **__: made.append((c, connection))
-    )
+    monkeypatch.setattr(client_supplier, "GroupMember", lambda c, connection, *_, **__: made.append((c, connection)))
     supplier = KafkaClientSupplier(
         config(
             main__consumer__session__timeout__ms=9_000,
@@ -242,13 +242,13 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
 
 
 def said_by(found: Security) -> list[str]:
-    """Return a SASL mechanism's name, and what is known of the first that it says."""
+    """Return the name of a SASL mechanism, and a description of its first message."""
     assert found.mechanism is not None
     first = next(found.mechanism("localhost")).decode()
     return [found.mechanism_name, first.partition(",r=")[0]]
 
 
-def test_static_members_are_told_apart_by_slot_and_host() -> None:
+def test_static_members_are_identified_by_slot_and_host() -> None:
     process = UUID(int=7)
     assert static_instance_id(config(), process, 2) == f"app-{process}-2"
     assert static_instance_id(config(group__instance__id="mine"), process, 2) == "mine-2"
@@ -285,12 +285,12 @@ def test_security_settings_that_cannot_be_translated_are_refused(settings: dict[
         security(settings)
 
 
-def test_settings_of_other_kinds_are_not_looked_at() -> None:
+def test_settings_of_other_kinds_are_ignored() -> None:
     check_security_keys({"bootstrap.servers": "x", "fetch.min.bytes": 1})
     assert security({}) == PLAINTEXT
 
 
-def test_oauth_asks_librdkafkas_callback_and_passes_its_extensions_on() -> None:
+def test_oauth_calls_librdkafkas_callback_and_forwards_its_extensions() -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -306,7 +306,7 @@ def test_oauth_asks_librdkafkas_callback_and_passes_its_extensions_on() -> None:
 def handshake(
     folder: Path, settings: Mapping[str, Any], client_certificate: bool = False, name: str = "localhost"
 ) -> str:
-    """Connect to a TLS server with the folder's certificate; return what it said."""
+    """Connect to a TLS server with the folder's certificate; return its message."""
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     if client_certificate:
@@ -319,7 +319,7 @@ def handshake(
             try:
                 with server_context.wrap_socket(plain, server_side=True) as secure:
                     secure.sendall(b"welcome")
-            except OSError:  # the client did not like it, which is what the test is about
+            except OSError:  # the server refuses the client, which is what the test is about
                 plain.close()
 
     with socket.create_server(("localhost", 0)) as listener:
@@ -343,7 +343,7 @@ def test_tls_verifies_the_broker_by_file_and_by_text(certificate: Path) -> None:
         handshake(certificate, {})
 
 
-def test_tls_checks_the_brokers_name_unless_told_not_to(certificate: Path) -> None:
+def test_tls_checks_the_brokers_name_unless_that_is_turned_off(certificate: Path) -> None:
     settings: dict[str, Any] = {"ssl.ca.location": str(certificate / "cert.pem")}
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         handshake(certificate, settings, name="elsewhere")
@@ -352,7 +352,7 @@ def test_tls_checks_the_brokers_name_unless_told_not_to(certificate: Path) -> No
     assert handshake(certificate, {"enable.ssl.certificate.verification": "false"}) == "welcome"
 
 
-def test_tls_shows_a_client_certificate_from_files_or_texts(certificate: Path) -> None:
+def test_tls_sends_a_client_certificate_from_files_or_texts(certificate: Path) -> None:
     ca = {"ssl.ca.location": str(certificate / "cert.pem")}
     files = {
         "ssl.certificate.location": str(certificate / "cert.pem"),
@@ -394,7 +394,7 @@ def test_a_record_goes_to_the_partition_that_javas_murmur2_gives(
 
 
 @pytest.mark.broker
-def test_the_consumer_says_where_a_partition_ends_and_refuses_an_offset_that_is_not_there(
+def test_the_consumer_returns_end_offsets_and_refuses_an_offset_out_of_range(
     supplier: KafkaClientSupplier, make_topic: MakeTopic
 ) -> None:
     topic = make_topic("in")
@@ -429,7 +429,7 @@ def test_reading_a_missing_topic_does_not_create_it(
     assert missing not in supplier.get_admin_client("a").list_topics(timeout=SECONDS).topics
 
 
-def test_before_exactly_once_with_librdkafka_the_fence_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fence_is_checked_before_exactly_once_with_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[bool] = []
     monkeypatch.setattr(making, "verify_layout", lambda: checks.append(True))
     made = KafkaClientSupplier(config(penstock__sender="librdkafka"))

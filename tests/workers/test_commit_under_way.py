@@ -1,4 +1,6 @@
-"""At-least-once does not stall while the group takes offsets: what is committed then, and what is not."""
+"""At-least-once does not stall while an offset commit is in flight: what that commit
+contains, and what it leaves out.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +10,32 @@ from typing import Any
 import pytest
 
 from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
-from penstock.clients.group.membership import CommitTimeoutError
 from penstock.statestore.rows import rocksdb_store
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
 from penstock.workers.tasks.task_commits import NOT_COMMITTED
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
-#: Three times that is less than what is between two commits that ask for ends of changelogs.
+#: Three of these are less than the time between two commits that request the changelogs' end offsets.
 INTERVAL_MS = 3_000
 MakeApplication = Callable[..., Application]
 
 
 @pytest.fixture
-def counter(cluster: Cluster, application: MakeApplication) -> Application:
+def counter(cluster: DirectKafka, application: MakeApplication) -> Application:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
     return application(counting(), commit_interval_ms=INTERVAL_MS)
 
 
 @pytest.fixture
-def thread(counter: Application, cluster: Cluster) -> Thread:
-    """A thread that has counted a record, whose store knows where its changelog ends; the group then says nothing."""
+def thread(counter: Application, cluster: DirectKafka) -> Thread:
+    """A thread that has counted a record, with a store that knows its changelog's end; commits then get no response."""
     feed(cluster, "a")
     counted = counter.thread().until_idle()
     counted.commit()
@@ -41,7 +43,7 @@ def thread(counter: Application, cluster: Cluster) -> Thread:
     return counted
 
 
-def count(thread: Thread, cluster: Cluster, keys: str) -> None:
+def count(thread: Thread, cluster: DirectKafka, keys: str) -> None:
     feed(cluster, keys)
     thread.step(2)
 
@@ -53,20 +55,20 @@ def begin_commit(thread: Thread, clock: ManualClock) -> None:
 
 
 @pytest.fixture
-def sent(thread: Thread, cluster: Cluster, clock: ManualClock) -> Thread:
-    """The same, with a second record counted and its offset on the way to the group."""
+def sent(thread: Thread, cluster: DirectKafka, clock: ManualClock) -> Thread:
+    """The same, with a second record counted and its offset commit in flight."""
     count(thread, cluster, "b")
     begin_commit(thread, clock)
     return thread
 
 
 def answer(thread: Thread) -> None:
-    """Let the group answer, and the thread hear of it."""
+    """Let the group respond to the commit, and the thread handle the response."""
     thread.member.answer_commits()
     thread.step()
 
 
-def offset(cluster: Cluster) -> int:
+def offset(cluster: DirectKafka) -> int:
     at = committed(cluster)
     assert at is not None
     return at.offset
@@ -76,8 +78,8 @@ def task(thread: Thread) -> Any:
     return thread.task_manager.active.running[TASK]
 
 
-def test_records_are_processed_while_the_group_takes_offsets_and_not_committed_with_them(
-    sent: Thread, cluster: Cluster, clock: ManualClock
+def test_records_processed_during_an_offset_commit_are_not_part_of_it(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock
 ) -> None:
     assert counts(cluster) == {"a": 1, "b": 1}
     count(sent, cluster, "c")
@@ -93,8 +95,8 @@ def test_records_are_processed_while_the_group_takes_offsets_and_not_committed_w
     assert counts(cluster) == counts(cluster, CHANGELOG) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_stores_that_do_not_wait_hold_what_is_acknowledged_when_the_offsets_are_sent(
-    thread: Thread, cluster: Cluster, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+def test_stores_that_flush_at_once_hold_the_acknowledged_rows_when_the_offsets_are_sent(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rocksdb_store, "WAITING_PART", 1 << 40)
     store = task(thread).state_manager.stores["counts"]
@@ -108,11 +110,11 @@ def test_stores_that_do_not_wait_hold_what_is_acknowledged_when_the_offsets_are_
     assert store.committed_offset() == end
 
 
-def test_a_record_that_cannot_be_written_keeps_offsets_from_being_sent(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+def test_a_record_that_cannot_be_written_blocks_the_offset_commit(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock
 ) -> None:
     count(thread, cluster, "b")
-    cluster.refuse_topics.add(OUT)
+    cluster.refuse_records(OUT)
     clock.advance(INTERVAL_MS + 1)
     with pytest.raises(StreamsError, match="out"):
         thread.step()
@@ -120,7 +122,7 @@ def test_a_record_that_cannot_be_written_keeps_offsets_from_being_sent(
     assert task(thread).state_manager.stores["counts"].rows.has_uncommitted()
 
 
-def test_the_next_commit_waits_for_the_one_before(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+def test_the_next_commit_waits_for_the_previous_one(sent: Thread, cluster: DirectKafka, clock: ManualClock) -> None:
     count(sent, cluster, "c")
     begin_commit(sent, clock)
     assert offset(cluster) == 2
@@ -128,20 +130,20 @@ def test_the_next_commit_waits_for_the_one_before(sent: Thread, cluster: Cluster
     assert offset(cluster) == 3
 
 
-def test_what_the_group_refuses_for_now_comes_with_the_next_commit(
-    sent: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+def test_offsets_refused_with_a_retriable_error_are_part_of_the_next_commit(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent.member.refuse_commits = 1
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS", times=1)
     answer(sent)
-    assert "Commit failed, will try again: Try again" in caplog.text
+    assert "Commit failed, will try again: Offsets of group app were not committed" in caplog.text
     assert offset(cluster) == 1
     begin_commit(sent, clock)
     sent.member.answer_commits()
     assert offset(cluster) == 2
 
 
-def test_a_commit_that_no_broker_takes_ends_the_thread_after_the_task_timeout(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+def test_a_commit_that_no_broker_accepts_ends_the_thread_after_the_task_timeout(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     for topic in (IN, OUT):
         cluster.create_topic(topic, 1)
@@ -149,33 +151,35 @@ def test_a_commit_that_no_broker_takes_ends_the_thread_after_the_task_timeout(
     settings = {"commit_interval_ms": INTERVAL_MS, "task_timeout_ms": 2 * INTERVAL_MS}
     thread = application(counting(), **settings).thread().until_idle()
     thread.commit()
-    thread.member.holds_commits, thread.member.refusal = True, CommitTimeoutError("No answer")
+    cluster.refuse("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS")
     count(thread, cluster, "b")
-    thread.member.refuse_commits = 10
-    for _ in range(3):
-        begin_commit(thread, clock)
-        thread.member.answer_commits()
-    with pytest.raises(TaskTimeoutError, match=r"0_0.*committing fails: No answer"):
-        begin_commit(thread, clock)
+
+    def go_on() -> None:
+        for _ in range(50):  # an attempt ends after a minute
+            clock.advance(INTERVAL_MS)
+            thread.step()
+
+    with pytest.raises(TaskTimeoutError, match=r"0_0.*committing fails: .* not accepted within 60000 ms"):
+        go_on()
     assert offset(cluster) == 1
 
 
-def test_a_process_that_was_given_up_loses_its_tasks_when_it_is_told(
-    sent: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+def test_a_member_that_the_group_removed_closes_its_tasks_when_it_learns_so(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.group.generation += 1
     sent.member.answer_commits()
     before = task(sent)
     sent.step()
-    assert "got migrated to another thread" in caplog.text
+    assert "This thread is no longer a member of its group" in caplog.text
     assert before.state.name == "CLOSED"
     sent.member.holds_commits = False
     sent.step(3).until_idle().commit()
     assert offset(cluster) == 2
 
 
-def test_a_commit_that_stores_the_ends_of_changelogs_is_waited_for(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+def test_a_commit_that_stores_changelog_end_offsets_is_waited_for(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock
 ) -> None:
     store = task(thread).state_manager.stores["counts"]
     end = store.committed_offset()
@@ -186,7 +190,7 @@ def test_a_commit_that_stores_the_ends_of_changelogs_is_waited_for(
     assert store.committed_offset() == end + 1
 
 
-def test_before_a_join_the_commit_under_way_is_waited_for(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+def test_a_join_waits_for_the_commit_in_flight(sent: Thread, cluster: DirectKafka, clock: ManualClock) -> None:
     sent.thread.group.enforce_rebalance("test")
     generation = cluster.group.generation
     sent.step()
@@ -194,23 +198,25 @@ def test_before_a_join_the_commit_under_way_is_waited_for(sent: Thread, cluster:
     assert offset(cluster) == 2
 
 
-def test_a_shutdown_commits_what_was_done_since(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+def test_a_shutdown_commits_records_processed_since_the_last_commit(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock
+) -> None:
     count(sent, cluster, "c")
     sent.close()
     assert offset(cluster) == 3
     assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_tasks_that_are_lost_do_not_wait_for_it(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    sent.member.lose("a test")
+def test_lost_tasks_do_not_wait_for_the_commit_in_flight(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock
+) -> None:
+    sent.member.evict()
     sent.step()
     assert sent.member.asked, "it was waited for"
     assert not sent.task_manager.commits._committer.is_under_way
 
 
-def test_a_commit_that_is_asked_for_comes_behind_the_one_under_way(
-    sent: Thread, cluster: Cluster, clock: ManualClock
-) -> None:
+def test_a_requested_commit_follows_the_one_in_flight(sent: Thread, cluster: DirectKafka, clock: ManualClock) -> None:
     count(sent, cluster, "c")
     task(sent).request_commit()
     sent.step()
@@ -220,10 +226,10 @@ def test_a_commit_that_is_asked_for_comes_behind_the_one_under_way(
     assert not task(sent).commit_requested
 
 
-def test_a_task_that_is_opened_anew_without_a_commit_waits_for_the_one_under_way(
-    sent: Thread, cluster: Cluster, clock: ManualClock
+def test_a_task_reopened_without_a_commit_waits_for_the_one_in_flight(
+    sent: Thread, cluster: DirectKafka, clock: ManualClock
 ) -> None:
-    """It would begin at older offsets, and its next commit would go back behind those of this one."""
+    """It would start at older offsets, and its next commit would move the committed offsets back."""
     sent.task_manager.active.interrupted.add(TASK)
     sent.step()
     assert offset(cluster) == 2
@@ -231,8 +237,8 @@ def test_a_task_that_is_opened_anew_without_a_commit_waits_for_the_one_under_way
     assert task(sent).fetch_positions() == {TopicPartition(IN, 0): 2}
 
 
-def test_a_source_topic_that_serves_as_changelog_is_in_its_store_as_far_as_it_is_committed(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+def test_a_store_with_its_source_topic_as_changelog_has_the_committed_records(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()
@@ -264,8 +270,8 @@ class Ticking(Processor[str, str, str, str]):
         self.store.put(record.key, 0)
 
 
-def test_a_punctuation_while_the_group_takes_offsets_still_needs_a_commit(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+def test_a_punctuation_during_an_offset_commit_still_needs_a_commit(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()

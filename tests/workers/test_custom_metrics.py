@@ -1,4 +1,4 @@
-"""Metrics that processors add, and the directory of their task: over a Kafka cluster in memory."""
+"""Metrics that processors add, and the directory of their task, over an in-memory Kafka cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.supervisor.http.prometheus import exposition
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Metric, Sensor
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application, Thread
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -34,7 +34,7 @@ def values(metrics: CustomMetrics) -> dict[str, float | str]:
     return {metric.name: metric.value for metric in metrics.metrics()}
 
 
-def test_a_sensor_of_an_operation_has_kafka_streams_names_and_tags(metrics: CustomMetrics) -> None:
+def test_a_sensor_of_an_operation_has_the_names_and_tags_of_kafka_streams(metrics: CustomMetrics) -> None:
     calls = metrics.add_latency_rate_total_sensor("geo", "lookup", "call", {"region": "eu"})
     for latency_ms in (10, 30):
         calls.record(latency_ms)
@@ -55,13 +55,13 @@ def test_all_tasks_of_a_thread_share_a_sensor(metrics: CustomMetrics) -> None:
     assert [metric.value for metric in metrics.metrics() if metric.name == "miss-total"] == [2.0, 1.0]
 
 
-def test_a_sensor_shows_what_it_is_given(metrics: CustomMetrics) -> None:
+def test_a_sensor_shows_the_recorded_values(metrics: CustomMetrics) -> None:
     everything = metrics.add_sensor("all queues")
     queue = metrics.add_sensor("queue", everything)
     everything.add("all", "total", "app")
     for statistic in ("avg", "max", "min", "total", "sum", "value"):
         queue.add(statistic, statistic, "app", {"queue": "a"})
-        queue.add(statistic, statistic, "app", {"queue": "a"})  # once more is no other metric
+        queue.add(statistic, statistic, "app", {"queue": "a"})  # adding it twice does not create another metric
     for value in (4, 2.5):
         queue.record(value)
     assert values(metrics) == {"all": 2, "avg": 3.25, "max": 4, "min": 2.5, "total": 2, "sum": 6.5, "value": 2.5}
@@ -103,7 +103,7 @@ class Price(Processor[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_processors_of_a_thread_add_metrics_and_keep_files(
-    cluster: Cluster, application: Callable[..., Application], stateful: bool
+    cluster: DirectKafka, application: Callable[..., Application], stateful: bool
 ) -> None:
     Lookup.directories.clear()
     cluster.create_topic(IN, 2)
@@ -124,14 +124,14 @@ def test_processors_of_a_thread_add_metrics_and_keep_files(
     found = {metric.tags["app-id"]: metric for metric in measured(thread) if metric.name == "record-total"}
     assert {name: metric.value for name, metric in found.items()} == {"lookup": 5.0, "price": 1.0}
     assert found["lookup"].tags["thread-id"] == thread.thread.name
-    assert {path.name for path in Lookup.directories} == {"1_0", "1_1"}  # 0 is that of the global store
+    assert {path.name for path in Lookup.directories} == {"1_0", "1_1"}  # 0 is the partition of the global store
     thread.close()
-    app.thread().until_idle().close()  # what processors keep beside the stores is in no one's way
+    app.thread().until_idle().close()  # files of processors beside the stores disturb nothing
     assert [path.joinpath("notes").read_text() for path in Lookup.directories] == ["mine"] * 2
 
 
 def measured(thread: Thread) -> list[Metric]:
-    """Return all metrics of a thread, as KafkaStreams.metrics() asks for them."""
+    """Return all metrics of a thread, requested as by KafkaStreams.metrics()."""
     thread.control.commands.append(Measure(7))
     thread.step()
     answer = next(report for report in reversed(thread.control.reports) if isinstance(report, QueryResult))
@@ -140,8 +140,8 @@ def measured(thread: Thread) -> list[Metric]:
     ]
 
 
-def test_the_default_serdes_are_those_of_the_configuration(
-    cluster: Cluster, application: Callable[..., Application]
+def test_the_default_serdes_come_from_the_configuration(
+    cluster: DirectKafka, application: Callable[..., Application]
 ) -> None:
     found: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Files of a task that were damaged while no one ran: the thread starts all the same, and counts on."""
+"""Files of a task that were damaged while no process ran: the thread starts anyway and continues counting."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME
 from penstock.statestore.directory.state_directory import FileLock, StateDirectory
-from penstock.topology.errors import TaskCorruptedError, TaskMigratedError
+from penstock.topology.errors import TaskCorruptedError
 from penstock.topology.records import TaskId
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application
 
 
 @pytest.mark.parametrize("content", [b"\xf1\x00\xff", b"", b"0\n7\n", b"0\n1\napp-counts-changelog 0 99999999\n"])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_a_damaged_checkpoint_is_no_more_than_a_hint(
-    cluster: Cluster, application: Callable[..., Application], guarantee: str, content: bytes
+def test_a_damaged_checkpoint_is_ignored(
+    cluster: DirectKafka, application: Callable[..., Application], guarantee: str, content: bytes
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -33,10 +33,10 @@ def test_a_damaged_checkpoint_is_no_more_than_a_hint(
     assert counts(cluster) == {"a": 3, "b": 1}
 
 
-def test_damaged_files_that_another_process_looks_at_are_deleted_later(
-    cluster: Cluster, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
+def test_damaged_files_are_deleted_later_while_another_process_holds_their_lock(
+    cluster: DirectKafka, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream thread that joins locks each task's directory for a moment, to tell how far its state is."""
+    """A stream thread that joins locks each task's directory for a moment, to report the task's offsets."""
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     app = application(counting())
@@ -62,10 +62,10 @@ def test_damaged_files_that_another_process_looks_at_are_deleted_later(
     assert counts(cluster) == {"a": 3, "b": 1}
 
 
-def test_a_thread_that_finds_damage_when_its_tasks_have_moved_joins_again(
-    cluster: Cluster, application: Callable[..., Application]
+def test_a_thread_that_finds_damage_after_its_tasks_have_moved_rejoins(
+    cluster: DirectKafka, application: Callable[..., Application]
 ) -> None:
-    """The other tasks are committed before the damaged one restarts, and the group refuses it."""
+    """The other tasks are committed before the damaged one restarts, and the group refuses that commit."""
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     feed(cluster, "a", partition=0)
@@ -80,9 +80,10 @@ def test_a_thread_that_finds_damage_when_its_tasks_have_moved_joins_again(
         raise TaskCorruptedError("a file is damaged", [TaskId(0, 0)])
 
     active.process = damaged
-    thread.member.refuse_commits, thread.member.refusal = 1, TaskMigratedError("the group has continued")
+    cluster.refuse("OffsetCommit", "UNKNOWN_MEMBER_ID", times=1)
+    before = cluster.requests["OffsetCommit"]
     thread.step()
-    assert thread.member.refuse_commits == 0
+    assert cluster.requests["OffsetCommit"] == before + 1
     assert not active.all_tasks()
     thread.until_idle().commit()
     assert counts(cluster) == {"a": 1, "b": 1}

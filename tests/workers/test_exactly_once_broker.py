@@ -1,4 +1,4 @@
-"""Transactions on a real broker: what fences, what times out, what a broker or topic refuses, and how that is said."""
+"""Transactions on a real broker: fencing, timeouts, refusals by broker and topic, and the messages about them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
+from penstock.clients.errors import TransactionError
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
@@ -35,6 +35,7 @@ from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
 from penstock.dev.dev_broker import DevBroker
+from penstock.dev.kafka_distribution import newest
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
@@ -45,7 +46,10 @@ from penstock.workers.tasks.record_collector import production_error_handler
 from penstock.workers.tasks.record_sends import make_send
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
+from tests.brokers import SecuredBroker
 from tests.read_to_end import read_to_end
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.workers.counting import counting_topics
 from tests.workers.test_stream_thread_broker import Runner
 
@@ -53,15 +57,18 @@ pytestmark = pytest.mark.broker
 
 LOG = PrefixedLogger("penstock.test", "")
 TASK = TaskId(0, 3)
-WAIT_SECONDS = 30.0
-#: Who is in no group.
+#: The last epoch of a producer id.
+LAST_EPOCH = 32_766
+#: The member id and generation of a client without a group.
 NO_MEMBER = GroupMetadata("none")
 MakeTopic = Callable[..., str]
 MakeStreamsProducer = Callable[..., StreamsProducer]
 
 
 def settings(address: str, transactional_id: str | None, **more: Any) -> dict[str, Any]:
-    """Return what a stream thread's client has, but for the wait for a new topic: 30 s by default."""
+    """Return the settings of a stream thread's client, except for the wait for a new topic, which is 30 s by
+    default.
+    """
     own = {"bootstrap.servers": address, "linger.ms": 0, "topic.metadata.propagation.max.ms": 500, "log_level": 2}
     if transactional_id is not None:
         own |= {"transactional.id": transactional_id, "transaction.timeout.ms": 10_000}
@@ -72,10 +79,8 @@ def settings(address: str, transactional_id: str | None, **more: Any) -> dict[st
 def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[MakeStreamsProducer]:
     """Make producers: ``make(transactional_id, handler=…, timeout_ms=…, **settings)``; None: at-least-once.
 
-    Both writers have to do the same.
+    Both writers must behave the same.
     """
-    if request.param == "penstock" and kernel.record_accumulator is None:
-        pytest.skip("the compiled kernel is not built here")
     made: list[StreamsProducer] = []
     admins: list[KafkaAdmin] = []
 
@@ -94,6 +99,8 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
         admins.append(KafkaAdmin(network_settings(given)))
         topics, transactional = SinkTopics(admins[-1], SystemClock()), transactional_id is not None
         made.append(StreamsProducer(writer, LOG, topics=topics, transactional=transactional, **dict(options)))
+        while not made[-1].initialize():
+            pass
         made[-1].collector.register_writer(TASK, {"out"})
         return made[-1]
 
@@ -103,16 +110,9 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
 
 
 @pytest.fixture(scope="module")
-def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker with access control that looks for transactions over their time five times a second."""
-    config = {
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-        "super.users": "User:nobody",
-    }
-    with DevBroker("strict", tmp_path_factory.mktemp("strict"), config=config) as broker:
-        yield broker.bootstrap_servers
+def strict_broker(secured_broker: SecuredBroker) -> str:
+    """A broker with access control that checks for expired transactions five times a second."""
+    return secured_broker.bootstrap_servers
 
 
 def an_id() -> str:
@@ -120,7 +120,7 @@ def an_id() -> str:
 
 
 def committed_values(address: str, topic: str) -> list[bytes]:
-    """Return what read_committed sees, up to where it is held."""
+    """Return the values that read_committed sees, up to the last stable offset."""
     return [message.value() or b"" for message in read_to_end(address, topic)]
 
 
@@ -151,7 +151,7 @@ def test_a_replaced_worker_fences_its_predecessor_at_once(
     assert committed_values(bootstrap_servers, topic) == [b"continues"]
 
 
-def test_a_fenced_producer_is_replaced_by_one_that_works(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
+def test_a_fenced_producer_is_replaced_by_a_working_one(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
     topic, shared = make_topic("out"), an_id()
     old = make(shared)
     make_send(old)(topic, b"k", b"1", None, None, 0)
@@ -159,11 +159,11 @@ def test_a_fenced_producer_is_replaced_by_one_that_works(make: MakeStreamsProduc
     with pytest.raises(TaskMigratedError):
         write_and_commit(old, topic, b"2")
     old.abort_transaction()
-    make_send(old)(topic, b"k", b"2", None, None, 0)  # a task that is made afterwards
+    make_send(old)(topic, b"k", b"2", None, None, 0)  # a task that is created afterwards
     old.flush()
 
 
-def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsProducer, strict_broker: str) -> None:
+def test_a_transaction_that_timed_out_closes_the_tasks(make: MakeStreamsProducer, strict_broker: str) -> None:
     topic = new_topic(strict_broker)
     producer = make(an_id(), strict_broker, **{"transaction.timeout.ms": 1_000})
     send = make_send(producer)
@@ -171,8 +171,8 @@ def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsPr
     producer.flush()
     blocker = Producer(settings(strict_broker, None))
     blocker.produce(topic, b"behind", b"k", 0)
-    assert blocker.flush(WAIT_SECONDS) == 0
-    until(lambda: committed_values(strict_broker, topic) == [b"behind"])  # the broker has ended it
+    assert blocker.flush(PATIENCE_SECONDS) == 0
+    eventually(lambda: committed_values(strict_broker, topic) == [b"behind"])  # the broker has aborted it
     with pytest.raises(TaskMigratedError, match=r"fenced|cannot continue"):
         write_and_commit(producer, topic, b"2")
     producer.abort_transaction()
@@ -181,17 +181,13 @@ def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsPr
     assert committed_values(strict_broker, topic) == [b"behind", b"3"]
 
 
-def until(condition: Callable[[], bool], tries: int = 200) -> None:
-    assert any(condition() for _ in range(tries))
-
-
-def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_stays(
+def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_continues(
     make: MakeStreamsProducer, make_topic: MakeTopic, bootstrap_servers: str
 ) -> None:
     topic, group = make_topic("out"), an_id()
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
     consumer.subscribe([topic])
-    until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
+    eventually(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
     member_id = bytes(consumer.consumer_group_metadata()).split(b"\0")[-2].decode()
     metadata = GroupMetadata(group, 1, member_id)
     stale = metadata._replace(generation=77)
@@ -208,12 +204,12 @@ def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_stays(
     assert committed_values(bootstrap_servers, topic) == [b"2"]
 
 
-def test_a_new_owner_waits_for_what_a_former_one_is_about_to_commit(
+def test_a_new_owner_waits_for_the_pending_commit_of_the_former_owner(
     bootstrap_servers: str, application_id: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A process is stopped between its offsets and its commit; its task moves; it goes on and commits.
+    """A process is suspended between its offsets and its commit. Its task moves; the process resumes and commits.
 
-    Its offsets count then, so its changelog records have to as well: they come after the new owner has begun.
+    Its offsets then count, so the new owner must restore its changelog records too, although they appear later.
     """
     source, sink = make_topic("in"), make_topic("out")
     case = Counted(bootstrap_servers, application_id, source, sink, tmp_path)
@@ -223,15 +219,15 @@ def test_a_new_owner_waits_for_what_a_former_one_is_about_to_commit(
 
     case.feed(1)
     former = Producer(settings(bootstrap_servers, an_id()))
-    former.init_transactions(WAIT_SECONDS)
+    former.init_transactions(PATIENCE_SECONDS)
     former.begin_transaction()
     group = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": application_id}).consumer_group_metadata()
-    former.send_offsets_to_transaction([RdTopicPartition(source, 0, 6)], group, WAIT_SECONDS)
+    former.send_offsets_to_transaction([RdTopicPartition(source, 0, 6)], group, PATIENCE_SECONDS)
     second = case.start()
     second.until(lambda: second.state == "PARTITIONS_ASSIGNED")
     former.poll(1.0)  # it has every opportunity to continue without waiting
     former.produce(f"{application_id}-counts-changelog", struct.pack(">q", 6), b"k", 0)
-    former.commit_transaction(WAIT_SECONDS)
+    former.commit_transaction(PATIENCE_SECONDS)
 
     case.feed(1)
     second.until(lambda: second.processed == 1).stop()
@@ -257,13 +253,13 @@ class Counted:
     def feed(self, records: int) -> None:
         for _ in range(records):
             self._producer.produce(self._source, b"v", b"k")
-        assert self._producer.flush(WAIT_SECONDS) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def start(self) -> Runner:
         return Runner(self._topology, ThreadSpec(1, "test", str(uuid.uuid4()), 1, StreamsConfig(self._config)))
 
 
-# -- brokers that have no transactions
+# -- brokers without transactions
 
 
 @pytest.fixture
@@ -274,28 +270,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_cannot_keep_its_transaction_log(
-    make: MakeStreamsProducer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: MakeStreamsProducer, unusual_broker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = {"transaction.state.log.replication.factor": "3"}
     said = "1 broker.*no topic __transaction_state.*transaction.state.log.replication.factor above"
-    with DevBroker("no-transactions", tmp_path, config=config) as broker:
-        with pytest.raises(BrokerUnavailableError, match=f"not be initialized within 3000 ms.*{said}"):
-            make(an_id(), broker.bootstrap_servers, {"timeout_ms": 3_000})
-        assert "Failed to initialize transactions, trying again" in caplog.text
+    with pytest.raises(BrokerUnavailableError, match=f"not be initialized within 3000 ms.*{said}"):
+        make(an_id(), unusual_broker, {"timeout_ms": 3_000})
+    assert "Failed to initialize transactions, trying again" in caplog.text
 
 
-def test_a_transaction_timeout_above_the_brokers(make: MakeStreamsProducer) -> None:
+def test_a_transaction_timeout_above_that_of_the_broker(make: MakeStreamsProducer) -> None:
     with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms: it is above the broker's transaction\.max\.tim"):
         make(an_id(), **{"transaction.timeout.ms": 1_000_000})
 
 
-# -- output topics that do not take records
+# -- output topics that refuse records
 
 
 def new_topic(address: str, config: dict[str, str] | None = None) -> str:
     topic = f"topic-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config or {})])[topic].result(WAIT_SECONDS)
+    create_topics(admin, NewTopic(topic, 1, 1, config=config or {}))
     return topic
 
 
@@ -311,7 +305,7 @@ def forbidden_topic(address: str) -> str:
         AclPermissionType.DENY,
     )
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_acls([rule])[rule].result(WAIT_SECONDS)
+    admin.create_acls([rule])[rule].result(PATIENCE_SECONDS)
     return topic
 
 
@@ -330,7 +324,7 @@ REFUSALS: dict[str, tuple[Callable[[str], str], bytes, str]] = {
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_topic_that_refuses_records_is_named(
+def test_the_error_names_a_topic_that_refuses_records(
     make: MakeStreamsProducer, strict_broker: str, case: str, exactly_once: bool
 ) -> None:
     topic_of, value, said = REFUSALS[case]
@@ -350,7 +344,7 @@ def test_a_topic_that_refuses_records_is_named(
     producer.flush()
 
 
-def test_a_topic_that_is_missing_beyond_the_transactions_time_is_named_too(
+def test_the_error_names_a_topic_that_is_missing_beyond_the_transaction_timeout(
     make: MakeStreamsProducer, strict_broker: str
 ) -> None:
     more = {"transaction.timeout.ms": 2_000, "topic.metadata.propagation.max.ms": 30_000}
@@ -360,7 +354,7 @@ def test_a_topic_that_is_missing_beyond_the_transactions_time_is_named_too(
         producer.commit_transaction({}, NO_MEMBER)
 
 
-def test_a_handler_leaves_out_what_the_client_refuses_and_the_transaction_goes_on(
+def test_a_handler_skips_a_record_that_the_client_refuses_and_the_transaction_continues(
     make: MakeStreamsProducer, strict_broker: str
 ) -> None:
     topic = new_topic(strict_broker)
@@ -375,7 +369,7 @@ def test_a_handler_leaves_out_what_the_client_refuses_and_the_transaction_goes_o
     assert committed_values(strict_broker, topic) == [b"1", b"2"]
 
 
-def test_what_the_broker_refuses_cannot_be_left_out_of_a_transaction(
+def test_a_record_that_the_broker_refuses_cannot_be_left_out_of_a_transaction(
     make: MakeStreamsProducer, strict_broker: str
 ) -> None:
     topic = new_topic(strict_broker, {"max.message.bytes": "100"})
@@ -384,3 +378,69 @@ def test_what_the_broker_refuses_cannot_be_left_out_of_a_transaction(
     make_send(producer, TASK)(topic, b"k", b"v" * 1_000, None, None, 0)
     with pytest.raises(FailedProcessingError, match="exactly_once_v2 it cannot be skipped"):
         producer.commit_transaction({}, NO_MEMBER)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kafka", [newest(), "4.0.1"])
+def test_a_transactional_id_outlives_its_epochs(kafka: str, tmp_path: Path) -> None:
+    """An epoch has 15 bits, and each transaction uses one: 55 minutes at 100 ms. Then the id gets a new producer id.
+
+    Around that moment producers are killed with an open transaction and fenced by their successors; others leave
+    transactions open until the broker aborts them.
+    """
+    config = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with DevBroker("epochs", tmp_path, config=config, kafka=kafka) as broker:  # its own, for its version
+        outlive(broker.bootstrap_servers)
+
+
+def outlive(address: str) -> None:
+    topic, name = new_topic(address), an_id()
+    given = produce_settings(settings(address, name, **{"transaction.timeout.ms": 2_000}))
+    made: list[TransactionalKafkaProducer] = []
+
+    def successor() -> TransactionalKafkaProducer:
+        brokers = KafkaBrokers(given, creates_topics=True)
+        made.append(TransactionalKafkaProducer(brokers, given, SystemClock(), LOG, seed=0))
+        made[-1].init_transactions(PATIENCE_SECONDS)
+        return made[-1]
+
+    producer, number, late, fenced = successor(), 0, 0, 0
+    identities: set[int] = set()
+    while len(identities) < 2 or number < LAST_EPOCH + 50:
+        producer.begin_transaction()
+        producer.produce(topic, b"k", b"%d" % number, 0, 1)
+        identity = producer._transactions.producer
+        assert identity is not None
+        identities.add(identity.id)
+        if identity.epoch > LAST_EPOCH - 40 and number % 3:
+            former = producer
+            if number % 3 == 1:
+                producer, fenced = successor(), fenced + 1
+            else:
+                assert producer.flush(PATIENCE_SECONDS)
+                eventually(lambda: is_stable(address, topic), "the broker aborts the transaction")
+                late += 1
+            with pytest.raises(TransactionError, match=r"FENCED|PRODUCER_EPOCH|ABORTABLE|TXN_STATE"):
+                former.commit_transaction(PATIENCE_SECONDS)
+            if producer is former:
+                producer = successor()
+            producer.begin_transaction()
+            producer.produce(topic, b"k", b"%d" % number, 0, 1)
+        producer.commit_transaction(PATIENCE_SECONDS)
+        number += 1
+    for one in made:
+        one.close()
+    assert [int(value) for value in committed_values(address, topic)] == list(range(number))
+    assert fenced >= 3
+    assert late >= 3
+
+
+def is_stable(address: str, topic: str) -> bool:
+    """Return whether no transaction is open in the first partition."""
+    reader = Consumer({"bootstrap.servers": address, "group.id": "none", "isolation.level": "read_committed"})
+    dirty = Consumer({"bootstrap.servers": address, "group.id": "none", "isolation.level": "read_uncommitted"})
+    partition = RdTopicPartition(topic, 0)
+    ends = [one.get_watermark_offsets(partition, PATIENCE_SECONDS)[1] for one in (reader, dirty)]
+    reader.close()
+    dirty.close()
+    return ends[0] == ends[1]

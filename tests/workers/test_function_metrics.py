@@ -1,4 +1,4 @@
-"""What is measured of functions that wait, and of functions that take batches: in metrics, status and description."""
+"""Measurements of asynchronous functions and of batch functions: in metrics, status and description."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.topology.context.function_times import SAMPLES, FunctionTimes
 from penstock.workers.control.messages import Status, TaskStatus
 from penstock.workers.metrics.function_metrics import FUNCTION_GROUP, percentile
 from penstock.workers.metrics.sensors import Metric
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import CHANGELOG, IN, OUT, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.test_async_functions import TEXT, Service, asking, until_out
 from tests.workers.test_task_metrics import beat, measured
 from tests.workers.thread_stage import Application, Thread
@@ -26,19 +26,19 @@ MakeApplication = Callable[..., Application]
 
 
 @pytest.fixture(autouse=True)
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
 
 
 def status_of(thread: Thread) -> TaskStatus:
-    """Return what the next beat says of the thread's only task."""
+    """Return the status of the thread's only task in the next beat."""
     found: Status = thread.thread.status.status(thread.thread.time.now_ms)
     (task,) = found.tasks
     return task
 
 
-def test_records_that_wait_and_calls_in_flight_are_shown(application: MakeApplication, cluster: Cluster) -> None:
+def test_pending_records_and_calls_in_flight_are_shown(application: MakeApplication, cluster: DirectKafka) -> None:
     service = Service("b")
     thread = application(asking(service, name="ask")).thread().until_running()
     feed(cluster, "abc")
@@ -63,7 +63,7 @@ def test_records_that_wait_and_calls_in_flight_are_shown(application: MakeApplic
     assert waiting(status_of(thread)) == ""
 
 
-def test_retries_and_the_time_of_each_attempt_are_counted(application: MakeApplication, cluster: Cluster) -> None:
+def test_retries_and_the_time_of_each_attempt_are_counted(application: MakeApplication, cluster: DirectKafka) -> None:
     attempts: list[str] = []
 
     async def third_time(value: str) -> str:
@@ -86,7 +86,7 @@ def test_retries_and_the_time_of_each_attempt_are_counted(application: MakeAppli
     assert found["call-latency-avg"] >= 50
 
 
-def test_a_batch_is_one_call(application: MakeApplication, cluster: Cluster) -> None:
+def test_a_batch_is_one_call(application: MakeApplication, cluster: DirectKafka) -> None:
     def whole(values: list[str]) -> list[str]:
         return values
 
@@ -101,7 +101,7 @@ def test_a_batch_is_one_call(application: MakeApplication, cluster: Cluster) -> 
     assert (found["call-total"], found["records-waiting"], found["calls-in-flight"]) == (1, 2, 0)
 
 
-def test_percentiles_are_of_the_last_attempts() -> None:
+def test_percentiles_cover_the_last_attempts() -> None:
     times = FunctionTimes()
     for _ in range(SAMPLES):
         times.note(5.0)

@@ -1,4 +1,4 @@
-"""A topology that is not the group's is kept out, and does not lead."""
+"""A thread whose topology differs from its group's does not join, and does not lead."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_a_group_that_runs_other_tasks_is_not_joined(read: set[str], fits: bool)
 
 
 @pytest.mark.parametrize("matched", [{"a", "new"}, {"new"}])
-def test_a_topic_that_only_others_have_matched_so_far_is_no_other_topology(matched: set[str]) -> None:
+def test_a_source_topic_that_only_other_members_have_matched_is_no_difference(matched: set[str]) -> None:
     by_pattern = {0: replace(TOPICS[0], has_patterns=True)}
     tasks = {TaskId(0, 1): frozenset(TopicPartition(topic, 1) for topic in matched)}
     assert (unfit(tasks, by_pattern) is None) == ("a" in matched)
 
 
 def test_a_member_does_not_lead_a_group_with_another_topology() -> None:
-    """Its error would be sent to all: it leaves, and the others continue."""
+    """All members would receive its error. So it leaves, and the others continue."""
     stranger, member = assignor(1, topics=FOREIGN_TOPICS), assignor(2)
     joined = member.subscription([TaskId(1, 0)], (), {})
     other = joined._replace(owned=frozenset({TopicPartition("z", 0)}))

@@ -1,4 +1,4 @@
-"""What our leader makes of a group with members on Java, against Kafka Streams' own leader (4.3.1), for seeded groups.
+"""The assignments of our leader for seeded groups with members on Java, against Kafka Streams' own leader (4.3.1).
 
 See group_goldens/README.md.
 """
@@ -29,11 +29,13 @@ from penstock.workers.group.assignment.task_assignors import (
 )
 from penstock.workers.group.assignment.thread_assignment import Role, assign_as_kafka_streams
 
+pytestmark = pytest.mark.medium
+
 GOLDENS = Path(__file__).parent / "group_goldens"
 LOG = PrefixedLogger("test", "")
 END_OFFSET_SUM = 1_000
 ACCEPTABLE_LAG = 100
-#: Of the recorded groups, how many are looked at as groups of Penstock alone.
+#: How many of the recorded groups are also assigned as groups of Penstock alone.
 PENSTOCK_ALONE = 300
 
 Group = dict[str, Any]
@@ -49,7 +51,7 @@ def partition(task: TaskId) -> TopicPartition:
 
 
 def partitions(read: Mapping[str, Mapping[str, Any]]) -> dict[TaskId, list[TopicPartition]]:
-    """Return what the tasks read, from a group's sources or changelogs."""
+    """Return the partitions that the tasks read, from a group's sources or changelogs."""
     return {
         (task := TaskId.parse(name)): [TopicPartition(topic, task.partition) for topic in topics]
         for name, topics in read.items()
@@ -57,7 +59,7 @@ def partitions(read: Mapping[str, Mapping[str, Any]]) -> dict[TaskId, list[Topic
 
 
 def partition_racks(group: Group) -> dict[TopicPartition, frozenset[str]]:
-    """Return the racks that are known."""
+    """Return the known racks."""
     return {
         TopicPartition(topic, TaskId.parse(task).partition): frozenset(racks)
         for read in (group["sources"], group["changelogs"])
@@ -92,7 +94,7 @@ def optimizer(group: Group, members: GroupMembers) -> RackAwareOptimizer | None:
 
 
 def assigned(group: Group, assignor: Any, spread: bool) -> tuple[bool, GroupMembers]:
-    """Return whether to look again, and the members, whose clients have their tasks."""
+    """Return whether a probing rebalance is needed, and the members with their clients' tasks."""
     tasks, stateful = ids(group["tasks"]), ids(group["stateful"])
     read = {task: frozenset({partition(task)}) for task in tasks}
     members = GroupMembers(GroupSubscriptions.decode(subscriptions(group), LATEST_SUPPORTED_VERSION), read)
@@ -114,7 +116,9 @@ def assigned(group: Group, assignor: Any, spread: bool) -> tuple[bool, GroupMemb
 
 
 def ours(group: Group, assignor: Any) -> tuple[bool, Placed]:
-    """Return whether to look again, and each member's active and standby tasks, with a member on Java."""
+    """Return whether a probing rebalance is needed, and each member's active and standby tasks, with a member on
+    Java.
+    """
     probing, members = assigned(group, assignor, spread=False)
     assert not members.all_penstock
     stateful = ids(group["stateful"])
@@ -162,8 +166,8 @@ def recorded(name: str) -> list[Group]:
     [
         ("high_availability", HighAvailabilityTaskAssignor, 2_000),
         ("sticky", StickyTaskAssignor, 2_000),
-        ("high_availability_racks", HighAvailabilityTaskAssignor, 500),
-        ("sticky_racks", StickyTaskAssignor, 500),
+        pytest.param("high_availability_racks", HighAvailabilityTaskAssignor, 500, marks=pytest.mark.slow),
+        pytest.param("sticky_racks", StickyTaskAssignor, 500, marks=pytest.mark.slow),
     ],
 )
 def test_our_leader_places_every_task_where_kafka_streams_would(
@@ -177,7 +181,7 @@ def test_our_leader_places_every_task_where_kafka_streams_would(
     assert not different
 
 
-# A group of Penstock alone, which leaves tasks where they were and spreads them: see spread.py
+# A group of Penstock alone, which keeps tasks where they are and spreads them: see spread.py
 
 
 @pytest.mark.parametrize("name", ["high_availability", "high_availability_racks"])
@@ -192,7 +196,7 @@ def test_stateful_tasks_standbys_and_warmups_are_where_kafka_streams_puts_them(n
 
 
 def test_stateless_tasks_are_balanced_as_kafka_streams_balances_them() -> None:
-    """Which ones a client gets differs: Kafka Streams redistributes them, we leave them where they were."""
+    """Which tasks a client gets differs: Kafka Streams redistributes them, Penstock leaves them where they are."""
     for group in recorded("high_availability")[:PENSTOCK_ALONE]:
         clients = assigned(group, HighAvailabilityTaskAssignor, spread=True)[1].clients
         kafka = kafkas_clients(group)
@@ -203,7 +207,9 @@ def test_stateless_tasks_are_balanced_as_kafka_streams_balances_them() -> None:
 
 
 def test_the_sticky_assignor_is_as_sticky_and_as_balanced_as_kafka_streams() -> None:
-    """Which of equal tasks and clients come first is the order of a hash table there, a sorted one here."""
+    """Ties between tasks and between clients are broken by a hash table's order in Kafka Streams, by sorting in
+    Penstock.
+    """
     stayed = {"Penstock": 0, "Kafka Streams": 0}
     for group in recorded("sticky")[:PENSTOCK_ALONE]:
         probing, members = assigned(group, StickyTaskAssignor, spread=True)

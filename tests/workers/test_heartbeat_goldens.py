@@ -1,4 +1,4 @@
-"""The heartbeat that joins a streams group against Kafka Streams' own (4.3.1): the broker compares them byte by byte.
+"""The heartbeat that joins a streams group, compared byte by byte with Kafka Streams' own (4.3.1).
 
 See heartbeat_goldens/README.md.
 """
@@ -25,7 +25,7 @@ from tests.goldens import interpreter
 HERE = Path(__file__).parent
 GOLDENS = HERE / "heartbeat_goldens"
 FOLDERS = (HERE.parent / "goldens" / "cases", HERE.parent / "goldens" / "wide", GOLDENS / "cases")
-#: What of a case's configuration is no setting of the description.
+#: Keys of a case's configuration that are not part of the description.
 OTHER_KEYS = ("emit.interval.ms", "deserialization.exception.handler", "processing.exception.handler")
 VERSION = 0
 
@@ -52,13 +52,13 @@ def files() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", [file for file in files() if recorded()[file.name]], ids=lambda file: file.stem)
-def test_the_broker_is_told_the_bytes_that_kafka_streams_tells_it(file: Path) -> None:
+def test_the_heartbeat_has_the_bytes_of_kafka_streams(file: Path) -> None:
     expected = recorded()[file.name]
     assert expected is not None
     assert request(file) == base64.b64decode(expected)
 
 
-def test_every_topology_that_can_be_recorded_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_recordable_topology_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     compared = [file for file in files() if recorded()[file.name]]
     refused = sorted(name for name, request in recorded().items() if request is None)
     with capsys.disabled():

@@ -1,4 +1,4 @@
-"""Internal topics of real topologies: how many partitions, which settings, made and checked on a real broker."""
+"""Internal topics of real topologies: partition counts and settings; created and checked on a real broker."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ from penstock.workers.group.internal_topic_manager import (
     repartition_topic_config,
 )
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_for_partitions
-from tests.workers.memory_kafka import Cluster, MemoryAdmin
+from tests.workers.direct_io import DirectAdmin
 
 MakeTopic = Callable[..., str]
 
@@ -51,7 +53,7 @@ def infos(builder: StreamsBuilder, settings: StreamsConfig | None = None) -> dic
     return topics_infos(settings["application.id"], topology.internal_builder.build_subtopologies(settings))
 
 
-def test_a_repartition_topic_is_as_wide_as_the_widest_source_of_its_writers() -> None:
+def test_a_repartition_topic_has_as_many_partitions_as_the_largest_source_of_its_writers() -> None:
     builder = StreamsBuilder()
     merged = builder.stream("a").merge(builder.stream("b"))
     merged.group_by(lambda key, value: value).count(store="counts")
@@ -59,7 +61,7 @@ def test_a_repartition_topic_is_as_wide_as_the_widest_source_of_its_writers() ->
     assert repartition_topic_counts(topics, {"a": 3, "b": 7}) == {"app-counts-repartition": 7}
 
 
-def test_a_chain_of_repartition_topics_hands_the_count_on() -> None:
+def test_a_chain_of_repartition_topics_passes_the_count_on() -> None:
     builder = StreamsBuilder()
     counts = builder.stream("a").group_by(lambda key, value: value).count(store="first")
     counts.to_stream().group_by(lambda key, value: value).count(store="second")
@@ -69,7 +71,7 @@ def test_a_chain_of_repartition_topics_hands_the_count_on() -> None:
     }
 
 
-def test_a_joined_repartition_topic_takes_the_count_of_the_topic_it_is_joined_with() -> None:
+def test_a_joined_repartition_topic_takes_the_count_of_the_other_side() -> None:
     builder = StreamsBuilder()
     table = builder.table("table", store="table-store")
     builder.stream("a").select_key(lambda key, value: value).join(table, lambda left, right: left, name="joined")
@@ -90,7 +92,7 @@ def repartitioned(count: int | None = None) -> StreamsBuilder:
     return builder
 
 
-def test_a_declared_count_that_fits_its_join_holds() -> None:
+def test_a_declared_count_that_fits_its_join_is_kept() -> None:
     assert repartition_topic_counts(infos(repartitioned(3)), {"a": 8, "table": 3}) == {"app-wide-repartition": 3}
 
 
@@ -108,7 +110,7 @@ def test_joined_user_topics_need_the_same_number_of_partitions() -> None:
         repartition_topic_counts(infos(builder), {"a": 2, "b": 3})
 
 
-def test_a_subtopology_has_as_many_tasks_as_its_widest_source() -> None:
+def test_a_subtopology_has_as_many_tasks_as_its_largest_source_has_partitions() -> None:
     builder = StreamsBuilder()
     builder.stream("a").merge(builder.stream("b")).group_by(lambda key, value: value).count(store="counts")
     topics = infos(builder)
@@ -118,7 +120,7 @@ def test_a_subtopology_has_as_many_tasks_as_its_widest_source() -> None:
     assert tasks[TaskId(0, 2)] == {TopicPartition("a", 2)}
 
 
-def test_a_source_topic_that_serves_as_changelog_is_the_users() -> None:
+def test_a_source_topic_that_serves_as_changelog_belongs_to_the_user() -> None:
     changelogs = []
     for optimization in ("all", "none"):
         builder = StreamsBuilder()
@@ -163,7 +165,7 @@ def test_repartition_topics_have_kafka_streams_settings() -> None:
     }
 
 
-def test_topic_overrides_win_over_our_settings_and_a_stores_own_over_both() -> None:
+def test_topic_overrides_take_precedence_over_defaults_and_a_stores_own_over_both() -> None:
     settings = config(topic__segment__bytes=1000, topic__cleanup__policy="delete")
     store = StoreBuilder("s", StoreKind.KEY_VALUE, log_config={"cleanup.policy": "compact"})
     assert repartition_topic_config(settings)["segment.bytes"] == "1000"
@@ -172,7 +174,7 @@ def test_topic_overrides_win_over_our_settings_and_a_stores_own_over_both() -> N
 
 
 class StepClock:
-    """A clock that continues by 100 ms with each look at it."""
+    """A clock that advances by 100 ms each time it is read."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -185,17 +187,17 @@ class StepClock:
         return self.now_ms
 
 
-class Away(MemoryAdmin):
-    """Asks brokers that do not answer."""
+class Away(DirectAdmin):
+    """An Admin whose brokers do not respond."""
 
     def __init__(self) -> None:
-        super().__init__(Cluster())
+        super().__init__(DirectKafka(ManualClock()))
 
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
         raise UnreachableError("localhost:1: connection refused")
 
 
-def test_a_broker_that_is_away_is_tried_and_then_said_to_be_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_brokers_are_retried_and_then_reported(caplog: pytest.LogCaptureFixture) -> None:
     waited: list[float] = []
     settings = config(max__poll__interval__ms=24_000)
     manager = InternalTopicManager(Away(), settings, StepClock(), PrefixedLogger("test", ""), waited.append)
@@ -251,7 +253,7 @@ def application(application_id: str, make_topic: MakeTopic, admin: AdminClient, 
 
 
 @pytest.mark.broker
-def test_internal_topics_are_made_and_all_counts_returned(application: Application) -> None:
+def test_internal_topics_are_created_and_all_counts_returned(application: Application) -> None:
     counts = application.make_ready()
     internal = {name.removeprefix(f"{application.id}-"): n for name, n in counts.items() if application.id in name}
     names = ("counts-repartition", "counts-changelog", "windows-repartition", "windows-changelog")
@@ -265,14 +267,14 @@ def test_internal_topics_are_made_and_all_counts_returned(application: Applicati
 
 
 @pytest.mark.broker
-def test_members_that_make_them_at_the_same_time_all_succeed(application: Application) -> None:
+def test_members_that_create_them_at_the_same_time_all_succeed(application: Application) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = [future.result() for future in [pool.submit(application.make_ready) for _ in range(4)]]
     assert all(result == results[0] for result in results)
 
 
 @pytest.mark.broker
-def test_a_topic_that_another_member_made_in_between_is_as_good(application: Application) -> None:
+def test_a_topic_that_another_member_has_just_created_is_accepted(application: Application) -> None:
     counts = application.make_ready()
     manager = application.manager()
     describe, looks = manager._describe, iter(range(10))
@@ -282,7 +284,7 @@ def test_a_topic_that_another_member_made_in_between_is_as_good(application: App
 
 
 @pytest.mark.broker
-def test_a_missing_source_topic_is_named_and_not_created(
+def test_the_error_names_a_missing_source_topic_which_is_not_created(
     application_id: str, unique_name: Callable[[str], str], admin: AdminClient, asking: Admin
 ) -> None:
     missing = unique_name("missing")
@@ -292,7 +294,7 @@ def test_a_missing_source_topic_is_named_and_not_created(
 
 
 @pytest.mark.broker
-def test_an_internal_topic_of_the_wrong_width_is_named_with_what_to_do(application: Application) -> None:
+def test_the_error_for_an_internal_topic_with_a_wrong_partition_count_says_what_to_do(application: Application) -> None:
     application.make_ready()
     name = f"{application.id}-counts-changelog"
     application.admin.create_partitions([NewPartitions(name, 5)])[name].result(10)
@@ -302,7 +304,7 @@ def test_an_internal_topic_of_the_wrong_width_is_named_with_what_to_do(applicati
 
 
 @pytest.mark.broker
-def test_a_setting_that_the_broker_refuses_is_said_with_the_topic(application: Application) -> None:
+def test_the_error_for_a_refused_setting_names_the_topic(application: Application) -> None:
     application.config = application.config.with_overrides({"topic.cleanup.policy": "nonsense"})
     with pytest.raises(StreamsError, match=rf"Could not create topic {application.id}-.*nonsense"):
         application.make_ready()

@@ -1,4 +1,4 @@
-"""Positions that are not on the brokers any more: deleted records, truncated logs, topics that are others.
+"""Positions that no longer exist on the brokers: deleted records, truncated logs, recreated topics.
 
 The thread continues where auto.offset.reset says.
 """
@@ -7,58 +7,56 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from penstock import StreamsBuilder, StreamsConfig
-from penstock.dev.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import ThreadSpec
-from tests import waiting
-from tests.brokers import SECOND, THIRD, LedBroker
+from tests.brokers import SECOND, THIRD, ThreeBrokers
+from tests.topics import create_topics, delete_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.workers.test_stream_thread_broker import Runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-PATIENCE_SECONDS = 120.0
-CONFIG = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "500"}
-eventually = partial(waiting.eventually, patience_seconds=PATIENCE_SECONDS)
-
 
 class Brokers:
-    """What a test does with brokers."""
+    """Operations on the brokers of a test."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    @property
+    def admin(self) -> AdminClient:
+        """A new client that knows the first broker only: one that knows all may send its request to a killed broker."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
 
     def create(self, topic: str, replicas: list[int] | None = None, **config: str) -> None:
         placed: dict[str, Any] = {"replica_assignment": [replicas]} if replicas else {}
-        new = NewTopic(topic, 1, **placed, config=config)
-        self.admin.create_topics([new])[topic].result(PATIENCE_SECONDS)
-        waiting.wait_for_partitions(self.admin, topic, 1)
+        create_topics(self.admin, NewTopic(topic, 1, **placed, config=config))
 
     def create_again(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
-        eventually(lambda: topic not in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
+        delete_topics(self.admin, topic)
         self.create(topic)
 
     def leader(self, topic: str) -> int:
-        found: int = self.admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0].leader
+        found: int = self._partition(topic).leader
         return found
 
     def in_sync(self, topic: str) -> list[int]:
-        return sorted(self.admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0].isrs)
+        return sorted(self._partition(topic).isrs)
+
+    def _partition(self, topic: str) -> PartitionMetadata:
+        return self.admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0]
 
     def write(self, topic: str, values: list[str]) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap_servers})
@@ -68,11 +66,11 @@ class Brokers:
 
 
 class Three(Brokers):
-    """A broker that stays, and two that keep the input."""
+    """One broker that stays up, and two that have the input."""
 
-    def __init__(self, first: DevBroker, second: LedBroker, third: LedBroker) -> None:
-        super().__init__(first.bootstrap_servers)
-        self.second, self.third = second, third
+    def __init__(self, brokers: ThreeBrokers) -> None:
+        super().__init__(brokers.bootstrap_servers)
+        self.second, self.third = brokers.second, brokers.third
 
 
 @pytest.fixture
@@ -81,39 +79,12 @@ def brokers(bootstrap_servers: str) -> Brokers:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Three]:
-    """The topic of the group's offsets is made while the first broker is alone, and stays there."""
-    directory = tmp_path / "three"
-    with ExitStack() as running:
-
-        def started(broker: DevBroker) -> None:
-            running.callback(broker.stop)
-            broker.start(PATIENCE_SECONDS, detached=False)
-
-        first = DevBroker("first", directory / "first", config=CONFIG)
-        started(first)
-        consumer = Consumer({"bootstrap.servers": first.bootstrap_servers, "group.id": "first"})
-        eventually(lambda: knows_a_group(consumer), "the broker knows what is committed")
-        consumer.close()
-        second = LedBroker(first, "second", directory / "second", CONFIG)
-        third = LedBroker(first, "third", directory / "third", CONFIG, node_id=THIRD)
-        started(second)
-        started(third)
-        yield Three(first, second, third)
-
-
-def knows_a_group(consumer: Consumer) -> bool:
-    try:
-        consumer.committed([Place("none", 0)], timeout=PATIENCE_SECONDS)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.NOT_COORDINATOR:  # it has just made the topic of groups
-            raise
-        return False
-    return True
+def three(three_brokers: ThreeBrokers) -> Three:
+    return Three(three_brokers)
 
 
 class Reading:
-    """A stream thread that keeps what it reads. gate: while it is not set, the thread is stuck in a record."""
+    """A stream thread that keeps the records it reads. gate: until it is set, processing blocks."""
 
     def __init__(self, brokers: Brokers, topic: str, state_dir: Path, **config: Any) -> None:
         self.seen: list[str] = []
@@ -137,7 +108,7 @@ class Reading:
         self.seen.append(value)
 
     def until_seen(self, values: list[str]) -> None:
-        """Wait until these are the last that were read; raises what has ended the thread."""
+        """Wait until these are the last values that were read; raises the error that has ended the thread."""
 
         def is_there() -> bool:
             assert self.runner._runs.is_alive(), self.runner.until(lambda: False)
@@ -164,7 +135,7 @@ def values(name: str, count: int) -> list[str]:
     return [f"{name}-{number}" for number in range(count)]
 
 
-def test_records_are_deleted_below_the_position_while_the_leader_changes(
+def test_records_below_the_position_are_deleted_while_the_leader_changes(
     three: Three, reading: Callable[..., Reading], unique_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = unique_name("in")
@@ -181,14 +152,15 @@ def test_records_are_deleted_below_the_position_while_the_leader_changes(
     three.second.kill()
     eventually(lambda: three.leader(topic) == THIRD, "the other broker leads")
     three.write(topic, values("b", 100))
-    three.admin.delete_records([Place(topic, 0, 151)])[Place(topic, 0)].result(PATIENCE_SECONDS)
+    admin = three.admin  # a dropped client takes its request with it
+    admin.delete_records([Place(topic, 0, 151)])[Place(topic, 0)].result(PATIENCE_SECONDS)
     found.gate.set()
     found.until_seen(values("b", 100)[50:])
     assert "stuck" in found.seen
     assert "; reset" in caplog.text
 
 
-def test_a_log_is_truncated_by_an_unclean_election(
+def test_an_unclean_election_truncates_the_log(
     three: Three, reading: Callable[..., Reading], unique_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = unique_name("in")
@@ -201,7 +173,7 @@ def test_a_log_is_truncated_by_an_unclean_election(
     three.write(topic, values("lost", 100))
     found.until_seen(values("lost", 100))
     three.second.kill()
-    three.third.start(PATIENCE_SECONDS, detached=False)
+    three.third.start()
     eventually(lambda: three.leader(topic) == THIRD, "the broker that was behind leads")
     three.write(topic, values("new", 150))
     found.until_seen(values("kept", 100) + values("new", 150))
@@ -216,7 +188,7 @@ def test_a_topic_is_deleted_and_created_again(
     caplog: pytest.LogCaptureFixture,
     count: int,
 ) -> None:
-    """With a shorter log, and with a longer one, in which the old position exists."""
+    """With a shorter log, and with a longer one in which the old position exists."""
     topic = unique_name("in")
     brokers.create(topic)
     brokers.write(topic, values("old", 100))
@@ -232,7 +204,7 @@ def test_a_topic_is_deleted_and_created_again(
 def test_a_topic_is_deleted_and_created_again_while_nothing_runs(
     brokers: Brokers, reading: Callable[..., Reading], unique_name: Callable[[str], str]
 ) -> None:
-    """The brokers forget what is committed for a topic that they delete."""
+    """Brokers delete the committed offsets of a topic that they delete."""
     topic, application_id = unique_name("in"), unique_name("app")
     brokers.create(topic)
     brokers.write(topic, values("old", 100))

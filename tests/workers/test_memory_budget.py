@@ -1,4 +1,4 @@
-"""One budget for all stream threads of a host, shared out to what their stores keep in memory."""
+"""One memory budget for all stream threads of a host, shared among their stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config(budget: int | None = None) -> StreamsConfig:
     [CGROUP_V1_FILE, f"{CGROUPS}/memory.max", f"{CGROUPS}/system.slice/x.service/memory.max"],
     ids=["v1", "v2", "of a service"],
 )
-def test_a_container_s_or_a_service_s_limit_counts(tmp_path: Path, file: str) -> None:
+def test_the_limit_of_a_container_or_a_service_counts(tmp_path: Path, file: str) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("1:name=systemd:/other\n0::/system.slice/x.service\n")
     path = tmp_path / file
@@ -47,14 +47,14 @@ def test_the_shares_of_all_threads_stay_within_the_budget(threads: int) -> None:
     assert sizes.write_buffer_bytes * 4 <= sizes.write_buffer_total_bytes
 
 
-def test_without_a_budget_sizes_are_the_usual_ones_where_they_fit() -> None:
+def test_without_a_budget_sizes_are_the_defaults_where_they_fit() -> None:
     assert stores_config(config(), 2, host=16 * GIB) == RocksDBConfig()
     small = stores_config(config(), 4, host=2 * GIB)
     assert small.block_cache_bytes < RocksDBConfig().block_cache_bytes
     assert 4 * (PROCESS_BYTES + small.block_cache_bytes + small.write_buffer_total_bytes) <= GIB
 
 
-def test_too_little_is_refused_if_configured_and_told_if_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_small_a_budget_is_refused_if_configured_and_reported_otherwise(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match="too little for 4 stream threads") as raised:
         stores_config(config(300 * MIB), 4, host=16 * GIB)
     needed = int(str(raised.value).partition("so give ")[2].partition(" ")[0])
@@ -63,8 +63,8 @@ def test_too_little_is_refused_if_configured_and_told_if_not(caplog: pytest.LogC
     assert "stores get the least they can work with" in caplog.text
 
 
-def test_the_stores_of_a_process_share_what_it_was_given() -> None:
-    """In its own process: the sizes are the process's."""
+def test_the_stores_of_a_process_share_its_budget() -> None:
+    """In a separate process, because the sizes apply to a whole process."""
     program = (
         "from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, process_resources, set_process_config\n"
         "set_process_config(RocksDBConfig(block_cache_bytes=9 << 20))\n"

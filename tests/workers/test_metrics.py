@@ -1,4 +1,4 @@
-"""Sensors and what sizes the work of one iteration."""
+"""Sensors, and the batch size of one iteration."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from penstock.workers.metrics.sensors import Sensor, ThreadMetrics
 from penstock.workers.thread.batch_sizer import RECORDS_MAX, TARGET_MS, BatchSizer
 from penstock.workers.thread.garbage_collection import COLLECTION_THRESHOLDS, tuned_garbage_collection
 
+pytestmark = pytest.mark.medium
+
 WINDOW_MS = 1_000
 
 
@@ -22,7 +24,7 @@ def test_a_sensor_averages_over_its_windows() -> None:
     assert (sensor.average(600), sensor.highest(600), sensor.total) == (1.75, 4.0, 4)
     sensor.record(10.0, 1_500)
     assert sensor.average(1_600) == 3.4  # both windows
-    assert sensor.average(3_000) == 10.0  # the first is over
+    assert sensor.average(3_000) == 10.0  # the first window is over
     assert sensor.average(9_000) == 0.0
     assert sensor.highest(9_000) == 0.0
     assert sensor.total == 5
@@ -36,13 +38,13 @@ def test_a_rate_counts_events_per_second() -> None:
     assert Sensor(WINDOW_MS).rate(0) == 0.0
 
 
-def test_one_early_event_is_no_storm() -> None:
+def test_one_early_event_gives_no_high_rate() -> None:
     sensor = Sensor(WINDOW_MS, samples=2)
     sensor.record(1.0, 0, count=10)
-    assert sensor.rate(1) == 10.0  # over one window at least
+    assert sensor.rate(1) == 10.0  # divided by at least one window
 
 
-def test_the_names_are_kafka_streams() -> None:
+def test_the_names_are_those_of_kafka_streams() -> None:
     """ThreadMetrics: the stream-thread-metrics group."""
     names = ThreadMetrics().snapshot(0).keys()
     for operation in ("commit", "poll", "process", "punctuate"):
@@ -62,7 +64,7 @@ def test_the_names_are_kafka_streams() -> None:
     } <= names
 
 
-def test_ratios_are_shares_of_the_loop() -> None:
+def test_ratios_are_shares_of_the_loops_time() -> None:
     metrics = ThreadMetrics()
     metrics.record_ratios(0, 100, process=60, poll=30)
     metrics.record_ratios(0, 0, process=60, poll=30)  # nothing to divide by
@@ -71,7 +73,7 @@ def test_ratios_are_shares_of_the_loop() -> None:
 
 
 def run(sizer: BatchSizer, ms_per_record: float, calls: int) -> list[tuple[int, float]]:
-    """Let a source with records without end be processed; returns records and ms of each call."""
+    """Let an endless source be processed; return records and ms of each call."""
     done = []
     for iterations in range(1, calls + 1):
         records = sizer.max_records(iterations)
@@ -81,18 +83,18 @@ def run(sizer: BatchSizer, ms_per_record: float, calls: int) -> list[tuple[int, 
 
 
 @given(st.floats(0.0001, 0.5))
-def test_fast_records_come_in_batches_of_about_the_target_time(ms_per_record: float) -> None:
+def test_fast_records_are_processed_in_batches_of_about_the_target_time(ms_per_record: float) -> None:
     records, ms = run(BatchSizer(), ms_per_record, 200)[-1]
     assert ms <= 3 * TARGET_MS
     assert ms >= TARGET_MS / 8 or records == RECORDS_MAX
 
 
-def test_slow_records_come_one_by_one() -> None:
+def test_slow_records_are_processed_one_by_one() -> None:
     assert run(BatchSizer(), ms_per_record=1_000, calls=100)[-1][0] == 1
 
 
-def test_what_was_slow_for_long_is_soon_done_in_large_batches_again() -> None:
-    """Many tasks take long with one record each while they are many, or the machine is busy."""
+def test_batches_grow_quickly_after_a_long_slow_phase() -> None:
+    """With many tasks, or on a busy machine, a single record per task takes long."""
     sizer = BatchSizer()
     for iterations in range(1, 1_000):
         sizer.record(iterations, processed=500, latency_ms=2 * TARGET_MS)
@@ -103,8 +105,9 @@ def test_the_first_batch_is_one_record() -> None:
     assert BatchSizer().max_records(1) == 1
 
 
-def test_the_garbage_collector_is_as_before_afterwards() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+def test_the_garbage_collector_is_restored_afterwards() -> None:
+    gc.unfreeze()  # disabled by tests/conftest.py
+    before = gc.get_threshold(), 0
 
     @tuned_garbage_collection()
     def fail() -> None:
@@ -115,3 +118,4 @@ def test_the_garbage_collector_is_as_before_afterwards() -> None:
     with pytest.raises(ValueError, match="x"):
         fail()
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    gc.freeze()

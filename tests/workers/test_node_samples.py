@@ -1,4 +1,4 @@
-"""Records per second, age and time of inner nodes, from the few records that are followed."""
+"""Records per second, age and time of inner nodes, measured on the few sampled records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
 from penstock.workers.metrics.sensors import SamplingBudget
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
@@ -22,7 +23,7 @@ TEXT = Serdes.string()
 
 
 class Nanoseconds:
-    """A clock that only the slow operator moves."""
+    """A clock that only the slow operator advances."""
 
     now = 0
 
@@ -39,7 +40,7 @@ def slow(value: str) -> str:
 
 
 def all_kinds() -> Any:
-    """Half of the records pass the filter, each becomes three, and two ways lead to the count."""
+    """Half of the records pass the filter, each becomes three, and two paths lead to the count."""
     builder = StreamsBuilder()
     stream = builder.stream(IN, key_serde=TEXT, value_serde=TEXT)
     half = stream.filter(lambda key, value: key < "i", name="half").map_values(slow, name="slow")
@@ -50,7 +51,7 @@ def all_kinds() -> Any:
 
 
 @pytest.fixture
-def run(cluster: Cluster, clock: ManualClock, application: MakeApplication) -> Callable[..., Thread]:
+def run(cluster: DirectKafka, clock: ManualClock, application: MakeApplication) -> Callable[..., Thread]:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
 
@@ -59,7 +60,7 @@ def run(cluster: Cluster, clock: ManualClock, application: MakeApplication) -> C
         metrics, now_ms = thread.thread.metrics, clock.monotonic_ms()
         if config.get("penstock_metrics_sampling_percent") != 0:
             for budget in (metrics.record_sampling, metrics.flush_sampling):
-                budget.spent(now_ms, now_ms + 5)  # nothing for a second: it begins with small batches
+                budget.spent(now_ms, now_ms + 5)  # no sampling for a second, because it starts with small batches
         feed(cluster, "z" * 1_000)
         thread.until_idle().commit()
         clock.advance(5_000)
@@ -69,7 +70,7 @@ def run(cluster: Cluster, clock: ManualClock, application: MakeApplication) -> C
 
 
 def asked(thread: Thread, group: str, value: str) -> dict[Any, float]:
-    """Return a value of each edge or node."""
+    """Return a value by edge or node."""
     thread.control.commands.append(Measure(7))
     thread.step()
     answer = next(r for r in reversed(thread.control.reports) if isinstance(r, QueryResult))
@@ -79,7 +80,7 @@ def asked(thread: Thread, group: str, value: str) -> dict[Any, float]:
 
 
 def edges(thread: Thread) -> dict[tuple[str, str], float]:
-    """Return the records on each edge for one record of the input."""
+    """Return the number of records on each edge per input record."""
     rates = asked(thread, EDGE_GROUP, "records-rate")
     source = next(start for start, end in rates if end == "half")
     whole = rates[source, "half"]
@@ -87,8 +88,8 @@ def edges(thread: Thread) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("handler", ["log_and_fail", "log_and_continue"])
-def test_inner_edges_have_their_records(cluster: Cluster, clock: ManualClock, run: Any, handler: str) -> None:
-    thread = run(processing_exception_handler=handler)  # with the second one nothing is fused
+def test_inner_edges_count_their_records(cluster: DirectKafka, clock: ManualClock, run: Any, handler: str) -> None:
+    thread = run(processing_exception_handler=handler)  # with the second one each node has a guard
     feed(cluster, "abcdefghijklmnop")
     assert len("abcdefghijklmnop") == RECORDS
     thread.until_idle()
@@ -105,8 +106,8 @@ def test_inner_edges_have_their_records(cluster: Cluster, clock: ManualClock, ru
     assert found["both", "count"] == 2.5
 
 
-def test_what_a_cache_sends_downstream_is_followed_at_the_commit(
-    cluster: Cluster, clock: ManualClock, run: Any
+def test_records_that_a_cache_forwards_at_the_commit_are_sampled(
+    cluster: DirectKafka, clock: ManualClock, run: Any
 ) -> None:
     thread = run()
     feed(cluster, "abcabcab")
@@ -116,11 +117,13 @@ def test_what_a_cache_sends_downstream_is_followed_at_the_commit(
     thread.commit()
     rates = asked(thread, EDGE_GROUP, "records-rate")
     sink = next(end for start, end in rates if start == "changes")
-    assert rates["count", "changes"] == rates["changes", sink] == pytest.approx((3 + 1) / 30)  # z, before, counts too
+    assert (
+        rates["count", "changes"] == rates["changes", sink] == pytest.approx((3 + 1) / 30)
+    )  # z, from before, counts too
 
 
 def test_the_slow_operator_has_the_most_time_and_records_have_an_age(
-    cluster: Cluster, clock: ManualClock, run: Any
+    cluster: DirectKafka, clock: ManualClock, run: Any
 ) -> None:
     thread = run()
     (task,) = thread.thread.task_manager.active.all_tasks().values()
@@ -134,7 +137,7 @@ def test_the_slow_operator_has_the_most_time_and_records_have_an_age(
     assert 4_000 < ages["last",] == ages["both",] <= 6_000
 
 
-def test_of_a_long_flush_only_the_first_changes_are_followed(cluster: Cluster, clock: ManualClock, run: Any) -> None:
+def test_only_the_first_changes_of_a_long_flush_are_sampled(cluster: DirectKafka, clock: ManualClock, run: Any) -> None:
     thread = run()
     keys = [chr(0x4E00 + number) for number in range(60)]
     feed(cluster, "".join(keys))
@@ -145,15 +148,15 @@ def test_of_a_long_flush_only_the_first_changes_are_followed(cluster: Cluster, c
     assert counts(cluster) == dict.fromkeys(keys, 1) | {"z": 1_000}
 
 
-def test_what_a_full_cache_sends_on_is_counted_once(cluster: Cluster, run: Any) -> None:
-    thread = run(statestore_cache_max_bytes=1)  # each change is sent on at once
+def test_changes_that_a_full_cache_forwards_are_counted_once(cluster: DirectKafka, run: Any) -> None:
+    thread = run(statestore_cache_max_bytes=1)  # each change is forwarded at once
     feed(cluster, "xyz" * 20)
     thread.until_idle()
     rates = asked(thread, EDGE_GROUP, "records-rate")
     assert rates["count", "changes"] == rates["both", "count"] == pytest.approx(1_060 / 30, rel=0.05)
 
 
-def test_followed_records_are_processed_like_all_others(cluster: Cluster, clock: ManualClock, run: Any) -> None:
+def test_sampled_records_are_processed_like_all_others(cluster: DirectKafka, clock: ManualClock, run: Any) -> None:
     thread = run()
     for _ in range(4):
         feed(cluster, "abz" * 20)
@@ -163,14 +166,14 @@ def test_followed_records_are_processed_like_all_others(cluster: Cluster, clock:
     assert counts(cluster) == {"a": 320, "b": 320, "z": 1_080}
 
 
-def test_nothing_is_followed_when_it_is_off(cluster: Cluster, run: Any) -> None:
+def test_nothing_is_sampled_when_sampling_is_off(cluster: DirectKafka, run: Any) -> None:
     thread = run(penstock_metrics_sampling_percent=0)
     feed(cluster, "abc")
     thread.until_idle()
     assert set(asked(thread, EDGE_GROUP, "records-rate").values()) == {0.0}
 
 
-def test_a_debugger_keeps_the_tracing_to_itself(cluster: Cluster, run: Any) -> None:
+def test_a_debugger_keeps_its_trace_function(cluster: DirectKafka, run: Any) -> None:
     thread = run()
     seen: list[Any] = []
 
@@ -185,7 +188,7 @@ def test_a_debugger_keeps_the_tracing_to_itself(cluster: Cluster, run: Any) -> N
     finally:
         sys.settrace(None)
     assert seen
-    assert set(asked(thread, EDGE_GROUP, "records-rate").values()) == {0.0}
+    assert any(asked(thread, EDGE_GROUP, "records-rate").values())
 
 
 def test_sampling_takes_no_more_than_its_share_of_the_time() -> None:
@@ -194,8 +197,8 @@ def test_sampling_takes_no_more_than_its_share_of_the_time() -> None:
     budget.spent(1_000, 1_020)
     assert not budget.allows(3_019)
     assert budget.allows(3_020)
-    budget.spent(5_000, 5_000)  # it took less than the clock can say
+    budget.spent(5_000, 5_000)  # it took less than the clock's resolution
     assert not budget.allows(5_099)
     assert budget.allows(5_100)
-    budget.spent(6_000, 9_000)  # another had the processor
+    budget.spent(6_000, 9_000)  # another process had the CPU
     assert budget.allows(11_000)

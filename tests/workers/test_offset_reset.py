@@ -22,13 +22,16 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.group.topic_names import TopicNames
 from penstock.workers.tasks.offset_reset import OffsetReset
 from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
+from tests.topics import create_topics
 
 NOW_MS = 1_000_000
 LOG = PrefixedLogger("penstock.test", "")
 
 
 class Brokers:
-    """Answer for each partition: the beginning is 3, the end 9, the first record since 2 s ago has offset 7."""
+    """Answer for each partition: the beginning is 3, the end is 9, and the first record of the last 2 s has
+    offset 7.
+    """
 
     def __init__(self) -> None:
         self.asked: list[list[TopicPartition]] = []
@@ -52,14 +55,14 @@ def reset_of(original: str = "earliest", brokers: Brokers | None = None, **polic
     return OffsetReset(topologies, TopicNames("app", topologies), original, ask, lambda: NOW_MS, LOG)
 
 
-def test_each_source_has_its_policy() -> None:
+def test_each_source_has_its_own_policy() -> None:
     old, young = (AutoOffsetReset.by_duration(seconds) for seconds in (timedelta(seconds=3), 1_000))
     reset = reset_of(by_config=None, latest="latest", old=old, young=young)
     starts = {topic: reset.start_offset(TopicPartition(topic, 0)) for topic in ("by_config", "latest", "old", "young")}
     assert starts == {"by_config": 3, "latest": 9, "old": 7, "young": OFFSET_END}
 
 
-def test_the_brokers_are_asked_once_for_what_starts_together() -> None:
+def test_partitions_that_start_together_need_one_request() -> None:
     brokers = Brokers()
     reset = reset_of(brokers=brokers, a="earliest", b="latest", strict="none")
     a, b, strict, other = (
@@ -75,7 +78,7 @@ def test_the_brokers_are_asked_once_for_what_starts_together() -> None:
     assert brokers.asked == [[a, b], [other], [a]]
 
 
-def test_only_what_is_reset_is_logged_and_each_topic_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_resets_are_logged_and_each_topic_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     reset = reset_of(mine="latest", committed="earliest")
     mine, also, committed = (
@@ -89,7 +92,7 @@ def test_only_what_is_reset_is_logged_and_each_topic_once(caplog: pytest.LogCapt
     assert caplog.messages == 2 * ["Setting topic 'mine' to consume from latest offset"]
 
 
-def test_a_partition_of_which_the_brokers_do_not_tell_keeps_no_other_from_its_start() -> None:
+def test_a_partition_without_a_response_does_not_delay_others() -> None:
     brokers = Brokers()
     reset = reset_of(brokers=brokers, topic="earliest")
     first, second, third = partitions = [TopicPartition("topic", number) for number in range(3)]
@@ -122,12 +125,12 @@ def test_the_configuration_may_name_a_duration(duration: str, start: int) -> Non
 @pytest.mark.parametrize(
     "text", ["by_duration:", "by_duration:P", "by_duration:PT", "by_duration:-PT1S", "by_duration:1h"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="by_duration:P1DT12H"):
         StreamsConfig({"application.id": "a", "bootstrap.servers": "b:1", "auto.offset.reset": text})
 
 
-def test_a_source_that_must_have_an_offset_is_refused() -> None:
+def test_with_policy_none_a_missing_offset_is_an_error() -> None:
     with pytest.raises(StreamsError, match=re.escape("No valid committed offset found for input [strict]")):
         reset_of(strict="none").start_offset(TopicPartition("strict", 0))
 
@@ -137,7 +140,7 @@ def test_a_negative_duration_is_refused() -> None:
         AutoOffsetReset.by_duration(-1)
 
 
-def test_one_topic_cannot_be_read_from_two_places() -> None:
+def test_one_topic_cannot_have_two_policies() -> None:
     builder = StreamsBuilder()
     builder.stream("in", offset_reset=AutoOffsetReset.by_duration(5))
     builder.stream("in", offset_reset=AutoOffsetReset.by_duration(6))
@@ -153,11 +156,11 @@ def offsets(bootstrap_servers: str) -> Iterator[PartitionOffsets]:
 
 
 @pytest.mark.broker
-def test_the_broker_says_where_a_time_begins(
+def test_the_broker_finds_the_offset_of_a_timestamp(
     bootstrap_servers: str, admin: AdminClient, offsets: PartitionOffsets
 ) -> None:
     topic = f"by-time-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(30)
+    create_topics(admin, NewTopic(topic, 2))
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for timestamp in (1_000, 2_000, 3_000):
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)

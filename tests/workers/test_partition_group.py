@@ -1,4 +1,4 @@
-"""Which record comes next: PartitionGroup against a plain model, and when a task waits for an empty partition."""
+"""The order of records: PartitionGroup against a plain model, and when a task waits for an empty partition."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import Message, RawRecord, TopicPartition
 from penstock.workers.tasks.partition_group import MAX_TASK_IDLE_MS_DISABLED, PartitionGroup
+from tests.examples import examples
 
 LOG = PrefixedLogger("penstock.test", "")
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
@@ -23,7 +24,7 @@ class Stamped(NamedTuple):
 
 
 class Source:
-    """Takes records; with extract, its timestamps are not the messages' own, and negative ones drop the record."""
+    """Takes records. With extract, timestamps come from an extractor, and negative ones drop the record."""
 
     def __init__(self, seen: list[tuple[str, int]], extract: Callable[[Message], int] | None = None) -> None:
         self.seen = seen
@@ -48,7 +49,7 @@ class Source:
 
 
 class Bench:
-    """A group, what came out of it, and the lags that it is told."""
+    """A group, the records it returned, and the lags reported to it."""
 
     def __init__(self, partitions: Iterable[TopicPartition], idle_ms: int = 0, **extract: Any) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -77,7 +78,7 @@ class Bench:
 
 
 def model(queues: dict[TopicPartition, list[int]]) -> list[tuple[str, int]]:
-    """One record at a time: the lowest head timestamp, among equals the queue that has waited longest."""
+    """One record at a time: the lowest head timestamp; among equal ones the queue that has waited longest."""
     heads = {partition: 0 for partition in sorted(queues) if queues[partition]}
     waiting = {partition: turn for turn, partition in enumerate(p for p in queues if queues[p])}
     turn = len(waiting)
@@ -97,22 +98,22 @@ timestamps = st.lists(st.integers(0, 12), max_size=12)
 
 
 @given(st.fixed_dictionaries({A: timestamps, B: timestamps, C: timestamps}), st.integers(1, 5))
-@settings(max_examples=300, deadline=None)
-def test_runs_are_the_order_of_single_records(queues: dict[TopicPartition, list[int]], limit: int) -> None:
+@settings(max_examples=examples(300), deadline=None)
+def test_runs_have_the_order_of_single_records(queues: dict[TopicPartition, list[int]], limit: int) -> None:
     bench = Bench([A, B, C])
     for partition, found in queues.items():
         if found:
             bench.add(partition, *found)
     expected = model(queues)
-    if limit >= 5:  # a smaller limit cuts a run, after which the other of two equals is due
+    if limit >= 5:  # a smaller limit cuts a run; then the other of two equal queues is due
         assert bench.drain() == expected
     else:
         assert sorted(bench.drain(limit)) == sorted(expected)
 
 
 @given(st.fixed_dictionaries({A: timestamps, B: timestamps}))
-@settings(max_examples=100, deadline=None)
-def test_extracted_timestamps_order_like_own_ones(queues: dict[TopicPartition, list[int]]) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_extracted_timestamps_order_records_like_message_timestamps(queues: dict[TopicPartition, list[int]]) -> None:
     own, extracted = Bench([A, B]), Bench([A, B], a=lambda message: message.timestamp()[1])
     for bench in (own, extracted):
         for partition, found in queues.items():
@@ -131,14 +132,14 @@ def test_partition_time_is_the_highest_processed_timestamp(first: list[int], sec
     assert bench.group.partition_time(B) == max(second, default=-1)
 
 
-def test_a_single_partition_is_handed_on_as_it_is() -> None:
+def test_a_single_partition_is_passed_on_unchanged() -> None:
     bench = Bench([A])
     bench.add(A, 5, 3, 9)
     assert bench.drain() == [("a", 0), ("a", 1), ("a", 2)]
     assert bench.sources["a"].batches == [3]
 
 
-def test_a_limit_cuts_a_batch_and_the_head_says_what_is_next() -> None:
+def test_a_limit_cuts_a_batch_and_the_head_is_the_next_record() -> None:
     bench = Bench([A])
     bench.add(A, 1, 2, 3)
     processed = bench.group.process_next(2)
@@ -157,7 +158,7 @@ def test_dropped_records_are_not_waited_for() -> None:
     assert not bench.group.ready_to_process(0)
 
 
-def test_restored_partition_time_goes_on() -> None:
+def test_restored_partition_time_advances() -> None:
     bench = Bench([A, B])
     bench.group.set_partition_time(A, 50)
     bench.add(A, 10)
@@ -170,7 +171,7 @@ def test_restored_partition_time_goes_on() -> None:
 class TestIdling:
     """max.task.idle.ms (KIP-695)."""
 
-    def test_all_buffered_is_ready(self) -> None:
+    def test_a_task_is_ready_when_all_partitions_are_buffered(self) -> None:
         bench = Bench([A, B])
         bench.add(A, 1)
         bench.add(B, 1)
@@ -178,14 +179,14 @@ class TestIdling:
         assert bench.enforced == 0
 
     @pytest.mark.parametrize("lag", [None, 1])
-    def test_what_may_be_on_the_broker_is_waited_for(self, lag: int | None) -> None:
+    def test_a_partition_with_a_lag_is_waited_for(self, lag: int | None) -> None:
         bench = Bench([A, B], idle_ms=0)
         bench.add(A, 1)
         bench.lags[B] = lag
         assert not bench.group.ready_to_process(0)
         assert not bench.group.ready_to_process(10**9)
 
-    def test_an_empty_partition_is_waited_for_as_long_as_configured(self) -> None:
+    def test_an_empty_partition_is_waited_for_until_the_configured_time(self) -> None:
         bench = Bench([A, B], idle_ms=100)
         bench.add(A, 1)
         bench.lags[B] = 0
@@ -197,7 +198,7 @@ class TestIdling:
     @pytest.mark.parametrize(
         ("partitions", "idle_ms", "idle"), [([A], 100, True), ([A, B], 0, True), ([A, B], 100, False)]
     )
-    def test_a_group_without_records_is_idle_unless_its_wait_has_begun(
+    def test_a_group_without_records_is_idle_unless_it_has_started_waiting(
         self, partitions: list[TopicPartition], idle_ms: int, idle: bool
     ) -> None:
         bench = Bench(partitions, idle_ms=idle_ms)
@@ -205,7 +206,7 @@ class TestIdling:
         bench.add(A, 1)
         assert not bench.group.is_idle
 
-    def test_the_wait_begins_anew_after_data(self) -> None:
+    def test_the_wait_restarts_after_data(self) -> None:
         bench = Bench([A, B], idle_ms=100)
         bench.add(A, 1, 5)
         bench.lags[B] = 0
@@ -217,14 +218,14 @@ class TestIdling:
         assert not bench.group.ready_to_process(1110)
         assert bench.group.ready_to_process(1210)
 
-    def test_the_wait_goes_on_while_nothing_at_all_is_buffered(self) -> None:
+    def test_the_wait_continues_while_nothing_is_buffered(self) -> None:
         bench = Bench([A, B], idle_ms=100)
         bench.lags |= {A: 0, B: 0}
         assert not bench.group.ready_to_process(1000)
         bench.add(A, 1)
         assert bench.group.ready_to_process(1100)
 
-    def test_disabled_never_waits(self) -> None:
+    def test_a_disabled_wait_never_waits(self) -> None:
         bench = Bench([A, B], idle_ms=MAX_TASK_IDLE_MS_DISABLED)
         assert not bench.group.ready_to_process(0)
         bench.add(A, 1)

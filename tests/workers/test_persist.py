@@ -1,4 +1,4 @@
-"""Stores are made to survive a SIGKILL beside the stream thread, which continues meanwhile."""
+"""Stores are persisted on a background thread, to survive a SIGKILL, while the stream thread continues."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from penstock.topology.records import TaskId
 from penstock.workers.tasks import processor_state_manager
 from penstock.workers.tasks.processor_state_manager import PERSIST_INTERVAL_MS
 from penstock.workers.thread.stream_thread import PERSIST_CHECK_MS
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 TASK = TaskId(0, 0)
 
 
 class Later(Executor):
-    """Does what it is given when a test says so, or waits for it."""
+    """An executor that runs its work when a test says so, or when the result is awaited."""
 
     def __init__(self) -> None:
         self.given: list[Waited] = []
@@ -58,17 +59,17 @@ def later() -> Later:
 
 @pytest.fixture
 def thread(
-    cluster: Cluster, application: Callable[..., Application], later: Later, monkeypatch: pytest.MonkeyPatch
+    cluster: DirectKafka, application: Callable[..., Application], later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> Thread:
-    """A thread whose stores are worth being persisted after two records."""
+    """A thread whose stores are persisted after two records."""
     monkeypatch.setattr(processor_state_manager, "PERSIST_RECORDS", 2)
     for topic in (IN, OUT):
         cluster.create_topic(topic, 1)
     return application(counting(), commit_interval_ms=10**9).thread(background=later).until_idle()
 
 
-def count(thread: Thread, cluster: Cluster, clock: ManualClock, keys: str) -> None:
-    """Count, commit with the end of the changelog, and look whether stores are to be persisted."""
+def count(thread: Thread, cluster: DirectKafka, clock: ManualClock, keys: str) -> None:
+    """Count, commit with the changelog's end offset, and check whether stores must be persisted."""
     feed(cluster, keys)
     thread.step(3)
     clock.advance(PERSIST_INTERVAL_MS)
@@ -87,7 +88,7 @@ def in_memtables(rows: RocksDBStore) -> float:
 
 
 def test_records_are_processed_while_stores_are_persisted(
-    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, later: Later
 ) -> None:
     count(thread, cluster, clock, "a")
     count(thread, cluster, clock, "bcd")
@@ -105,8 +106,8 @@ def test_records_are_processed_while_stores_are_persisted(
     assert len(later.given) == 2, "there was nothing to persist"
 
 
-def test_what_goes_wrong_is_told_at_the_next_look(
-    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
+def test_an_error_is_raised_at_the_next_check(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count(thread, cluster, clock, "a")
     count(thread, cluster, clock, "bcd")
@@ -118,8 +119,8 @@ def test_what_goes_wrong_is_told_at_the_next_look(
         thread.thread.run_once()
 
 
-def test_a_damaged_file_that_is_met_has_the_task_restored(
-    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_file_found_while_persisting_restores_the_task(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count(thread, cluster, clock, "a")
     count(thread, cluster, clock, "bcd")
@@ -140,8 +141,8 @@ def raising(error: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("end", ["closed", "closed dirty", "recycled"])
-def test_stores_are_given_up_only_behind_it(
-    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, end: str
+def test_stores_are_closed_only_after_they_are_persisted(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock, later: Later, end: str
 ) -> None:
     count(thread, cluster, clock, "a")
     count(thread, cluster, clock, "bcd")

@@ -1,4 +1,4 @@
-"""Consumed records of repartition topics are deleted: what is asked for, what fails, and what a real broker does."""
+"""Consumed records of repartition topics are deleted: the requests, their failures, and the effect on a real broker."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from penstock.topology.records import TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks.record_purge import RecordPurge
+from tests.direct_kafka import DirectKafka
+from tests.futures import done, failed
+from tests.manual_clock import ManualClock
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.counting import IN, OUT, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
-from tests.workers.test_stream_thread_broker import PATIENCE_SECONDS, Runner
+from tests.workers.test_stream_thread_broker import Runner
 from tests.workers.thread_stage import Application
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)
@@ -32,7 +35,7 @@ TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.stri
 
 
 class Admin:
-    """Takes orders to delete; answer: what it gives for one."""
+    """Takes requests to delete; answer: the response to each."""
 
     def __init__(self) -> None:
         self.asked: list[dict[TopicPartition, int]] = []
@@ -58,20 +61,20 @@ def purge(orders: Admin) -> RecordPurge:
     return RecordPurge(orders, PrefixedLogger("penstock.test", ""))  # type: ignore[arg-type]
 
 
-def test_only_what_is_new_is_asked_for(orders: Admin, purge: RecordPurge) -> None:
+def test_only_new_offsets_are_requested(orders: Admin, purge: RecordPurge) -> None:
     assert purge({P0: 0, P1: 5})
     assert purge({P0: 0, P1: 5})
     assert purge({P0: 3, P1: 5})
     assert orders.asked == [{P1: 5}, {P0: 3}]
 
 
-def test_a_partition_that_comes_back_is_asked_for_again(orders: Admin, purge: RecordPurge) -> None:
+def test_a_partition_that_returns_is_requested_again(orders: Admin, purge: RecordPurge) -> None:
     for before in ({P0: 5}, {P0: 5}, {P1: 1}, {P0: 5}):
         purge(before)
     assert orders.asked == [{P0: 5}, {P1: 1}, {P0: 5}]
 
 
-def test_a_request_that_is_not_answered_holds_back_the_next_one(orders: Admin, purge: RecordPurge) -> None:
+def test_a_request_without_a_response_delays_the_next_one(orders: Admin, purge: RecordPurge) -> None:
     pending: Future[Any] = Future()
     orders.answer = lambda: pending
     assert purge({P0: 5})
@@ -81,7 +84,7 @@ def test_a_request_that_is_not_answered_holds_back_the_next_one(orders: Admin, p
     assert orders.asked == [{P0: 5}, {P0: 9}]
 
 
-def test_what_failed_is_told_once_and_asked_for_again(
+def test_a_failed_deletion_is_logged_once_and_requested_again(
     orders: Admin, purge: RecordPurge, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -107,12 +110,12 @@ def repartitioned(source: str, sink: str) -> Any:
     return builder.build()
 
 
-def test_a_broker_that_does_not_answer_stops_nothing(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_does_not_respond_blocks_nothing(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
-    silent = "tests.workers.memory_kafka.MemoryAdmin.delete_records"
+    silent = "tests.workers.direct_io.DirectAdmin.delete_records"
     monkeypatch.setattr(silent, lambda self, before, timeout_ms: {partition: Future() for partition in before})
     thread = application(repartitioned(IN, OUT), repartition_purge_interval_ms=0).thread().until_running()
     for _ in range(3):
@@ -144,7 +147,7 @@ def runner(
 
 
 @pytest.mark.broker
-def test_the_log_of_a_repartition_topic_starts_where_it_is_committed(
+def test_the_log_of_a_repartition_topic_starts_at_the_committed_offset(
     runner: tuple[Runner, str], bootstrap_servers: str, application_id: str, admin: AdminClient
 ) -> None:
     thread, source = runner
@@ -159,7 +162,7 @@ def test_the_log_of_a_repartition_topic_starts_where_it_is_committed(
 
 
 def until_starts_at(admin: AdminClient, topic: str, records: int) -> None:
-    """Wait until so many records have been deleted, over both partitions."""
+    """Wait until this many records have been deleted, over both partitions."""
     partitions = [RdTopicPartition(topic, number) for number in range(2)]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

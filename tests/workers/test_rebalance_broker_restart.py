@@ -1,4 +1,4 @@
-"""A broker that goes away in the middle of a rebalance: no record is lost, and none counted twice with exactly-once."""
+"""A broker restarts during a rebalance: no record is lost, and with exactly-once none is counted twice."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev.dev_broker import DevBroker
-from tests.workers.group_settings import DEADLINE_SECONDS, configure_streams_group
+from tests.clients.group_settings import configure_streams_group
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.test_stream_thread_broker import Case, Runner
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-#: The broker's restart, and a producer's give-up and return, on a busy machine.
-PATIENCE_SECONDS = 120.0
-#: Between two looks at the changelog.
+#: Seconds between two reads of the changelog.
 PAUSE_SECONDS = 0.2
 
 
@@ -33,7 +33,7 @@ class RestartCase(Case):
     ):
         def make_topic(purpose: str, partitions: int = 1) -> str:
             topic = f"{name}-user-{purpose}"
-            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_SECONDS)
+            create_topics(admin, NewTopic(topic, partitions, 1))
             return topic
 
         if protocol == "streams":
@@ -45,14 +45,16 @@ class RestartCase(Case):
         return self.start(slot=slot, processing_guarantee=self.guarantee)
 
     def counted(self) -> bool:
-        """All is counted and committed; without exactly-once what was not committed before is counted again."""
+        """Check that all records are counted and committed; with at-least-once, uncommitted ones are counted again."""
         found = self.changelog()
         if self.guarantee == "exactly_once_v2":
             return found == self.expected
         return all(found.get(name, 0) >= count for name, count in self.expected.items())
 
     def wait_until_counted(self) -> None:
-        """Wait for what is committed; how many records were processed says little, since aborted ones are repeated."""
+        """Wait for the committed counts; the number of processed records is no measure, because aborted ones are
+        repeated.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.counted():
             assert time.monotonic() < deadline, (self, self.changelog())
@@ -66,11 +68,14 @@ class RestartCase(Case):
         return f"{self.protocol}, {self.guarantee}"
 
 
-def test_a_coordinator_that_restarts_while_tasks_move_costs_nothing(
-    tmp_path: Path, unique_name: Callable[[str], str]
+def test_a_coordinator_restart_while_tasks_move_loses_nothing(
+    stoppable_broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
-    """With both protocols and both guarantees: four applications at once, since the broker's restart takes longest."""
-    with DevBroker("restarted", tmp_path / "broker") as broker, ThreadPoolExecutor() as pool:
+    """With both protocols and both guarantees: four applications at once, because the broker's restart takes
+    longest.
+    """
+    broker = stoppable_broker
+    with ThreadPoolExecutor() as pool:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         cases = [
             RestartCase(broker, admin, unique_name(f"{p}-{g}"), tmp_path / f"state-{p}-{g}", p, g)
@@ -86,12 +91,15 @@ def test_a_coordinator_that_restarts_while_tasks_move_costs_nothing(
                 case.run_member(2)
             broker.stop()
             broker.start()
-            # Who has which task now is open: a leader that cannot ask for the lags leaves all where it was for a while.
+            # Any assignment is possible now: a leader that cannot get the lags leaves all tasks where they are for a
+            # while.
             for case in cases:
                 case.feed(300)
             for case in cases:
                 case.wait_until_counted()
         finally:
             list(pool.map(RestartCase.stop, cases))
-        assert [case for case in cases if not case.counted()] == []  # then too: with exactly-once not one more
+        assert [
+            case for case in cases if not case.counted()
+        ] == []  # and it stays so: with exactly-once not one record more
     gc.collect()

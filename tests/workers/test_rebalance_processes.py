@@ -1,4 +1,4 @@
-"""Rebalances of real processes on a real broker: what stays where it is continues, measured from outside."""
+"""Rebalances of real processes on a real broker, measured from outside: tasks that stay continue to process."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.processor_api import FixedKeyProcessor, FixedKeyProcessorContext
 from penstock.topology.records import Record
 from penstock.topology.serdes.serdes import Serdes
-from tests.workers.group_settings import configure_streams_group
+from tests.clients.group_settings import configure_streams_group
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
 MakeTopic = Callable[..., str]
 PARTITIONS = 4
-PATIENCE_SECONDS = 60.0
-#: How long a task takes to start, at least.
+#: The minimum start time of a task.
 INIT_SECONDS = 1.0
-#: Between two records of one partition.
+#: Seconds between two records of one partition.
 PERIOD_SECONDS = 0.01
 
 
 class Signature(FixedKeyProcessor[str, int, str]):
-    """Adds to each count which process made it. Its task takes its time to start, as one that loads a model."""
+    """Adds the id of the process to each count. Its task starts slowly, as one that loads a model."""
 
     def init(self, context: FixedKeyProcessorContext) -> None:
         super().init(context)
@@ -54,7 +54,7 @@ def signed_counts(source: str, sink: str) -> Any:
 
 
 class Feeder:
-    """Writes a record to each partition all the time; the key says which one."""
+    """Writes records to each partition continuously; the key names the partition."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.sent: list[float] = []
@@ -81,7 +81,7 @@ class Feeder:
 
 
 class Watcher:
-    """Notes when an answer for each partition arrives, and from which process."""
+    """Records when each output record of a partition arrives, and from which process."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.arrivals: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
@@ -99,7 +99,7 @@ class Watcher:
             self.processes[partition].append(process)
 
     def until(self, condition: Callable[[], Any], what: str) -> float:
-        """Watch until it holds; return when that was."""
+        """Watch until the condition holds; return the time."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, what
@@ -111,12 +111,12 @@ class Watcher:
         return self.until(lambda: time.monotonic() >= end, "time passes")
 
     def longest_gap(self, partition: int, start: float, end: float) -> float:
-        """Return the longest time without an answer."""
+        """Return the longest time without an output record."""
         times = [start, *(at for at in self.arrivals[partition] if start <= at <= end), end]
         return max(later - earlier for earlier, later in pairwise(times))
 
     def handover(self, partition: int) -> tuple[float, float]:
-        """Return when the last answer of the first process came, and the first one of the second process."""
+        """Return the times of the first process's last output and of the second process's first output."""
         first, *_, last = self.processes[partition]
         assert first != last, f"partition {partition} did not move"
         at = self.processes[partition].index(last)
@@ -141,7 +141,7 @@ def streams(
         "num.stream.threads": 1,
         "application.server": "here:80",
         "commit.interval.ms": 100,
-        "statestore.cache.max.bytes": 0,  # each record has an answer at once
+        "statestore.cache.max.bytes": 0,  # each record gives an output record at once
         "consumer.fetch.wait.max.ms": 10,
         "producer.linger.ms": 1,
         "penstock.worker.beat.interval.ms": 50,
@@ -154,14 +154,14 @@ def streams(
 
 
 def running(streams: KafkaStreams) -> list[set[int]]:
-    """Return of each stream thread the partitions that it processes."""
+    """Return the partitions that each stream thread processes."""
     return [
         {int(task.task_id.split("_")[1]) for task in thread.tasks if task.kind == "active" and task.state == "RUNNING"}
         for thread in streams.status()
     ]
 
 
-def test_the_tasks_that_stay_are_processed_while_others_move_to_a_second_process(
+def test_tasks_that_stay_are_processed_while_others_move_to_a_second_process(
     streams: tuple[KafkaStreams, str, str], bootstrap_servers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     application, source, sink = streams

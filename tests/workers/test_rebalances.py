@@ -1,4 +1,4 @@
-"""Tasks that move between two stream threads of one machine, over a Kafka cluster in memory."""
+"""Tasks that move between two stream threads of one machine, over an in-memory Kafka cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.topology.errors import MissingSourceTopicError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import ApplicationShutdownRequested
 from penstock.workers.control.stream_thread_state import StreamThreadState
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
@@ -21,7 +21,7 @@ COMMIT_INTERVAL_MS = 30_001
 
 
 @pytest.fixture
-def counter(cluster: Cluster, application: MakeApplication) -> Application:
+def counter(cluster: DirectKafka, application: MakeApplication) -> Application:
     cluster.create_topic(IN, PARTITIONS)
     cluster.create_topic(OUT, 1)
     return application(counting())
@@ -47,7 +47,7 @@ def all_run(*threads: Thread) -> bool:
     return in_use and len(tasks) == len(set(tasks)) == PARTITIONS
 
 
-def test_a_second_thread_gets_half_of_the_tasks_and_their_state(cluster: Cluster, counter: Application) -> None:
+def test_a_second_thread_gets_half_of_the_tasks_and_their_state(cluster: DirectKafka, counter: Application) -> None:
     for partition in range(PARTITIONS):
         feed(cluster, "aab", partition)
     first = counter.thread().until_idle()
@@ -55,7 +55,7 @@ def test_a_second_thread_gets_half_of_the_tasks_and_their_state(cluster: Cluster
     second = counter.thread(slot=2)
     step_until(lambda: all_run(first, second), first, second)
     assert len(running(first)) == len(running(second)) == 2
-    # What stays is not touched; what moves brings its RocksDB along, so that nothing is restored.
+    # Tasks that stay are not touched; a task that moves keeps its RocksDB files, so that nothing is restored.
     assert all(first.task_manager.active.running[task_id] is kept[task_id] for task_id in running(first))
     assert second.changelog_reader.total_restored == 0
     assert first.consumer.positions.keys() == {TopicPartition(IN, task.partition) for task in running(first)}
@@ -66,7 +66,7 @@ def test_a_second_thread_gets_half_of_the_tasks_and_their_state(cluster: Cluster
     assert counts(cluster) == {"a": 3, "b": 1}
 
 
-def test_a_task_never_runs_in_two_threads(cluster: Cluster, counter: Application) -> None:
+def test_a_task_never_runs_in_two_threads(cluster: DirectKafka, counter: Application) -> None:
     first = counter.thread().until_running()
     second = counter.thread(slot=2)
     for _ in range(60):
@@ -76,7 +76,7 @@ def test_a_task_never_runs_in_two_threads(cluster: Cluster, counter: Application
     assert all_run(first, second)
 
 
-def test_a_task_that_moves_is_committed_first(cluster: Cluster, counter: Application) -> None:
+def test_a_task_that_moves_is_committed_first(cluster: DirectKafka, counter: Application) -> None:
     first = counter.thread().until_running()
     second = counter.thread(slot=2)
     for partition in range(PARTITIONS):
@@ -88,7 +88,7 @@ def test_a_task_that_moves_is_committed_first(cluster: Cluster, counter: Applica
         assert offset.offset == 2
 
 
-def test_everything_is_committed_before_a_thread_joins_again(cluster: Cluster, counter: Application) -> None:
+def test_everything_is_committed_before_a_thread_joins_again(cluster: DirectKafka, counter: Application) -> None:
     for partition in range(PARTITIONS):
         feed(cluster, "ab", partition)
     first = counter.thread().until_idle()
@@ -98,7 +98,7 @@ def test_everything_is_committed_before_a_thread_joins_again(cluster: Cluster, c
     assert all(committed(cluster, partition) is not None for partition in range(PARTITIONS))
 
 
-def test_a_thread_that_leaves_gives_its_tasks_back(cluster: Cluster, counter: Application) -> None:
+def test_a_thread_that_leaves_releases_its_tasks(cluster: DirectKafka, counter: Application) -> None:
     first, second = counter.thread().until_running(), counter.thread(slot=2)
     step_until(lambda: all_run(first, second), first, second)
     second.close()
@@ -106,14 +106,14 @@ def test_a_thread_that_leaves_gives_its_tasks_back(cluster: Cluster, counter: Ap
 
 
 def test_a_locked_task_waits_until_its_owner_has_closed_it(
-    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+    cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = counter.thread().until_running()
     lock = first.task_manager.state_directory
     first.task_manager.active.suspend()
     first.task_manager.active.close_non_assigned_suspended_tasks({})
     lock.lock(TaskId(0, 1))
-    cluster.group.members.clear()
+    cluster.evict()
     with caplog.at_level(5):
         second = counter.thread(slot=2).step(10)
         assert running(second) == {TaskId(0, 0), TaskId(0, 2), TaskId(0, 3)}
@@ -124,26 +124,26 @@ def test_a_locked_task_waits_until_its_owner_has_closed_it(
     assert len(running(second)) == PARTITIONS
 
 
-def test_running_tasks_process_while_others_wait(cluster: Cluster, counter: Application) -> None:
+def test_running_tasks_process_while_others_wait_for_their_lock(cluster: DirectKafka, counter: Application) -> None:
     first = counter.thread().until_running()
     first.task_manager.active.suspend()
     first.task_manager.active.close_non_assigned_suspended_tasks({})
     first.task_manager.state_directory.lock(TaskId(0, 1))
-    cluster.group.members.clear()
+    cluster.evict()
     feed(cluster, "ab", 0)
     second = counter.thread(slot=2).step(10)
     second.commit()
     assert counts(cluster) == {"a": 1, "b": 1}
 
 
-def test_a_lost_membership_closes_dirty_and_joins_again(
-    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+def test_a_lost_membership_closes_dirty_and_rejoins(
+    cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed(cluster, "aab")
     thread = counter.thread().until_idle()
     before = set(thread.task_manager.active.running.values())
     with caplog.at_level(logging.INFO):
-        thread.member.lose("session timed out")
+        thread.member.evict()
         thread.until(lambda: not running(thread)).until(lambda: all_run(thread))
     assert "lost due to missed rebalance" in caplog.text
     assert not before & set(thread.task_manager.active.running.values())
@@ -152,35 +152,37 @@ def test_a_lost_membership_closes_dirty_and_joins_again(
 
 
 def test_a_refused_commit_is_a_missed_rebalance(
-    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+    cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed(cluster, "a")
     thread = counter.thread().until_idle()
-    thread.member.generation = 0
+    cluster.refuse("OffsetCommit", "ILLEGAL_GENERATION", times=1)
     counter.stage.clock.advance(COMMIT_INTERVAL_MS)
     with caplog.at_level(logging.WARNING):
         thread.step(3)
     assert "This implies that this thread missed a rebalance and dropped out of the consumer group" in caplog.text
     thread.until(lambda: all_run(thread)).step(3).commit()
-    assert counts(cluster) == {"a": 2}  # at least once: the changelog had it already, the offset was refused
+    assert counts(cluster) == {
+        "a": 2
+    }  # at least once: the changelog had the record already, but its offset was refused
 
 
-def test_a_commit_that_can_be_tried_again_is(cluster: Cluster, counter: Application) -> None:
+def test_a_commit_with_a_retriable_error_is_retried(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a")
     thread = counter.thread().until_idle()
-    thread.member.refuse_commits = 1
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS", times=1)
     assert thread.commit() == -1
     assert committed(cluster) is None
     assert thread.commit() == 1
     assert committed(cluster) is not None
 
 
-def test_missing_source_topics_end_the_thread(cluster: Cluster, application: MakeApplication) -> None:
+def test_missing_source_topics_end_the_thread(cluster: DirectKafka, application: MakeApplication) -> None:
     with pytest.raises(MissingSourceTopicError, match=r"in"):
         application(counting()).thread()
 
 
-def test_one_thread_can_shut_the_whole_application_down(cluster: Cluster, counter: Application) -> None:
+def test_one_thread_can_shut_the_whole_application_down(cluster: DirectKafka, counter: Application) -> None:
     first, second = counter.thread().until_running(), counter.thread(slot=2)
     step_until(lambda: all_run(first, second), first, second)
     first.group.request_application_shutdown()

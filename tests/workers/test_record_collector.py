@@ -1,7 +1,8 @@
-"""What a task writes, through a real librdkafka producer and librdkafka's own mock of a broker."""
+"""Writing of a task, through a real librdkafka producer and librdkafka's own mock broker."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -21,22 +22,24 @@ from penstock.workers.tasks.record_sends import make_log_change, make_send
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.thread_status import dead_letters
-from tests.workers.memory_kafka import Cluster, ManualClock, MemoryAdmin
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
+from tests.workers.direct_io import DirectAdmin
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)
 WAIT_SECONDS = 10.0
-#: A record that is older than this is given up: fast failures for the tests below.
+#: Records fail after this many ms, to keep the tests below fast.
 DELIVERY_TIMEOUT_MS = 200
 LOG = PrefixedLogger("penstock.test", "")
 
 
-class Asked(MemoryAdmin):
-    """Knows one topic, with as many partitions as those of librdkafka's mock; notes for which topics it was asked."""
+class Asked(DirectAdmin):
+    """Knows one topic, with as many partitions as librdkafka's mock; records the topics it was asked for."""
 
     def __init__(self) -> None:
-        super().__init__(Cluster())
-        self.cluster.create_topic(TOPIC, 4)
+        super().__init__(DirectKafka(ManualClock()))
+        self.kafka.create_topic(TOPIC, 4)
         self.topics: list[str] = []
 
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
@@ -45,7 +48,7 @@ class Asked(MemoryAdmin):
 
 
 class Mock:
-    """A producer whose mock broker can be read."""
+    """A producer whose mock broker the test can read."""
 
     def __init__(self, handler: Any = None, **settings: Any) -> None:
         self.settings = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "linger.ms": 0, **settings}
@@ -78,7 +81,7 @@ def mock() -> Iterator[Mock]:
     made.producer.close()
 
 
-def test_everything_of_a_record_arrives(mock: Mock) -> None:
+def test_all_fields_of_a_record_arrive(mock: Mock) -> None:
     send = make_send(mock.producer)
     send(TOPIC, b"key", b"value", 1234, (("name", b"1"), ("none", None)), 2)
     send(TOPIC, None, None, 5678, None, 2)
@@ -89,7 +92,7 @@ def test_everything_of_a_record_arrives(mock: Mock) -> None:
     assert (second.key(), second.value(), second.timestamp(), second.headers()) == (None, None, (1, 5678), None)
 
 
-def test_the_beginning_of_time_is_not_now(mock: Mock) -> None:
+def test_timestamp_zero_is_not_replaced_by_the_current_time(mock: Mock) -> None:
     send = make_send(mock.producer)
     send(TOPIC, b"k", b"v", 0, None, 0)
     send(TOPIC, b"k", b"v", None, None, 0)
@@ -99,7 +102,7 @@ def test_the_beginning_of_time_is_not_now(mock: Mock) -> None:
     assert none.timestamp()[1] > 1_600_000_000_000
 
 
-def test_a_change_goes_to_the_tasks_own_partition(mock: Mock) -> None:
+def test_a_change_is_written_to_the_tasks_own_partition(mock: Mock) -> None:
     log_change = make_log_change(mock.producer, {"store": records.TopicPartition(TOPIC, 1)})
     log_change("store", b"k", b"v", 7)
     log_change("store", b"k", None, 8, [("h", b"x")])
@@ -115,7 +118,7 @@ def unreachable(handler: Any = None) -> Mock:
     return Mock(handler, **settings, **{"message.timeout.ms": DELIVERY_TIMEOUT_MS})
 
 
-def test_a_record_that_is_given_up_is_raised_by_all_that_follows() -> None:
+def test_all_later_calls_raise_the_error_of_a_lost_record() -> None:
     mock = unreachable()
     send = make_send(mock.producer)
     send(TOPIC, b"k", b"v", 1, None, 0)
@@ -129,7 +132,7 @@ def test_a_record_that_is_given_up_is_raised_by_all_that_follows() -> None:
     mock.producer.poll()
 
 
-def test_a_handler_can_go_on_without_a_record() -> None:
+def test_a_handler_can_continue_without_a_record() -> None:
     seen = []
 
     def handler(context: Any, record: Any, exception: Exception) -> str:
@@ -144,7 +147,7 @@ def test_a_handler_can_go_on_without_a_record() -> None:
 
 
 def too_large(handler: Any, **config: Any) -> Mock:
-    """A producer that refuses records of more than 1,000 bytes at once."""
+    """A producer that refuses records of more than 1,000 bytes immediately."""
     settings = {"production.exception.handler": handler, **config}
     return Mock(production_error_handler(settings), **{"message.max.bytes": 1_000})
 
@@ -172,19 +175,33 @@ def test_a_handlers_dead_letter_is_written() -> None:
     mock.producer.close()
 
 
-def test_the_letters_of_the_words_hold_the_record_that_was_not_written() -> None:
+def test_dead_letters_of_windowed_words_hold_the_record_that_was_not_written() -> None:
     decide = production_error_handler(
         {"production.exception.handler": "continue", "errors.dead.letter.queue.topic.name": "dead"}
     )
     message = records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
-    goes_on, (letter,) = decide(message, broker_error(ErrorCode.MESSAGE_TOO_LARGE), TASK)
+    goes_on, (letter,) = decide(Lost(broker_error(ErrorCode.MESSAGE_TOO_LARGE), message), TASK)
     assert goes_on
     assert (letter.topic, letter.key, letter.value, letter.timestamp) == ("dead", b"k", b"v", 7)
     assert dict(letter.headers or ())["__streams.errors.exception"] == b"penstock.clients.errors.BrokerError"
 
 
+def test_a_dead_letter_holds_the_input_record_of_the_lost_one() -> None:
+    decide = production_error_handler(
+        {"production.exception.handler": "continue", "errors.dead.letter.queue.topic.name": "dead"}
+    )
+    source = TASK, records.RawRecord("in", 3, 17, 5, b"source key", b"source value", [("own", b"1")])
+    message = records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
+    goes_on, (letter,) = decide(Lost(broker_error(ErrorCode.INVALID_RECORD), message, source), None)
+    assert goes_on
+    assert (letter.key, letter.value, letter.timestamp) == (b"source key", b"source value", 5)
+    headers = dict(letter.headers or ())
+    names = ("own", *(f"__streams.errors.{name}" for name in ("topic", "partition", "offset")))
+    assert [headers[name] for name in names] == [b"1", b"in", b"3", b"17"]
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_dead_letter_about_a_record_that_was_lost_on_its_way_is_written(goes_on: bool) -> None:
+def test_a_dead_letter_for_a_record_lost_in_flight_is_written(goes_on: bool) -> None:
     asked = []
 
     def handler(context: Any, record: Any, exception: Exception) -> Response:
@@ -205,7 +222,7 @@ def test_a_dead_letter_about_a_record_that_was_lost_on_its_way_is_written(goes_o
 
 
 def test_a_flush_ends_when_its_dead_letters_are_acknowledged_too() -> None:
-    """Else the offset behind a record would be committed, and its letter still be on its way."""
+    """Otherwise the offset behind a record could be committed before its dead letter is acknowledged."""
 
     def handler(context: Any, record: Any, exception: Exception) -> Response:
         return Response.resume([ProducerRecord(TOPIC, b"letter", b"about it", 7, None, 1)])
@@ -223,7 +240,7 @@ def that_asks(asked: Asked, clock: ManualClock, **options: Any) -> StreamsProduc
     return StreamsProducer(lambda: LibrdkafkaWriter(client), LOG, topics=topics, clock=clock, **options)
 
 
-def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
+def test_the_topic_of_records_that_are_lost_together_is_requested_once() -> None:
     asked = Asked()
     clock = ManualClock()
     handler = production_error_handler({"production.exception.handler": "continue"})
@@ -241,9 +258,9 @@ def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together(
         producer.close()
 
 
-def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dead_letter_that_cannot_be_written_causes_no_other(caplog: pytest.LogCaptureFixture) -> None:
     mock = too_large("continue", **{"errors.dead.letter.queue.topic.name": "dead"})
-    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)  # its letter is too large as well
+    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)  # its dead letter is too large as well
     mock.producer.flush()
     assert mock.collector.dropped == 1
     assert "The dead letter could not be sent to topic dead" in caplog.text
@@ -254,9 +271,9 @@ def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pyte
 @pytest.mark.parametrize(
     ("error", "warned"), [(broker_error(ErrorCode.MESSAGE_TOO_LARGE), True), (DeliveryTimeoutError("late"), False)]
 )
-def test_retry_goes_on_in_no_case(error: ClientError, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_retry_never_continues(error: ClientError, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     decide = production_error_handler({"production.exception.handler": lambda *_: "retry"})
-    assert not decide(records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"), error, TASK).goes_on
+    assert not decide(Lost(error, records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")), TASK).goes_on
     assert ("returned RETRY for an error that is not transient" in caplog.text) == warned
 
 
@@ -267,8 +284,19 @@ def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
         mock.collector.check()
 
 
-def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
-    """Their new start would recreate it, and it would be empty."""
+def test_a_failure_that_each_send_raises_has_one_traceback(mock: Mock) -> None:
+    fenced = broker_error(ErrorCode.INVALID_PRODUCER_EPOCH)
+    mock.collector.note([Lost(fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(TaskMigratedError) as caught:
+            mock.collector.check()
+        depths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert len(depths) == 1
+
+
+def test_tasks_do_not_restart_without_their_changelog(mock: Mock) -> None:
+    """A restart would recreate the changelog, empty."""
     mock.collector.register_writer(TASK, ["app-store-changelog"])
     mock.producer.partition_count(TOPIC)
     mock.collector.note([Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])
@@ -277,8 +305,8 @@ def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
     assert not isinstance(raised.value, TaskMigratedError)
 
 
-def test_how_many_partitions_a_topic_has_is_asked_once_in_minutes() -> None:
-    """A partitioner asks for each record: windowed results were a question to the broker each."""
+def test_the_partition_count_of_a_topic_is_cached_for_minutes() -> None:
+    """A partitioner needs it for each record; windowed results caused one request to the broker each."""
     asked = Asked()
     clock = ManualClock()
     producer = that_asks(asked, clock)

@@ -1,4 +1,4 @@
-"""Listeners of a stream thread's process hand each call to the supervisor."""
+"""Listeners in the process of a stream thread forward each call to the supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTITION = TopicPartition("app-store-changelog", 0)
 
 
 class Reports:
-    """A control that keeps what is reported."""
+    """A control that keeps the reports."""
 
     def __init__(self) -> None:
         self.all: list[Report] = []

@@ -1,4 +1,6 @@
-"""Restores over a Kafka cluster in memory: their order, how far one call goes, what is told, what a rebalance costs."""
+"""Restores over an in-memory Kafka cluster: their order, the work of one call, the reports, and the effect of a
+rebalance.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from penstock.workers.restore.restore_progress import RATE_WINDOW_MS, Rate
 from penstock.workers.tasks.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
 from penstock.workers.tasks.processor_state_manager import ProcessorStateManager
 from penstock.workers.thread.stream_thread import RestoreBudget
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
@@ -29,7 +32,7 @@ COUNT = b"\0\0\0\0\0\0\0\1"
 
 
 @pytest.fixture
-def app(cluster: Cluster, application: MakeApplication) -> Application:
+def app(cluster: DirectKafka, application: MakeApplication) -> Application:
     for topic in (IN, CHANGELOG):
         cluster.create_topic(topic, PARTITIONS)
     cluster.create_topic(OUT, 1)
@@ -43,7 +46,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 10))
 
 
-def fill(cluster: Cluster, partition: int, records: int) -> None:
+def fill(cluster: DirectKafka, partition: int, records: int) -> None:
     for number in range(records):
         cluster.append(CHANGELOG, partition, b"k%d" % number, COUNT, 1)
 
@@ -71,8 +74,8 @@ class Order(StateRestoreListener):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_tasks_with_the_least_left_come_first(
-    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+def test_tasks_with_the_fewest_remaining_records_restore_first(
+    cluster: DirectKafka, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 0)
     sizes = [80, 70, 60, 50, 40, 30, 20, 10]
@@ -92,7 +95,7 @@ def test_tasks_with_the_least_left_come_first(
 
 @pytest.mark.usefixtures("small_batches")
 def test_small_changelogs_are_read_together(
-    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+    cluster: DirectKafka, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.workers.restore.store_changelog_reader.RECORDS_AT_ONCE", 60)
     for partition in range(PARTITIONS):
@@ -106,7 +109,7 @@ def test_small_changelogs_are_read_together(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_stores_are_opened_between_polls_and_then_restored(cluster: Cluster, app: Application) -> None:
+def test_stores_are_opened_between_polls_and_then_restored(cluster: DirectKafka, app: Application) -> None:
     for partition in range(PARTITIONS):
         fill(cluster, partition, 1)
     thread = app.thread()
@@ -122,8 +125,8 @@ def test_stores_are_opened_between_polls_and_then_restored(cluster: Cluster, app
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_committed_offsets_are_asked_for_together(
-    cluster: Cluster, application: MakeApplication, guarantee: str
+def test_committed_offsets_are_requested_together(
+    cluster: DirectKafka, application: MakeApplication, guarantee: str
 ) -> None:
     for topic in (IN, CHANGELOG):
         cluster.create_topic(topic, PARTITIONS)
@@ -142,7 +145,7 @@ def test_committed_offsets_are_asked_for_together(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Application) -> None:
+def test_a_running_task_continues_while_others_restore(cluster: DirectKafka, app: Application) -> None:
     fill(cluster, 0, 500)
     thread = app.thread()
     thread.until(lambda: TaskId(0, 1) in thread.task_manager.active.running)
@@ -157,7 +160,7 @@ def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Appl
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
-    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+    cluster: DirectKafka, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 40))
     for partition in range(PARTITIONS):
@@ -173,10 +176,10 @@ def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
     assert max(order.sizes) == 10, "tasks run meanwhile"
 
 
-def test_a_changelog_that_cannot_be_applied_costs_the_others_of_its_batch_nothing(
-    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+def test_a_changelog_that_cannot_be_applied_does_not_affect_the_others_of_its_batch(
+    cluster: DirectKafka, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer's position is already behind the records of all; they are read again."""
+    """The consumer's position is already behind the records of all of them; they are read again."""
     keys = "abcdefgh"[:PARTITIONS]
     for partition, key in enumerate(keys):
         cluster.append(CHANGELOG, partition, key.encode(), COUNT, 1)
@@ -198,7 +201,7 @@ def test_a_changelog_that_cannot_be_applied_costs_the_others_of_its_batch_nothin
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Cluster, app: Application) -> None:
+def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: DirectKafka, app: Application) -> None:
     for partition in range(2):
         fill(cluster, partition, 300)
     order = Order()
@@ -216,8 +219,8 @@ def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Clust
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_task_that_is_taken_away_in_its_restore_notes_how_far_it_is(cluster: Cluster, app: Application) -> None:
-    """The leader hears of it, and plans with it."""
+def test_a_task_revoked_during_its_restore_stores_its_progress(cluster: DirectKafka, app: Application) -> None:
+    """The leader receives its offset, and uses it for the assignment."""
     fill(cluster, 0, 300)
     thread = app.thread()
     thread.until(lambda: thread.changelog_reader.total_restored >= 100)
@@ -229,7 +232,7 @@ def test_a_task_that_is_taken_away_in_its_restore_notes_how_far_it_is(cluster: C
 
 
 class LateAnswers:
-    """Keeps what leaders answer about changelogs' offsets back until a test lets it arrive."""
+    """Delays the leaders' responses about changelog offsets until the test releases them."""
 
     def __init__(self, admin: Any) -> None:
         self.on_their_way: list[tuple[Future[int], int]] = []
@@ -251,13 +254,13 @@ class LateAnswers:
         self.on_their_way = []
 
 
-def test_an_end_from_before_a_task_moved_away_is_not_the_end(cluster: Cluster, app: Application) -> None:
-    """Found by chaos: the records of the owner in between were never restored, and its updates were lost."""
+def test_an_end_offset_from_before_a_task_moved_away_is_discarded(cluster: DirectKafka, app: Application) -> None:
+    """Found by chaos tests: the records of the owner in between were not restored, and its updates were lost."""
     fill(cluster, 0, 100)
     thread = app.thread()
     late = LateAnswers(thread.supplier.made[f"{thread.name}-admin"])
     thread.until(lambda: late.on_their_way)
-    thread.member.lose("the session has ended")
+    thread.member.evict()
     thread.until(lambda: not thread.task_manager.active.all_tasks())
     late.arrive()
     fill(cluster, 0, 150)  # by the owner in between
@@ -273,7 +276,9 @@ def status_of(thread: Thread, task_id: str) -> TaskStatus:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_rate_remaining_and_time_left_are_in_the_status(cluster: Cluster, app: Application, clock: ManualClock) -> None:
+def test_the_status_has_restore_rate_remaining_records_and_time_left(
+    cluster: DirectKafka, app: Application, clock: ManualClock
+) -> None:
     fill(cluster, 0, 500)
     thread = app.thread()
     thread.until(lambda: thread.changelog_reader.total_restored >= 100)
@@ -295,7 +300,7 @@ def test_rate_remaining_and_time_left_are_in_the_status(cluster: Cluster, app: A
     assert thread.metrics.snapshot(clock.now_ms)["restore-total"] == 500
 
 
-def test_a_rate_looks_back_on_two_windows() -> None:
+def test_a_rate_covers_two_windows() -> None:
     rate = Rate(0)
     rate.record(1000, 1000)
     assert rate.per_second(1000) == 1000
@@ -305,7 +310,7 @@ def test_a_rate_looks_back_on_two_windows() -> None:
 
 
 class Admin:
-    """Asks for offsets; a test gives the answers."""
+    """An Admin for offsets; a test gives the responses."""
 
     def __init__(self) -> None:
         self.asked: list[dict[TopicPartition, Future[int]]] = []
@@ -338,7 +343,7 @@ def bounds(admin: Admin, clock: ManualClock) -> ChangelogBounds:
     return ChangelogBounds(admin, clock, 1_000, PrefixedLogger("test", ""))  # type: ignore[arg-type]
 
 
-def test_bounds_are_asked_for_without_waiting(admin: Admin, bounds: ChangelogBounds) -> None:
+def test_requesting_bounds_does_not_block(admin: Admin, bounds: ChangelogBounds) -> None:
     assert bounds.poll([PARTITION]) == {}
     assert bounds.poll([PARTITION]) == {}
     assert len(admin.asked) == 2, "one question, of two requests"
@@ -346,7 +351,7 @@ def test_bounds_are_asked_for_without_waiting(admin: Admin, bounds: ChangelogBou
     assert bounds.poll([PARTITION]) == {PARTITION: Bounds(3, 7)}
 
 
-def test_a_leader_that_is_away_is_asked_again_until_the_task_times_out(
+def test_an_unavailable_leader_is_retried_until_the_task_times_out(
     admin: Admin, bounds: ChangelogBounds, clock: ManualClock
 ) -> None:
     bounds.poll([PARTITION])
@@ -365,7 +370,7 @@ def test_a_leader_that_is_away_is_asked_again_until_the_task_times_out(
         bounds.poll([PARTITION])
 
 
-def test_a_changelog_that_may_not_be_read_is_told_at_once(admin: Admin, bounds: ChangelogBounds) -> None:
+def test_a_changelog_without_read_permission_fails_at_once(admin: Admin, bounds: ChangelogBounds) -> None:
     bounds.poll([PARTITION])
     admin.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(StreamsError, match=r"app-counts-changelog-0 .*TOPIC_AUTHORIZATION_FAILED") as raised:
@@ -373,7 +378,7 @@ def test_a_changelog_that_may_not_be_read_is_told_at_once(admin: Admin, bounds: 
     assert not isinstance(raised.value, BrokerUnavailableError)
 
 
-def test_a_changelog_that_was_deleted_is_told(admin: Admin, bounds: ChangelogBounds, clock: ManualClock) -> None:
+def test_a_deleted_changelog_is_reported(admin: Admin, bounds: ChangelogBounds, clock: ManualClock) -> None:
     bounds.poll([PARTITION])
     clock.advance(1_000)
     admin.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -381,7 +386,7 @@ def test_a_changelog_that_was_deleted_is_told(admin: Admin, bounds: ChangelogBou
         bounds.poll([PARTITION])
 
 
-def test_an_answer_for_a_task_that_has_left_is_not_kept(admin: Admin, bounds: ChangelogBounds) -> None:
+def test_a_response_for_a_task_that_has_left_is_not_kept(admin: Admin, bounds: ChangelogBounds) -> None:
     bounds.poll([PARTITION])
     admin.answer(0, 5)
     bounds.poll([])

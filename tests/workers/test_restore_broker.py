@@ -1,6 +1,6 @@
-"""Restores, standby tasks and hand-overs of real processes on a real broker: what is replayed, and how long it takes.
+"""Restores, standby tasks and hand-overs of real processes on a real broker: replayed records and times.
 
-The times are printed (``pytest -s``); the bounds are wide, because the machine that runs this may have other work.
+The times are printed (``pytest -s``). The bounds are wide, because the machine may have other work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,18 @@ from penstock import (
 )
 from penstock import TopicPartition as Partition
 from penstock.dev.dev_broker import DevBroker
-from tests import waiting
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 4
 KEYS = 400
-PATIENCE_SECONDS = 180.0
 STORE = "counts"
-eventually = partial(waiting.eventually, patience_seconds=PATIENCE_SECONDS)
 
 
 class Restores(StateRestoreListener):
-    """Adds up what is restored, by partition."""
+    """Sums the restored records by partition."""
 
     def __init__(self) -> None:
         self.restored: dict[int, int] = {}
@@ -66,7 +64,7 @@ class Restores(StateRestoreListener):
 
 
 class Standbys(StandbyUpdateListener):
-    """How far the standby task of each partition is, and why it ended."""
+    """Records the position of the standby task of each partition, and why it ended."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, int] = {}
@@ -100,7 +98,7 @@ class Watched(KafkaStreams):
 
 
 class Application:
-    """A count by key without a cache, with what tests do to it."""
+    """A count by key without a cache, with operations for tests."""
 
     def __init__(self, bootstrap_servers: str, application_id: str, source: str, sink: str, state: Path) -> None:
         self.source, self.sink, self.state = source, sink, state
@@ -135,11 +133,11 @@ class Application:
         assert self.producer.flush(PATIENCE_SECONDS) == 0
 
     def make_changelog(self, policy: str = "compact") -> None:
-        new = NewTopic(self.changelog, PARTITIONS, 1, config={"cleanup.policy": policy, "retention.ms": "-1"})
-        self.admin.create_topics([new])[self.changelog].result(30)
+        config = {"cleanup.policy": policy, "retention.ms": "-1"}
+        create_topics(self.admin, NewTopic(self.changelog, PARTITIONS, 1, config=config))
 
     def fill_changelog(self, records: int) -> None:
-        """Write what counts of many keys would have left in the changelog."""
+        """Write the records that counts of many keys would have left in the changelog."""
         self.make_changelog()
         for number in range(records):
             self.producer.produce(self.changelog, struct.pack(">q", 1), f"old{number}".encode())
@@ -164,7 +162,7 @@ class Application:
             consumer.close()
 
     def wait_for_commit(self, streams: KafkaStreams) -> None:
-        """Wait until nothing is left to do, and one more commit interval for what was done last."""
+        """Wait until there is no lag, and one more commit interval for the last records."""
         eventually(lambda: sum(thread.lag for thread in streams.status()) == 0, "nothing is left to read")
         threading.Event().wait(3 * self.config["commit.interval.ms"] / 1000)
 
@@ -203,7 +201,7 @@ def test_a_restart_right_after_a_stop_runs_at_once_and_replays_nothing(app: Appl
         print(f"\nrestart right after a stop: all tasks run after {seconds:.2f} s, load {os.getloadavg()[0]:.1f}")
         app.wait_for_counts()
         assert second.restores.total == 0
-    assert seconds < 10, "Kafka Streams waits for the session of its closed member here, 45 s by default"
+    assert seconds < 40, "Kafka Streams waits for the session of its closed member here, 45 s by default"
 
 
 def test_a_task_that_moves_to_another_process_is_opened_there_from_disk(app: Application) -> None:
@@ -229,8 +227,9 @@ def test_a_task_that_moves_to_another_process_is_opened_there_from_disk(app: App
         assert streams.restores.total == 0
 
 
-def test_a_process_that_is_killed_in_a_restore_goes_on_where_it_was(app: Application) -> None:
-    records = 2_000_000  # most of it takes several times PERSIST_CHECK_MS
+@pytest.mark.slow
+def test_a_process_killed_during_a_restore_resumes_where_it_was(app: Application) -> None:
+    records = 2_000_000  # most of the restore takes several times PERSIST_CHECK_MS
     app.fill_changelog(records)
     app.feed(1)
     with app.streams() as streams:
@@ -250,7 +249,7 @@ def test_a_process_that_is_killed_in_a_restore_goes_on_where_it_was(app: Applica
         assert 0 <= again < sum(restored_before.values()), "everything was restored again"
 
 
-def test_a_host_that_dies_leaves_its_tasks_to_the_standbys_of_another(app: Application) -> None:
+def test_standbys_on_another_host_take_over_from_a_dead_host(app: Application) -> None:
     app.feed(20)
     config = {"num_standby_replicas": 1}
     with app.streams(state="a", **config) as one, app.streams(state="b", **config) as two:
@@ -265,11 +264,13 @@ def test_a_host_that_dies_leaves_its_tasks_to_the_standbys_of_another(app: Appli
         standbys = one.standbys
         eventually(lambda: all(standbys.offsets.get(p, 0) >= end for p, end in ends.items()), "they are followed")
         restored = one.restores.total
-        two._supervisor.pause()  # so that what was read is committed, and the kill repeats nothing
+        two._supervisor.pause()  # so that the records are committed, and the kill repeats nothing
         app.wait_for_commit(two)
         begin = time.monotonic()
         for thread in two.status():
-            os.kill(thread.pid, signal.SIGSTOP)  # its supervisor would replace a killed one: this is a host that hangs
+            os.kill(
+                thread.pid, signal.SIGSTOP
+            )  # its supervisor would replace a killed process: this simulates a host that hangs
         eventually(lambda: all_running(one, PARTITIONS), "the other one has taken over")
         print(f"\ntaken over after {time.monotonic() - begin:.2f} s, of which 6 s are the session")
         assert one.restores.total == restored, "a standby's store was restored"
@@ -288,10 +289,10 @@ def changelog_end(app: Application, partition: int) -> int:
         consumer.close()
 
 
-def test_a_changelog_whose_records_were_deleted_is_restored_from_what_is_left(
+def test_a_changelog_with_deleted_records_is_restored_from_the_remaining_ones(
     app: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app.make_changelog("compact,delete")  # of a topic that is only compacted the broker deletes no records
+    app.make_changelog("compact,delete")  # the broker deletes no records of a topic that is only compacted
     app.feed(3)
     with app.streams() as first:
         first.start()
@@ -314,28 +315,26 @@ def test_a_changelog_whose_records_were_deleted_is_restored_from_what_is_left(
     assert "but the changelog holds offsets" in caplog.text
 
 
-def test_a_restore_goes_on_when_the_broker_was_away(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_restore_continues_after_the_broker_was_down(
+    stoppable_broker: DevBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
     records = 400_000
-    broker = DevBroker("restore-test", tmp_path / "broker")
-    servers = broker.start(detached=False)
-    try:
-        app = Application(servers, "restoring", "in", "out", tmp_path)
-        for future in app.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in ("in", "out")]).values():
-            future.result(30)
-        app.fill_changelog(records)
-        app.feed(1)
-        with app.streams() as streams:
-            restores = streams.restores
-            streams.start()
-            eventually(lambda: restores.total > records / 10, "the restore has begun")
-            pid = streams.status()[0].pid
-            broker.stop()
-            at_stop = restores.total
-            broker.start(detached=False)
-            eventually(lambda: all_running(streams, PARTITIONS), "all tasks run")
-            app.wait_for_counts()
-            print(f"\nbroker restarted after {at_stop} of {records} records; {restores.total} restored in the end")
-            assert streams.status()[0].pid == pid, "the process had to be replaced"
-            assert restores.total == records
-    finally:
-        broker.stop()
+    source, sink = unique_name("in"), unique_name("out")
+    app = Application(stoppable_broker.bootstrap_servers, unique_name("app"), source, sink, tmp_path)
+    create_topics(app.admin, *(NewTopic(name, PARTITIONS, 1) for name in (source, sink)))
+    app.fill_changelog(records)
+    app.feed(1)
+    with app.streams() as streams:
+        restores = streams.restores
+        streams.start()
+        eventually(lambda: restores.total > records / 10, "the restore has begun")
+        pid = streams.status()[0].pid
+        stoppable_broker.stop()
+        at_stop = restores.total
+        stoppable_broker.start()
+        eventually(lambda: all_running(streams, PARTITIONS), "all tasks run")
+        app.wait_for_counts()
+        print(f"\nbroker restarted after {at_stop} of {records} records; {restores.total} restored in the end")
+        assert streams.status()[0].pid == pid, "the process had to be replaced"
+        assert restores.total == records

@@ -1,4 +1,4 @@
-"""Damaged files and truncated changelogs, with real RocksDB files: the task is wiped, restored, and it is told."""
+"""Damaged files and truncated changelogs, with real RocksDB files: the task is wiped, restored and reported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.thread.stream_thread import RestoreBudget
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TASK = TaskId(0, 0)
 CHANGELOG = TopicPartition("app-counts-changelog", 0)
-#: So many that the file has several blocks.
+#: Enough rows for a file of several blocks.
 KEYS = 2_000
 
 
@@ -30,7 +30,7 @@ def truncate(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Turn the bits of what lies between the first bytes and the index over."""
+    """Invert the bits between the first bytes and the index."""
     data = bytearray(path.read_bytes())
     for position in range(100, len(data) // 2):
         data[position] ^= 0xFF
@@ -49,8 +49,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def app(cluster: Cluster, application: MakeApplication) -> Application:
-    """An application whose changelog has a count of 1 for each of many keys, and a process has been there."""
+def app(cluster: DirectKafka, application: MakeApplication) -> Application:
+    """An application whose changelog has a count of 1 for each of many keys, after a process has run."""
     for topic in (IN, OUT, CHANGELOG.topic):
         cluster.create_topic(topic, 1)
     for number in range(KEYS):
@@ -64,8 +64,8 @@ def store_directory(app: Application) -> Path:
     return app.stage.state_dir / "app" / "0_0" / "stores" / "counts"
 
 
-def count_on(cluster: Cluster, thread: Thread) -> None:
-    """Count a record of each of some keys, from the store's first to its last."""
+def count_on(cluster: DirectKafka, thread: Thread) -> None:
+    """Count a record of each of some keys, spread over the whole store."""
     for number in range(0, KEYS, 100):
         cluster.append(IN, 0, b"k%06d" % number, b"", 2000)
     thread.until_idle().step(20).commit()
@@ -73,7 +73,7 @@ def count_on(cluster: Cluster, thread: Thread) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files_are_wiped_and_restored(
-    cluster: Cluster, app: Application, damage: str, caplog: pytest.LogCaptureFixture
+    cluster: DirectKafka, app: Application, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     DAMAGES[damage](store_directory(app))
     thread = app.thread()
@@ -84,8 +84,8 @@ def test_damaged_files_are_wiped_and_restored(
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
-def test_a_handler_that_goes_on_is_not_asked_about_a_damaged_file(
-    cluster: Cluster, app: Application, application: MakeApplication
+def test_a_handler_that_continues_is_not_called_for_a_damaged_file(
+    cluster: DirectKafka, app: Application, application: MakeApplication
 ) -> None:
     """It would drop the records whose rows cannot be read."""
     flip(one(list(store_directory(app).glob("*.sst"))))
@@ -95,15 +95,15 @@ def test_a_handler_that_goes_on_is_not_asked_about_a_damaged_file(
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
-def test_undamaged_files_are_kept(cluster: Cluster, app: Application) -> None:
+def test_undamaged_files_are_kept(cluster: DirectKafka, app: Application) -> None:
     thread = app.thread()
     count_on(cluster, thread)
     assert thread.changelog_reader.total_restored == 0
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
-def test_a_manifest_that_lost_its_end_is_an_older_store_and_restored_from_there(
-    cluster: Cluster, app: Application
+def test_a_store_with_a_truncated_manifest_is_restored_from_its_older_state(
+    cluster: DirectKafka, app: Application
 ) -> None:
     truncate(one(list(store_directory(app).glob("MANIFEST-*"))))
     thread = app.thread()
@@ -130,7 +130,7 @@ def test_a_scan_does_not_end_silently_at_a_damaged_block(app: Application, rever
     ("start", "end", "found"),
     [(None, None, 4), (b"b", None, 3), (None, b"b", 1), (b"b", b"d", 2), (b"x", None, 0), (None, b"0", 0)],
 )
-def test_scans_of_a_sound_store_give_all_rows(
+def test_scans_of_an_undamaged_store_return_all_rows(
     tmp_path: Path, start: bytes | None, end: bytes | None, found: int, reverse: bool
 ) -> None:
     store = RocksDBStore(tmp_path / "store")
@@ -141,12 +141,12 @@ def test_scans_of_a_sound_store_give_all_rows(
         store.close()
 
 
-def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_beginning(
-    cluster: Cluster, app: Application, caplog: pytest.LogCaptureFixture
+def test_a_changelog_truncated_beyond_the_store_is_restored_from_its_beginning(
+    cluster: DirectKafka, app: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(10):
         cluster.append(CHANGELOG.topic, 0, b"new%d" % number, b"\0\0\0\0\0\0\0\1", 1)
-    cluster.logs[CHANGELOG].start = KEYS + 5  # someone has deleted records
+    cluster.log(CHANGELOG).delete_before(KEYS + 5)  # someone has deleted records
     thread = app.thread().until_idle()
     assert f"its store is at offset {KEYS}, but the changelog holds offsets {KEYS + 5} to {KEYS + 10}" in caplog.text
     assert thread.changelog_reader.total_restored == 5
@@ -155,14 +155,14 @@ def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_be
     assert store.get("new9").value == 1
 
 
-def test_a_changelog_that_is_truncated_while_it_is_read_is_read_from_its_beginning(
-    cluster: Cluster, app: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_changelog_truncated_while_it_is_read_is_read_from_its_beginning(
+    cluster: DirectKafka, app: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 100))
     app.stage.state_dir.joinpath("app").rename(app.stage.state_dir / "gone")
     thread = app.thread()
     thread.until(lambda: thread.changelog_reader.total_restored == 300)
-    cluster.logs[CHANGELOG].start = 500
+    cluster.log(CHANGELOG).delete_before(500)
     thread.until_idle()
     assert "The state of changelog app-counts-changelog-0 cannot be used" in caplog.text
     assert thread.changelog_reader.total_restored == 300 + KEYS - 500

@@ -1,4 +1,4 @@
-"""The trace contexts beside the rows of a table, on disk and in changelogs."""
+"""Trace contexts stored with the rows of a table, on disk and in changelogs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from tests import collected_spans
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application, Stage, Thread
 
 MakeApplication = Callable[..., Application]
@@ -31,7 +31,7 @@ def exporter() -> InMemorySpanExporter:
 
 
 def newest() -> Any:
-    """Each key's newest value, which replaces the one before it."""
+    """Keeps each key's newest value."""
     builder = StreamsBuilder()
     stream = builder.stream(IN, **TEXT)
     stream.group_by_key().reduce(lambda old, new: new, name="newest", store="newest").to_stream().to(OUT, **TEXT)
@@ -39,13 +39,15 @@ def newest() -> Any:
 
 
 @pytest.fixture
-def app(cluster: Cluster, application: MakeApplication) -> Callable[..., Application]:
+def app(cluster: DirectKafka, application: MakeApplication) -> Callable[..., Application]:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
     return lambda **config: application(newest(), **config)
 
 
-def send(cluster: Cluster, thread: Thread, value: bytes | None, trace: int | None = None, commit: bool = True) -> None:
+def send(
+    cluster: DirectKafka, thread: Thread, value: bytes | None, trace: int | None = None, commit: bool = True
+) -> None:
     headers = None if trace is None else [("traceparent", f"00-{trace:032x}-{trace:016x}-01".encode())]
     cluster.append(IN, 0, b"k", value, 1_000, headers)
     thread.until_idle()
@@ -54,29 +56,29 @@ def send(cluster: Cluster, thread: Thread, value: bytes | None, trace: int | Non
 
 
 def linked(exporter: InMemorySpanExporter) -> list[int]:
-    """Return the traces that the last span of the aggregation has links to."""
+    """Return the traces that the aggregation's last span links to."""
     spans = [span for span in exporter.get_finished_spans() if span.name == "newest"]
     return [link.context.trace_id for link in spans[-1].links]
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
-def test_a_restart_finds_them_on_disk(
-    app: Callable[..., Application], cluster: Cluster, exporter: InMemorySpanExporter, cache_bytes: int
+def test_a_restart_reads_contexts_from_disk(
+    app: Callable[..., Application], cluster: DirectKafka, exporter: InMemorySpanExporter, cache_bytes: int
 ) -> None:
     counting = app(statestore_cache_max_bytes=cache_bytes, **TRACED)
     thread = counting.thread()
     send(cluster, thread, b"a", 7)
     thread.close()
-    read = cluster.logs[cluster.partitions(CHANGELOG)[0]].end
+    read = cluster.log(cluster.partitions(CHANGELOG)[0]).end
     thread = counting.thread()
     send(cluster, thread, b"b", 8)
     assert linked(exporter) == [7]
     assert thread.changelog_reader.total_restored == 0
-    assert cluster.logs[cluster.partitions(CHANGELOG)[0]].end == read + 1
+    assert cluster.log(cluster.partitions(CHANGELOG)[0]).end == read + 1
 
 
-def test_a_restore_finds_them_in_the_changelog(
-    app: Callable[..., Application], cluster: Cluster, stage: Stage, exporter: InMemorySpanExporter
+def test_a_restore_reads_contexts_from_the_changelog(
+    app: Callable[..., Application], cluster: DirectKafka, stage: Stage, exporter: InMemorySpanExporter
 ) -> None:
     counting = app(**TRACED)
     thread = counting.thread()
@@ -89,8 +91,8 @@ def test_a_restore_finds_them_in_the_changelog(
     assert linked(exporter) == [7]
 
 
-def test_a_row_that_waits_in_the_cache_has_the_one_of_its_last_record(
-    app: Callable[..., Application], cluster: Cluster, exporter: InMemorySpanExporter
+def test_a_cached_row_has_the_context_of_its_last_record(
+    app: Callable[..., Application], cluster: DirectKafka, exporter: InMemorySpanExporter
 ) -> None:
     thread = app(**TRACED).thread()
     send(cluster, thread, b"a", 6)
@@ -100,8 +102,8 @@ def test_a_row_that_waits_in_the_cache_has_the_one_of_its_last_record(
     assert cluster.table(OUT) == {b"k": b"a"}
 
 
-def test_a_record_without_a_trace_ends_them(
-    app: Callable[..., Application], cluster: Cluster, stage: Stage, exporter: InMemorySpanExporter
+def test_a_record_without_a_trace_removes_the_context(
+    app: Callable[..., Application], cluster: DirectKafka, stage: Stage, exporter: InMemorySpanExporter
 ) -> None:
     counting = app(**TRACED)
     thread = counting.thread()
@@ -117,8 +119,8 @@ def test_a_record_without_a_trace_ends_them(
     assert linked(exporter) == []
 
 
-def test_what_was_not_committed_is_not_kept(
-    app: Callable[..., Application], cluster: Cluster, exporter: InMemorySpanExporter
+def test_uncommitted_contexts_are_not_kept(
+    app: Callable[..., Application], cluster: DirectKafka, exporter: InMemorySpanExporter
 ) -> None:
     counting = app(statestore_cache_max_bytes=0, processing_guarantee="exactly_once_v2", **TRACED)
     thread = counting.thread()
@@ -132,7 +134,7 @@ def test_what_was_not_committed_is_not_kept(
 
 
 def families(stage: Stage) -> list[str]:
-    """Return what a store's database has beside the rows and the offset."""
+    """Return the column families of a store's database, besides those of rows and offset."""
     (path,) = stage.state_dir.rglob("stores/newest")
     with_contexts = RocksDBStore(path)
     try:
@@ -141,8 +143,8 @@ def families(stage: Stage) -> list[str]:
         with_contexts.close()
 
 
-def test_a_database_has_a_place_for_them_once_there_is_one(
-    app: Callable[..., Application], cluster: Cluster, stage: Stage
+def test_a_database_gets_a_column_family_with_the_first_context(
+    app: Callable[..., Application], cluster: DirectKafka, stage: Stage
 ) -> None:
     thread = app(**TRACED).thread()
     send(cluster, thread, b"a")
@@ -156,9 +158,9 @@ def test_a_database_has_a_place_for_them_once_there_is_one(
 
 @pytest.mark.parametrize("config", [{}, HEADERS])
 def test_the_rows_are_readable_without_them(
-    app: Callable[..., Application], cluster: Cluster, stage: Stage, exporter: InMemorySpanExporter, config: Any
+    app: Callable[..., Application], cluster: DirectKafka, stage: Stage, exporter: InMemorySpanExporter, config: Any
 ) -> None:
-    """Traces can be turned off, and on again: a row that was written meanwhile has no context."""
+    """Traces can be turned off and on again: a row that was written while they were off has no context."""
     thread = app(**TRACED).thread()
     send(cluster, thread, b"a", 7)
     thread.close()
@@ -174,7 +176,9 @@ def test_the_rows_are_readable_without_them(
     assert cluster.table(OUT) == {b"k": b"c"}
 
 
-def test_a_snapshot_has_them(app: Callable[..., Application], cluster: Cluster, stage: Stage, tmp_path: Path) -> None:
+def test_a_snapshot_contains_contexts(
+    app: Callable[..., Application], cluster: DirectKafka, stage: Stage, tmp_path: Path
+) -> None:
     thread = app(**TRACED).thread()
     send(cluster, thread, b"a", 7)
     (task,) = thread.thread.task_manager.active.all_tasks().values()

@@ -1,4 +1,4 @@
-"""Serdes of a schema registry against a real one over HTTP, and stream threads while it is away."""
+"""Schema Registry serdes against a real registry over HTTP, and stream threads while it is unavailable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from confluent_kafka.schema_registry import (
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 from penstock import SchemaRegistryUnavailableError, Serde, Serdes, StreamsBuilder
-from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.schema_registry import USER, Door, RegistryServer
 from tests.workers.thread_stage import Application
 
@@ -56,7 +57,7 @@ def topic(unique_topic: Callable[[], str]) -> str:
 
 @pytest.fixture
 def unique_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Make names of topics that no other test has: the tests share one registry."""
+    """Make topic names that no other test uses: the tests share one registry."""
     names = (f"{request.node.name.partition('[')[0]}-{number}" for number in range(10))
     return lambda: next(names)
 
@@ -65,7 +66,7 @@ def subjects(door: Door) -> set[str]:
     return set(SchemaRegistryClient({"url": door.url}).get_subjects())
 
 
-def test_a_reader_reads_what_older_and_newer_schemas_wrote(door: Door, topic: str) -> None:
+def test_a_reader_decodes_records_of_older_and_newer_schemas(door: Door, topic: str) -> None:
     old, new = Serdes.avro(record(), door.url), Serdes.avro(record(NOTE), door.url)
     written = [serde.serialize(topic, {**EUROS, "note": "tip"}) for serde in (old, new)]
     assert [old.deserialize(topic, data) for data in written] == [EUROS, EUROS]
@@ -111,7 +112,7 @@ def messages(topic: str) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def test_protobuf_files_that_are_imported_are_references(door: Door, topic: str) -> None:
+def test_imported_protobuf_files_become_references(door: Door, topic: str) -> None:
     money, order = messages(topic)
     serde = Serdes.protobuf(order, door.url)
     data = serde.serialize(topic, order(price=money(cents=250)))
@@ -145,7 +146,7 @@ def test_subjects_of_keys(door: Door, topic: str, strategy: Any, subject: str) -
     assert subjects(door) - before == {subject.format(topic)}
 
 
-def test_a_schema_is_asked_for_once(door: Door, topic: str) -> None:
+def test_a_schema_is_requested_once(door: Door, topic: str) -> None:
     writer, reader = Serdes.avro(record(), door.url), Serdes.avro(record(), door.url)
     data = [writer.serialize(topic, {**EUROS, "cents": cents}) for cents in range(100)]
     assert [row["cents"] for each in data if (row := reader.deserialize(topic, each))] == list(range(100))
@@ -200,21 +201,21 @@ def impatient(door: Door) -> dict[str, Any]:
 
 
 @pytest.fixture
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     for name in ("in", "out"):
         cluster.create_topic(name, 1)
 
 
-def written(cluster: Cluster, serde: Serde[Any]) -> list[int]:
+def written(cluster: DirectKafka, serde: Serde[Any]) -> list[int]:
     return [row["cents"] for each in cluster.records("out") if (row := serde.deserialize("out", each.value()))]
 
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_records_wait_while_the_registry_is_away(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], door: Door, guarantee: str
+def test_records_wait_while_the_registry_is_unavailable(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application], door: Door, guarantee: str
 ) -> None:
-    """At the start and later, when a new schema arrives; the handler that drops bad records drops none of them."""
+    """At the start, and later when a new schema arrives. The handler that drops bad records drops none of them."""
     writer = Serdes.avro(record(), door.url)
     config = {
         "deserialization.exception.handler": "log_and_continue",
@@ -243,8 +244,8 @@ def test_records_wait_while_the_registry_is_away(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_schema_that_the_registry_does_not_have_is_the_handlers(
-    cluster: Cluster, application: Callable[..., Application], door: Door, caplog: pytest.LogCaptureFixture
+def test_an_unknown_schema_is_passed_to_the_handler(
+    cluster: DirectKafka, application: Callable[..., Application], door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     serde = Serdes.avro(record(), impatient(door))
     config = {"deserialization.exception.handler": "log_and_continue"}
@@ -281,7 +282,7 @@ def envelope(*fields: Any) -> str:
 
 
 def test_a_table_from_debeziums_events_in_avro(
-    door: Door, cluster: Cluster, application: Callable[..., Application]
+    door: Door, cluster: DirectKafka, application: Callable[..., Application]
 ) -> None:
     """A column is added while it runs, and a row is deleted after a restart."""
     topic = "shop.public.customers"

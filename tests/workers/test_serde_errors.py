@@ -1,4 +1,6 @@
-"""An error of a serde is the record's, not the store's: no store is called damaged, or wiped, because of one."""
+"""A serde's error belongs to the record, not to the store: no store is reported as damaged,
+or wiped, because of one.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from penstock import Materialized, Serdes, StreamsBuilder, StreamsError
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import TaskCorruptedError
 from penstock.topology.records import TaskId
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application
 
 CHANGELOG = "app-counts-changelog"
-#: As RocksDB words a damaged file, and as some checksum of a user's own may.
+#: RocksDB's wording for a damaged file; a checksum in a user's serde may use the same.
 ERRORS = [Exception("Corruption: block checksum mismatch"), ValueError("corrupt"), OSError("IO error: No such file")]
 
 
 class Moody:
-    """A serde of decimal numbers that fails when it is told to."""
+    """A serde of decimal numbers that fails on request."""
 
     read: ClassVar[Exception | None] = None
     write: ClassVar[Exception | None] = None
@@ -39,7 +41,7 @@ class Moody:
 
 @pytest.fixture
 def wiped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note which tasks are wiped."""
+    """Record which tasks are wiped."""
     found: list[Any] = []
     wipe = StateDirectory.wipe
 
@@ -55,8 +57,8 @@ def wiped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("fails", ["read", "write", "restore"])
 @pytest.mark.parametrize("cache", [0, 1_000_000])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_no_store_is_wiped_for_an_error_of_a_serde(
-    cluster: Cluster,
+def test_a_serde_error_wipes_no_store(
+    cluster: DirectKafka,
     application: Callable[..., Application],
     monkeypatch: pytest.MonkeyPatch,
     wiped: list[Any],

@@ -17,13 +17,14 @@ from penstock.topology.errors import ConfigError, StreamsError
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.metrics.spans import LINKS_MAX
 from tests import collected_spans
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
-#: Nothing of a batch is processed apart, as a sample of the metrics.
+#: No record of a batch is processed separately as a sample for the metrics.
 WHOLE = {"penstock_metrics_sampling_percent": 0}
 
 
@@ -33,7 +34,7 @@ def exporter() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     for topic in (IN, OUT, CHANGELOG):
         cluster.create_topic(topic, 1)
 
@@ -42,12 +43,12 @@ def traceparent(number: int, flags: str = "01") -> list[tuple[str, bytes]]:
     return [("traceparent", f"00-{number:032x}-{number:016x}-{flags}".encode())]
 
 
-def send(cluster: Cluster, key: str, headers: Any = None) -> None:
+def send(cluster: DirectKafka, key: str, headers: Any = None) -> None:
     cluster.append(IN, 0, key.encode(), b"value", 1_000, headers)
 
 
-def warm(thread: Thread, cluster: Cluster) -> Thread:
-    """Batches begin with few records."""
+def warm(thread: Thread, cluster: DirectKafka) -> Thread:
+    """Process some records first, because batches start small."""
     feed(cluster, "z" * 1_000)
     return thread.until_idle()
 
@@ -62,7 +63,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("topics")
 def test_a_batch_has_links_to_the_senders_of_its_sampled_records(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = warm(application(counting(), penstock_tracing=True, **WHOLE).thread(), cluster)
     send(cluster, "a", traceparent(1))
@@ -94,7 +95,7 @@ def test_a_batch_has_links_to_the_senders_of_its_sampled_records(
 
 @pytest.mark.usefixtures("topics")
 def test_a_batch_without_sampled_records_has_no_span(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = application(counting(), penstock_tracing=True).thread().until_running()
     feed(cluster, "abc")
@@ -105,7 +106,7 @@ def test_a_batch_without_sampled_records_has_no_span(
 
 @pytest.mark.usefixtures("topics")
 def test_a_batch_keeps_as_many_links_as_the_sdk(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = warm(application(counting(), penstock_tracing=True, **WHOLE).thread(), cluster)
     for number in range(LINKS_MAX + 10):
@@ -114,10 +115,10 @@ def test_a_batch_keeps_as_many_links_as_the_sdk(
     assert len(named(exporter, f"process {IN}")[0].links) == LINKS_MAX
 
 
-def test_records_that_are_stamped_first_have_spans_too(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+def test_records_with_extracted_timestamps_have_spans_too(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
-    """Of two partitions with an extractor each record is processed alone."""
+    """With two partitions and an extractor, each record is processed alone."""
 
     def value_time(message: Any, key: Any, value: str, partition_time: int) -> int:
         return int(value)
@@ -141,8 +142,8 @@ def test_records_that_are_stamped_first_have_spans_too(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_users_own_spans_are_below_the_batch(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+def test_a_users_own_spans_are_children_of_the_batch(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     def look_up(value: str) -> str:
         with trace.get_tracer("mine").start_as_current_span("look up"):
@@ -159,8 +160,8 @@ def test_a_users_own_spans_are_below_the_batch(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_batch_that_fails_has_the_exception(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+def test_the_span_of_a_failed_batch_has_the_exception(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     builder = StreamsBuilder()
     builder.stream(IN, **TEXT).map_values(int, name="number").to(OUT)
@@ -175,8 +176,12 @@ def test_a_batch_that_fails_has_the_exception(
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_a_commit_has_a_span_and_one_with_nothing_to_commit_has_none(
-    cluster: Cluster, clock: ManualClock, application: MakeApplication, exporter: InMemorySpanExporter, guarantee: str
+def test_a_commit_has_a_span_unless_there_is_nothing_to_commit(
+    cluster: DirectKafka,
+    clock: ManualClock,
+    application: MakeApplication,
+    exporter: InMemorySpanExporter,
+    guarantee: str,
 ) -> None:
     config = {"processing_guarantee": guarantee, "commit_interval_ms": 100}
     thread = application(counting(), penstock_tracing=True, **config).thread().until_running()
@@ -196,8 +201,8 @@ def test_a_commit_has_a_span_and_one_with_nothing_to_commit_has_none(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_commit_ends_with_the_groups_answer(
-    cluster: Cluster, clock: ManualClock, application: MakeApplication, exporter: InMemorySpanExporter
+def test_the_span_of_a_commit_ends_with_the_groups_response(
+    cluster: DirectKafka, clock: ManualClock, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = application(counting(), penstock_tracing=True, commit_interval_ms=3_000).thread()
     feed(cluster, "a")
@@ -216,8 +221,8 @@ def test_a_commit_ends_with_the_groups_answer(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_commit_that_fails_has_the_exception(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+def test_the_span_of_a_failed_commit_has_the_exception(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = application(counting(), penstock_tracing=True).thread().until_running()
     feed(cluster, "a")
@@ -236,8 +241,8 @@ def test_a_commit_that_fails_has_the_exception(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_restore_has_a_span_and_a_store_that_is_up_to_date_has_none(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+def test_a_restore_has_a_span_unless_the_store_is_up_to_date(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     for number in range(7):
         cluster.append(CHANGELOG, 0, b"k%d" % number, b"\0\0\0\0\0\0\0\1", 1)
@@ -259,7 +264,7 @@ def test_a_restore_has_a_span_and_a_store_that_is_up_to_date_has_none(
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_rebalance_has_a_span_from_the_request_until_the_tasks_are_there(
+def test_the_span_of_a_rebalance_lasts_from_the_request_until_tasks_are_assigned(
     application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = application(counting(), penstock_tracing=True).thread().until_running()
@@ -273,8 +278,8 @@ def test_a_rebalance_has_a_span_from_the_request_until_the_tasks_are_there(
 
 
 @pytest.mark.usefixtures("topics")
-def test_there_are_no_spans_unless_they_are_wanted(
-    cluster: Cluster, application: MakeApplication, exporter: InMemorySpanExporter
+def test_there_are_no_spans_by_default(
+    cluster: DirectKafka, application: MakeApplication, exporter: InMemorySpanExporter
 ) -> None:
     thread = application(counting()).thread().until_running()
     send(cluster, "a", traceparent(1))
@@ -283,7 +288,7 @@ def test_there_are_no_spans_unless_they_are_wanted(
 
 
 @pytest.mark.usefixtures("topics")
-def test_without_the_extra_the_error_says_how_to_get_it(
+def test_without_the_extra_the_error_says_how_to_install_it(
     application: MakeApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)

@@ -1,4 +1,4 @@
-"""Partitions that stall although the broker has records: found, reported, reopened, and given to another process."""
+"""Partitions that stall although the broker has records: detected, reported, reopened, and moved to another process."""
 
 from __future__ import annotations
 
@@ -19,28 +19,36 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import PartitionStalled
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.stalls.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
+from tests.direct_kafka import DirectKafka
+from tests.futures import done, failed
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_io import MemoryReader
-from tests.workers.memory_kafka import Cluster, ManualClock, done, failed
+from tests.workers.direct_io import DirectReader
 from tests.workers.thread_stage import Application, Thread
 
 P0, P1 = TopicPartition(IN, 0), TopicPartition(IN, 1)
 TIMEOUT_MS = 60_000
 LOOK_MS = TIMEOUT_MS // LOOKS_PER_TIMEOUT
-#: Looks until a stall is told: it is seen, asked about, answered, and then stands for the timeout.
+#: Checks until a stall is reported: one to see it, one for the request, one for the response, the rest for the timeout.
 ONE_STALL = LOOKS_PER_TIMEOUT + 3
 REOPEN, REPLACE = StallAction.REOPEN_TASK, StallAction.REPLACE_PROCESS
 
 
 class Watch:
-    """A watchdog with its clock and the broker's answers."""
+    """A watchdog with its clock and the broker's responses."""
 
     def __init__(self, timeout_ms: int = TIMEOUT_MS, reopen_max: int = 1) -> None:
         self.now_ms = 1_000_000
         self.ends: dict[TopicPartition, int] = {}
         self.asked: list[TopicPartition] = []
         self.answers = True
-        self.watchdog = StallWatchdog(timeout_ms, reopen_max, self.ask, PrefixedLogger("penstock.test", ""))
+        self.throttled_until: dict[TopicPartition, int] = {}
+        log = PrefixedLogger("penstock.test", "")
+        self.watchdog = StallWatchdog(timeout_ms, reopen_max, self.ask, self.throttled_ago_ms, log)
+
+    def throttled_ago_ms(self, partition: TopicPartition) -> float | None:
+        until_ms = self.throttled_until.get(partition)
+        return None if until_ms is None else self.now_ms - until_ms
 
     def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
         self.asked += partitions
@@ -48,7 +56,7 @@ class Watch:
         return {p: done(self.ends.get(p, 0)) if self.answers else failed(silent) for p in partitions}
 
     def look(self, positions: dict[TopicPartition, int], times: int = 1) -> list[Stall]:
-        """Look so often, at the usual intervals; return all that was found."""
+        """Check this many times, at the usual intervals; return all findings."""
         found = []
         for _ in range(times):
             assert self.watchdog.is_due(self.now_ms)
@@ -63,7 +71,7 @@ def watch() -> Watch:
     return Watch()
 
 
-def test_a_partition_that_moves_is_not_even_asked_about(watch: Watch) -> None:
+def test_the_broker_is_not_asked_about_a_partition_that_advances(watch: Watch) -> None:
     watch.ends = {P0: 1_000}
     assert not [stall for position in range(20) for stall in watch.look({P0: position})]
     assert not watch.asked
@@ -75,10 +83,10 @@ def test_a_partition_without_records_is_idle_and_not_stalled(watch: Watch) -> No
     assert watch.asked
 
 
-def test_a_stall_is_told_once_the_timeout_has_passed_with_records_waiting(watch: Watch) -> None:
+def test_a_stall_is_reported_after_the_timeout_with_records_waiting(watch: Watch) -> None:
     watch.look({P0: 5}, times=10)
     watch.ends = {P0: 9}
-    # Idle for long: the time counts from when the broker was seen to have records, not from the last record read.
+    # Idle for long: the timeout starts when the broker was seen to have records, not at the last read record.
     assert not watch.look({P0: 5}, times=LOOKS_PER_TIMEOUT)
     (stall,) = watch.look({P0: 5}, times=2)
     assert stall == Stall(P0, 5, 9, TIMEOUT_MS, REOPEN)
@@ -86,13 +94,13 @@ def test_a_stall_is_told_once_the_timeout_has_passed_with_records_waiting(watch:
     assert watch.watchdog.stalled == 1
 
 
-def test_the_process_is_replaced_when_opening_the_task_anew_did_not_help(watch: Watch) -> None:
+def test_the_process_is_replaced_if_reopening_the_task_did_not_help(watch: Watch) -> None:
     watch.ends = {P0: 9, P1: 0}
     found = watch.look({P0: 5, P1: 0}, times=4 * LOOKS_PER_TIMEOUT)
     assert [(stall.partition, stall.action) for stall in found[:2]] == [(P0, REOPEN), (P0, REPLACE)]
 
 
-def test_a_partition_that_is_read_again_starts_afresh(watch: Watch) -> None:
+def test_a_partition_that_is_read_again_restarts_the_timeout(watch: Watch) -> None:
     watch.ends = {P0: 9}
     assert [stall.action for stall in watch.look({P0: 5}, times=ONE_STALL)] == [REOPEN]
     assert not watch.look({P0: 6})
@@ -100,12 +108,21 @@ def test_a_partition_that_is_read_again_starts_afresh(watch: Watch) -> None:
     assert [stall.action for stall in watch.look({P0: 6}, times=ONE_STALL)] == [REOPEN]
 
 
-def test_a_task_that_is_being_opened_or_goes_back_is_not_counted_as_moving(watch: Watch) -> None:
+def test_a_position_of_a_task_that_opens_or_goes_back_is_no_progress(watch: Watch) -> None:
     watch.ends = {P0: 9}
     watch.look({P0: 5}, times=ONE_STALL)
     watch.look({}, times=2)  # not running yet
     assert watch.watchdog.stalled == 1
     assert [stall.action for stall in watch.look({P0: 3}, times=ONE_STALL)] == [REPLACE]
+
+
+def test_neither_a_throttle_nor_the_time_after_it_is_a_stall(watch: Watch) -> None:
+    watch.ends = {P0: 9}
+    for _ in range(5 * LOOKS_PER_TIMEOUT):
+        watch.throttled_until[P0] = watch.now_ms - LOOK_MS  # between two checks
+        assert not watch.look({P0: 5})
+    assert not watch.look({P0: 5}, times=LOOKS_PER_TIMEOUT)
+    assert watch.look({P0: 5}, times=2 * LOOKS_PER_TIMEOUT), "in the end it is one"
 
 
 def test_a_partition_that_has_moved_away_is_forgotten(watch: Watch) -> None:
@@ -115,20 +132,20 @@ def test_a_partition_that_has_moved_away_is_forgotten(watch: Watch) -> None:
     assert watch.watchdog.stalled == 0
 
 
-def test_a_broker_that_does_not_answer_makes_no_stall(watch: Watch) -> None:
+def test_a_broker_that_does_not_respond_is_no_stall(watch: Watch) -> None:
     watch.ends, watch.answers = {P0: 9}, False
     assert not watch.look({P0: 5}, times=20)
 
 
-def test_without_a_timeout_nobody_looks() -> None:
+def test_without_a_timeout_nothing_is_checked() -> None:
     assert not Watch(timeout_ms=0).watchdog.is_due(10**12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
-def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout(steps: list[tuple[int, int]]) -> None:
+def test_a_partition_that_advanced_or_was_empty_within_the_timeout_is_not_stalled(steps: list[tuple[int, int]]) -> None:
     watch = Watch()
     position = end = 0
-    fine_at = watch.now_ms  # the last look at which it had moved, or had nothing to read
+    fine_at = watch.now_ms  # the last check at which it had advanced, or had no records
     for read, written in steps:
         end += written
         before, position = position, min(position + read, end)
@@ -144,8 +161,8 @@ def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout
 # -- in a stream thread
 
 
-class Deaf(MemoryReader):
-    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning fixes it."""
+class Deaf(DirectReader):
+    """Silently fetches nothing from some partitions. deaf: these partitions. heal: whether re-assigning fixes it."""
 
     deaf: set[TopicPartition]
     heal: bool
@@ -160,7 +177,7 @@ class Deaf(MemoryReader):
 
 
 @pytest.fixture
-def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
+def thread(cluster: DirectKafka, application: Callable[..., Application]) -> Thread:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     feed(cluster, "ab", 0)
@@ -185,7 +202,7 @@ def run_for(thread: Thread, clock: ManualClock, ms: int) -> None:
         clock.advance(LOOK_MS // 4)
 
 
-def test_the_task_of_a_stalled_partition_is_opened_anew(cluster: Cluster, clock: ManualClock, thread: Thread) -> None:
+def test_the_task_of_a_stalled_partition_is_reopened(cluster: DirectKafka, clock: ManualClock, thread: Thread) -> None:
     kept, reopened = (thread.task_manager.active.running[TaskId(0, number)] for number in (0, 1))
     deafen(thread, heal=True)
     feed(cluster, "aaa", 1)
@@ -209,9 +226,7 @@ def test_the_task_of_a_stalled_partition_is_opened_anew(cluster: Cluster, clock:
     assert metrics["stalled-partitions"] == 0
 
 
-def test_a_stall_that_stays_ends_the_process_in_good_order(
-    cluster: Cluster, clock: ManualClock, thread: Thread
-) -> None:
+def test_a_persistent_stall_ends_the_process_cleanly(cluster: DirectKafka, clock: ManualClock, thread: Thread) -> None:
     deafen(thread, heal=False)
     feed(cluster, "aaa", 1)
     feed(cluster, "a", 0)
@@ -225,8 +240,8 @@ def test_a_stall_that_stays_ends_the_process_in_good_order(
     assert thread.metrics.snapshot(clock.now_ms)["stalled-partitions"] == 1
 
 
-def test_a_changelog_that_is_not_read_any_more_is_read_again(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], caplog: pytest.LogCaptureFixture
+def test_a_stalled_changelog_is_read_again(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application], caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -249,7 +264,7 @@ def test_a_changelog_that_is_not_read_any_more_is_read_again(
 
 
 def test_records_that_wait_for_another_partition_are_no_stall(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application]
 ) -> None:
     for topic in ("left", "right"):
         cluster.create_topic(topic, 1)

@@ -1,20 +1,34 @@
-"""Standby tasks over a Kafka cluster in memory: they follow, and pass their open stores to the active task."""
+"""Standby tasks over an in-memory Kafka cluster: they follow, and pass their open stores to the active task."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from penstock import Materialized, Serdes, StreamsBuilder, Suppressed, TimeWindows
+from penstock import (
+    FixedKeyProcessor,
+    Materialized,
+    Record,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    ValueTimestampHeaders,
+)
 from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.control.messages import Query, ReadStore
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.restore.listeners import StandbyUpdateListener, SuspendReason
+from penstock.workers.thread.thread_commands import answer
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
@@ -24,7 +38,7 @@ CHANGELOG = TopicPartition("app-counts-changelog", 0)
 
 
 def step_until(condition: Callable[[], Any], *threads: Thread) -> None:
-    """Step the threads that live in turn."""
+    """Step the running threads in turn."""
     for _ in range(100):
         if condition():
             return
@@ -35,7 +49,7 @@ def step_until(condition: Callable[[], Any], *threads: Thread) -> None:
 
 
 class Pair:
-    """Two instances of an application with one partition: what one does as the active task the other one follows."""
+    """Two instances of an application with one partition: one has the active task, the other the standby task."""
 
     def __init__(self, app: Application, **overrides: Any) -> None:
         self.app = app
@@ -46,7 +60,7 @@ class Pair:
         step_until(lambda: TASK in self.standby.task_manager.standby.running, self.active, self.standby)
 
     def feed(self, text: str) -> None:
-        """Let the active task count and commit, and the standby task follow."""
+        """Let the active task count and commit, and the standby task catch up."""
         feed(self.app.stage.cluster, text)
         self.active.step(2).commit()
         self.standby.step(3)
@@ -67,7 +81,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def topics(cluster: Cluster) -> None:
+def topics(cluster: DirectKafka) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
 
@@ -78,7 +92,7 @@ def running_store(thread: Thread) -> Any:
 
 @pytest.mark.usefixtures("topics")
 def test_a_standby_task_becomes_active_with_its_stores_open(
-    cluster: Cluster, application: MakeApplication, opened: list[str]
+    cluster: DirectKafka, application: MakeApplication, opened: list[str]
 ) -> None:
     pair = Pair(application(counting(), num_standby_replicas=1))
     pair.feed("aab")
@@ -96,8 +110,8 @@ def test_a_standby_task_becomes_active_with_its_stores_open(
 
 
 @pytest.mark.usefixtures("topics")
-def test_only_the_tail_is_replayed_by_a_standby_task_that_was_behind(
-    cluster: Cluster, application: MakeApplication
+def test_only_the_tail_is_replayed_if_a_standby_task_was_behind(
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     pair = Pair(application(counting(), num_standby_replicas=1))
     pair.feed("aab")
@@ -114,7 +128,7 @@ def test_only_the_tail_is_replayed_by_a_standby_task_that_was_behind(
 
 @pytest.mark.usefixtures("topics")
 def test_an_active_task_becomes_standby_with_its_stores_open(
-    cluster: Cluster, application: MakeApplication, opened: list[str]
+    cluster: DirectKafka, application: MakeApplication, opened: list[str]
 ) -> None:
     pair = Pair(application(counting(), num_standby_replicas=1))
     pair.feed("aab")
@@ -148,12 +162,12 @@ def in_memory_and_suppressed() -> Any:
 
 @pytest.mark.usefixtures("topics")
 def test_stores_in_memory_pass_from_the_standby_to_the_active_task_too(
-    cluster: Cluster, application: MakeApplication
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     pair = Pair(application(in_memory_and_suppressed(), num_standby_replicas=1))
     pair.feed("aab")
     state = pair.standby.task_manager.standby.running[TASK].state_manager
-    assert state.changelog_offsets() == {p: cluster.logs[p].end for p in state.changelogs}, "what the leader plans with"
+    assert state.changelog_offsets() == {p: cluster.log(p).end for p in state.changelogs}, "what the leader plans with"
     pair.active.close()
     pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
     assert pair.standby.changelog_reader.total_restored == 0
@@ -188,7 +202,7 @@ class Updates(StandbyUpdateListener):
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("reason", SuspendReason)
-def test_what_a_standby_task_does_is_told_to_the_listener(application: MakeApplication, reason: SuspendReason) -> None:
+def test_the_listener_is_called_for_standby_tasks(application: MakeApplication, reason: SuspendReason) -> None:
     updates = Updates()
     pair = Pair(application(counting(), num_standby_replicas=1), standby_update_listener=updates)
     pair.feed("aab")
@@ -205,7 +219,7 @@ def test_what_a_standby_task_does_is_told_to_the_listener(application: MakeAppli
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: MakeApplication) -> None:
+def test_a_recycled_task_that_is_never_opened_releases_its_files(application: MakeApplication) -> None:
     pair = Pair(application(counting(), num_standby_replicas=1))
     pair.feed("aab")
     manager = pair.standby.task_manager
@@ -220,8 +234,8 @@ def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: 
     RocksDBStore(manager.state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # no one holds it
 
 
-def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock, opened: list[str]
+def test_a_warmup_follows_and_takes_over_at_the_probing_rebalance(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock, opened: list[str]
 ) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
@@ -246,3 +260,53 @@ def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
     feed(cluster, "a", warm_up.partition)
     new.step(3).commit()
     assert counts(cluster)["a"] == 3
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_standby_task_answers_queries_for_stale_rows(application: MakeApplication, cluster: DirectKafka) -> None:
+    """Kafka: StoreQueryParameters.enableStaleStores and withPartition (KIP-535, KIP-562)."""
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aba")
+
+    def asked(thread: Thread, **how: Any) -> dict[str, int]:
+        found = answer(Query(1, "counts", "get", ("a",), **how), thread.thread.commands._answers.reader)
+        return {task: row.value for task, row in found.value.items()}
+
+    assert asked(pair.active) == {"0_0": 2}
+    assert asked(pair.active, partition=0, stale=True) == {"0_0": 2}
+    assert asked(pair.active, partition=1) == {}
+    assert asked(pair.standby) == {}, "it has the row, but is not the active task"
+    assert asked(pair.standby, stale=True) == {"0_0": 2}
+    assert asked(pair.standby, stale=True, partition=1) == {}
+    feed(cluster, "a")
+    pair.active.step(2)
+    assert asked(pair.active) == {"0_0": 3}
+    assert asked(pair.standby, stale=True) == {"0_0": 2}, "not committed, not followed"
+
+
+class KeepHeaders(FixedKeyProcessor[str, str, str]):
+    """Keeps each record with its headers."""
+
+    def process(self, record: Record[str, str]) -> None:
+        value = ValueTimestampHeaders(record.value, record.timestamp, record.headers)
+        self.context.get_state_store("kept").put(record.key, value)
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_standby_task_has_the_headers_of_values(cluster: DirectKafka, application: MakeApplication) -> None:
+    supplier = Stores.persistent_timestamped_key_value_store_with_headers("kept")
+    builder = StreamsBuilder()
+    builder.add_state_store(Stores.timestamped_key_value_store_with_headers_builder(supplier, **TEXT))
+    builder.stream(IN, **TEXT).process_values(KeepHeaders, "kept")
+    pair = Pair(application(builder.build(), num_standby_replicas=1))
+    cluster.append(IN, 0, b"a", b"v", 5, [("h", b"1"), ("n", None)])
+    pair.active.step(2).commit()
+    pair.standby.step(3)
+    wanted = ValueTimestampHeaders("v", 5, [("h", b"1"), ("n", None)])
+    assert pair.standby.task_manager.standby.running[TASK].state_manager.stores["kept"].get("a") == wanted
+    pair.active.close()
+    pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
+    reader = pair.standby.thread.commands._answers.reader
+    assert answer(Query(1, "kept", "get", ("a",)), reader).value == {"0_0": wanted}
+    (row,) = reader.read(ReadStore(2, "kept", key="a")).rows
+    assert json.loads(row.json)["headers"] == [["h", "1"], ["n", None]]

@@ -1,4 +1,4 @@
-"""What a member does whose session may have ended without its knowledge: Standstill and its callers."""
+"""A member whose session may have ended unnoticed: Standstill and its callers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from penstock.clients.group.standstill import Standstill
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.testing.wire import Action, Exchange, Rule, WireProxy
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.waiting import eventually
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_io import MemoryWriter
-from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.workers.direct_io import DirectWriter
 from tests.workers.thread_stage import Application
 
 SESSION_MS = 6_000
 
 
 @pytest.fixture
-def counter(cluster: Cluster, application: Callable[..., Application]) -> Application:
+def counter(cluster: DirectKafka, application: Callable[..., Application]) -> Application:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     return application(counting())
@@ -39,7 +40,7 @@ def standstill(clock: ManualClock) -> Standstill:
     return Standstill(clock, SESSION_MS, PrefixedLogger("test", ""))
 
 
-def test_a_process_that_runs_is_not_in_doubt(clock: ManualClock, standstill: Standstill) -> None:
+def test_a_running_process_is_not_in_doubt(clock: ManualClock, standstill: Standstill) -> None:
     for _ in range(10):
         clock.advance(SESSION_MS)
         assert not standstill.in_doubt
@@ -47,14 +48,14 @@ def test_a_process_that_runs_is_not_in_doubt(clock: ManualClock, standstill: Sta
     assert not standstill.in_doubt
 
 
-def test_the_stream_thread_doubts_before_the_io_thread_has_run(clock: ManualClock, standstill: Standstill) -> None:
+def test_the_stream_thread_is_in_doubt_before_the_io_thread_has_run(clock: ManualClock, standstill: Standstill) -> None:
     clock.advance(SESSION_MS + 1)
     assert standstill.in_doubt
     standstill.beat()
     assert standstill.in_doubt
 
 
-def test_only_an_answer_to_a_later_question_ends_the_doubt(clock: ManualClock, standstill: Standstill) -> None:
+def test_only_a_response_to_a_later_request_ends_the_doubt(clock: ManualClock, standstill: Standstill) -> None:
     early = standstill.beat()
     clock.advance(SESSION_MS + 1)
     late = standstill.beat()
@@ -64,7 +65,7 @@ def test_only_an_answer_to_a_later_question_ends_the_doubt(clock: ManualClock, s
     assert not standstill.in_doubt
 
 
-def test_it_is_told_how_long_it_was(
+def test_the_length_of_the_standstill_is_logged(
     clock: ManualClock, standstill: Standstill, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock.advance(SESSION_MS + 1)
@@ -74,7 +75,7 @@ def test_it_is_told_how_long_it_was(
     assert f"was suspended for {SESSION_MS + 1} ms" in line
 
 
-def test_a_member_whose_coordinator_is_silent_for_a_session_is_in_doubt(
+def test_a_member_is_in_doubt_when_its_coordinator_is_silent_for_a_session(
     clock: ManualClock, standstill: Standstill, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent_ms = standstill.beat()
@@ -85,20 +86,20 @@ def test_a_member_whose_coordinator_is_silent_for_a_session_is_in_doubt(
     assert standstill.in_doubt
     (line,) = caplog.messages
     assert f"The coordinator of the group has not responded for {3 * (SESSION_MS // 2)} ms" in line
-    standstill.answered(sent_ms)  # the answer was on its way for longer than the session
+    standstill.answered(sent_ms)  # the response was in flight for longer than the session
     assert standstill.in_doubt
     standstill.answered(standstill.beat())
     assert not standstill.in_doubt
 
 
-def test_a_member_that_waits_for_the_others_to_join_is_not_in_doubt(clock: ManualClock, standstill: Standstill) -> None:
+def test_a_member_that_waits_for_the_join_of_others_is_not_in_doubt(clock: ManualClock, standstill: Standstill) -> None:
     standstill.answered(standstill.beat())
     standstill.joins()
     for _ in range(4):
         clock.advance(SESSION_MS // 2)
         standstill.beat()
     assert not standstill.in_doubt
-    standstill.join_failed()  # its coordinator is gone; another one may let the others go on
+    standstill.join_failed()  # its coordinator is gone; another coordinator may let the others continue
     standstill.join_failed()
     clock.advance(SESSION_MS)
     assert not standstill.in_doubt
@@ -107,10 +108,10 @@ def test_a_member_that_waits_for_the_others_to_join_is_not_in_doubt(clock: Manua
     assert standstill.in_doubt
 
 
-def test_the_stream_thread_may_look_while_a_join_begins_on_the_io_thread(
+def test_the_stream_thread_may_check_while_the_io_thread_begins_a_join(
     standstill: Standstill,
 ) -> None:
-    """The moment of the last answer is cleared then, between any two steps of the other thread."""
+    """The IO thread then clears the time of the last response, between any two steps of the stream thread."""
 
     def join_at_every_step(frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == standstill_module.__file__:
@@ -138,7 +139,7 @@ def test_the_stream_thread_may_look_while_a_join_begins_on_the_io_thread(
 # -- the stream thread
 
 
-def test_a_thread_in_doubt_processes_and_commits_nothing(cluster: Cluster, counter: Application) -> None:
+def test_a_thread_in_doubt_processes_and_commits_nothing(cluster: DirectKafka, counter: Application) -> None:
     thread = counter.thread().until_running()
     feed(cluster, "a")
     thread.step()
@@ -151,7 +152,7 @@ def test_a_thread_in_doubt_processes_and_commits_nothing(cluster: Cluster, count
     assert counts(cluster) == {"a": 1, "b": 1}
 
 
-def test_a_thread_in_doubt_sends_nothing_on(cluster: Cluster, application: Callable[..., Application]) -> None:
+def test_a_thread_in_doubt_sends_no_records(cluster: DirectKafka, application: Callable[..., Application]) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     thread = application(counting(), statestore_cache_max_bytes=0).thread().until_running()
@@ -164,13 +165,11 @@ def test_a_thread_in_doubt_sends_nothing_on(cluster: Cluster, application: Calla
     assert counts(cluster) == {"a": 1}
 
 
-def test_a_thread_in_doubt_does_not_serve_its_producer_which_would_send(
-    counter: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_in_doubt_does_not_poll_its_producer(counter: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = counter.thread().until_running()
     served: list[str] = []
     for name in ("poll", "send_due"):
-        monkeypatch.setattr(MemoryWriter, name, lambda writer, name=name: served.append(name))
+        monkeypatch.setattr(DirectWriter, name, lambda writer, name=name: served.append(name))
     thread.member.in_doubt = True
     thread.step(3)
     assert not served
@@ -179,22 +178,22 @@ def test_a_thread_in_doubt_does_not_serve_its_producer_which_would_send(
     assert served
 
 
-def test_a_flush_in_doubt_repeats_no_request(
-    cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
+def test_a_flush_in_doubt_resends_no_request(
+    cluster: DirectKafka, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records, acknowledged by no one yet, may be older than what a new owner of the tasks has written."""
+    """Its unacknowledged records may be older than those of a new owner of the tasks."""
     thread = counter.thread().until_running()
     feed(cluster, "a")
     thread.step()
     flushes: list[float] = []
 
-    def unanswered(writer: MemoryWriter, seconds: float) -> bool:
+    def unanswered(writer: DirectWriter, seconds: float) -> bool:
         flushes.append(seconds)
         thread.member.in_doubt = len(flushes) == 3
         return False
 
     with monkeypatch.context() as patched:
-        patched.setattr(MemoryWriter, "flush", unanswered)
+        patched.setattr(DirectWriter, "flush", unanswered)
         thread.commit()
     assert len(flushes) == 3
     assert counts(cluster) == {}
@@ -203,7 +202,7 @@ def test_a_flush_in_doubt_repeats_no_request(
     assert counts(cluster) == {"a": 1}
 
 
-def test_a_thread_that_ends_in_doubt_writes_nothing(cluster: Cluster, counter: Application) -> None:
+def test_a_thread_that_shuts_down_in_doubt_writes_nothing(cluster: DirectKafka, counter: Application) -> None:
     thread = counter.thread().until_running()
     feed(cluster, "a")
     thread.step()
@@ -219,7 +218,7 @@ def test_a_thread_that_ends_in_doubt_writes_nothing(cluster: Cluster, counter: A
 
 
 class LeapingClock(SystemClock):
-    """The computer's clock, set forward by a test: what a process sees that was stopped."""
+    """The computer's clock, set forward by a test, as a suspended process sees it."""
 
     def __init__(self) -> None:
         self.leap_ms = 0
@@ -229,7 +228,7 @@ class LeapingClock(SystemClock):
 
 
 class Silence(Action):
-    """The coordinator gets no request."""
+    """The coordinator receives no request."""
 
     async def on_request(self, exchange: Exchange) -> None:
         pass
@@ -237,7 +236,7 @@ class Silence(Action):
 
 @pytest.fixture
 def join(unique_name: Callable[[str], str]) -> Iterator[Callable[[str, Clock], GroupMember]]:
-    """Make a member that has joined: of brokers, by a clock."""
+    """Make a member that has joined, with a clock of the test."""
     members: list[GroupMember] = []
 
     def make(servers: str, clock: Clock) -> GroupMember:
@@ -274,7 +273,7 @@ def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
 
 
 @pytest.mark.broker
-def test_a_member_that_is_cut_off_from_its_coordinator_doubts_until_it_hears_that_it_is_out(
+def test_a_member_cut_off_from_its_coordinator_stays_in_doubt_until_it_learns_that_it_was_removed(
     bootstrap_servers: str, join: Callable[[str, Clock], GroupMember]
 ) -> None:
     with WireProxy(bootstrap_servers) as proxy:

@@ -1,4 +1,4 @@
-"""State machines: the tables against the diagrams in their docstrings, and what happens to a wrong transition."""
+"""State machines: the tables against the diagrams in their docstrings, and the effect of a wrong transition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_table_is_the_diagram(states: type[Enum], table: Any) -> None:
     assert {state.name: {after.name for after in table[state]} for state in states} == diagram(states)
 
 
-def test_the_seven_states_of_a_thread_are_kafka_streams() -> None:
+def test_the_seven_states_of_a_thread_are_those_of_kafka_streams() -> None:
     """StreamThread.State: CREATED(1, 5), STARTING(2, 3, 5), … by their ordinals."""
     ordinals = [(1, 5), (2, 3, 5), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5), (6,), ()]
     order = [S.CREATED, S.STARTING, S.PARTITIONS_REVOKED, S.PARTITIONS_ASSIGNED, S.RUNNING, S.PENDING_SHUTDOWN, S.DEAD]
@@ -56,7 +56,7 @@ def test_the_seven_states_of_a_thread_are_kafka_streams() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(S, S)))
-def test_each_transition_is_made_refused_quietly_or_an_error(
+def test_each_transition_is_made_or_refused_quietly_or_an_error(
     old: StreamThreadState, new: StreamThreadState, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[tuple[StreamThreadState, StreamThreadState]] = []
@@ -77,7 +77,7 @@ def test_each_transition_is_made_refused_quietly_or_an_error(
             assert (machine.state, heard) == (old, [])
 
 
-def test_the_refusals_say_what_is_possible(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_name_the_possible_transitions(caplog: pytest.LogCaptureFixture) -> None:
     machine = stream_thread_states(LOG)
     with caplog.at_level(logging.DEBUG):
         machine.state = S.PENDING_SHUTDOWN
@@ -88,7 +88,7 @@ def test_the_refusals_say_what_is_possible(caplog: pytest.LogCaptureFixture) -> 
     assert "no valid next state after DEAD" in caplog.text
 
 
-def test_alive_is_what_has_started_and_was_not_told_to_stop() -> None:
+def test_a_started_thread_is_alive_until_its_shutdown() -> None:
     assert {state for state in S if state.is_alive} == {
         S.STARTING,
         S.PARTITIONS_REVOKED,

@@ -1,4 +1,4 @@
-"""The lag that a status names: what is not processed yet, wherever it waits."""
+"""The lag in a status: all records not processed yet, wherever they wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Status
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, counting, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 
 
-def test_records_in_the_buffer_count_until_they_are_processed(cluster: Cluster, application: MakeApplication) -> None:
+def test_records_in_the_buffer_count_until_they_are_processed(
+    cluster: DirectKafka, application: MakeApplication
+) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     thread = application(counting()).thread().until_running()
     feed(cluster, "abc")
-    thread.thread.paused = True  # it reads, and processes nothing
+    thread.thread.paused = True  # it reads, but processes nothing
     thread.step(3)
     reporter = thread.thread.status
     status = reporter.status(thread.thread.time.now_ms)
@@ -33,8 +35,8 @@ def test_records_in_the_buffer_count_until_they_are_processed(cluster: Cluster, 
     assert reporter.status(thread.thread.time.now_ms).lag == 0
 
 
-def test_an_operator_behind_a_cache_that_fails_is_named_with_the_store(
-    cluster: Cluster, application: MakeApplication
+def test_the_error_names_a_failing_operator_behind_a_cache_and_its_store(
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()

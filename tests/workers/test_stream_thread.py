@@ -1,4 +1,4 @@
-"""A whole stream thread, stepped by hand, over a Kafka cluster in memory and RocksDB on disk."""
+"""A whole stream thread, stepped by hand, over an in-memory Kafka cluster and RocksDB on disk."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from typing import Any
 import pytest
 
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
+from penstock.topology.errors import InvalidStateStoreError, UnknownStateStoreError
 from penstock.topology.records import TopicPartition
 from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
 
 
 @pytest.fixture
-def counter(cluster: Cluster, application: MakeApplication) -> Application:
+def counter(cluster: DirectKafka, application: MakeApplication) -> Application:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     return application(counting())
 
 
-def test_counts_are_written_when_the_thread_commits(cluster: Cluster, counter: Application) -> None:
+def test_counts_are_written_when_the_thread_commits(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "abca")
     feed(cluster, "dd", partition=1)
     thread = counter.thread().until_idle()
-    assert counts(cluster) == {}  # they wait in the cache
+    assert counts(cluster) == {}  # they are in the cache
     assert thread.commit() == 2
     assert counts(cluster) == {"a": 2, "b": 1, "c": 1, "d": 2}
     assert counts(cluster, CHANGELOG) == counts(cluster)
@@ -42,7 +44,7 @@ def test_counts_are_written_when_the_thread_commits(cluster: Cluster, counter: A
     assert TopicPartitionMetadata.decode(offset.metadata).partition_time == 1003
 
 
-def test_a_thread_goes_through_its_states(cluster: Cluster, counter: Application) -> None:
+def test_a_thread_goes_through_its_states(cluster: DirectKafka, counter: Application) -> None:
     thread = counter.thread().until_running()
     thread.close()
     changes = [(report.old, report.new) for report in thread.control.reports if isinstance(report, StateChanged)]
@@ -55,7 +57,7 @@ def test_a_thread_goes_through_its_states(cluster: Cluster, counter: Application
     ]
 
 
-def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: Cluster, counter: Application) -> None:
+def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aab")
     counter.thread().until_idle().close()
     feed(cluster, "a")
@@ -66,7 +68,7 @@ def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: Clu
     assert [record.offset() for record in cluster.records(IN)] == [0, 1, 2, 3]
 
 
-def test_stream_time_goes_on_after_a_restart(cluster: Cluster, counter: Application) -> None:
+def test_stream_time_continues_after_a_restart(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a", timestamp=7_000)
     counter.thread().until_idle().close()
     times = {
@@ -76,7 +78,7 @@ def test_stream_time_goes_on_after_a_restart(cluster: Cluster, counter: Applicat
     assert times == {0: 7_000, 1: -1}
 
 
-def test_a_deleted_state_directory_is_restored_from_the_changelog(cluster: Cluster, counter: Application) -> None:
+def test_a_deleted_state_directory_is_restored_from_the_changelog(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aab")
     counter.thread().until_idle().close()
     delete_state(counter)
@@ -91,33 +93,30 @@ def delete_state(application: Application) -> None:
     shutil.rmtree(application.stage.state_dir / "app")
 
 
-def test_what_was_not_committed_is_processed_again_after_a_crash(cluster: Cluster, counter: Application) -> None:
+def test_uncommitted_records_are_processed_again_after_a_crash(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aa")
     thread = counter.thread().until_idle()
     thread.commit()
     feed(cluster, "ab")
     thread.step(2).crash()
-    cluster.group.members.clear()
     second = counter.thread().until_idle()
     second.commit()
     assert counts(cluster) == {"a": 3, "b": 1}
 
 
-def test_a_record_that_cannot_be_written_keeps_offsets_from_being_committed(
-    cluster: Cluster, counter: Application
-) -> None:
+def test_a_record_that_cannot_be_written_blocks_the_commit(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a")
     thread = counter.thread().until_idle()
-    cluster.refuse_topics.add(OUT)
+    cluster.refuse_records(OUT)
     with pytest.raises(Exception, match=r"Error encountered sending record to topic out partition 0"):
         thread.commit()
-    with pytest.raises(Exception, match=r"topic out"):  # also at the next try, whatever caught the first
+    with pytest.raises(Exception, match=r"topic out"):  # also at the next attempt, even if the first error was caught
         thread.commit()
     assert committed(cluster) is None
 
 
-def test_commits_come_after_the_commit_interval(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+def test_commits_follow_the_commit_interval(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -129,7 +128,7 @@ def test_commits_come_after_the_commit_interval(
     assert committed(cluster) == OffsetAndMetadata(1, TopicPartitionMetadata(1000).encode())
 
 
-def test_a_marker_of_a_transaction_is_committed_past(cluster: Cluster, counter: Application) -> None:
+def test_the_committed_offset_is_past_a_transaction_marker(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a")
     cluster.append_marker(IN, 0)
     thread = counter.thread().until_idle()
@@ -139,7 +138,7 @@ def test_a_marker_of_a_transaction_is_committed_past(cluster: Cluster, counter: 
     assert offset.offset == 2
 
 
-def test_a_paused_thread_processes_nothing_and_stays_in_the_group(cluster: Cluster, counter: Application) -> None:
+def test_a_paused_thread_processes_nothing_and_stays_in_the_group(cluster: DirectKafka, counter: Application) -> None:
     thread = counter.thread().until_running()
     thread.control.commands.append(Pause())
     feed(cluster, "a")
@@ -152,7 +151,7 @@ def test_a_paused_thread_processes_nothing_and_stays_in_the_group(cluster: Clust
 
 
 def test_a_paused_thread_stops_reading_when_its_buffers_are_full(
-    cluster: Cluster, application: MakeApplication
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -167,7 +166,7 @@ def test_a_paused_thread_stops_reading_when_its_buffers_are_full(
     assert counts(cluster) == dict.fromkeys("abcdefgh", 1)
 
 
-def test_shutdown_commits_closes_and_leaves(cluster: Cluster, counter: Application) -> None:
+def test_shutdown_commits_closes_and_leaves(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a")
     thread = counter.thread().until_idle()
     thread.control.commands.append(Shutdown(leave_group=True))
@@ -180,7 +179,7 @@ def test_shutdown_commits_closes_and_leaves(cluster: Cluster, counter: Applicati
     assert thread.consumer.closed
 
 
-def test_an_unclean_shutdown_commits_nothing(cluster: Cluster, counter: Application) -> None:
+def test_an_unclean_shutdown_commits_nothing(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "a")
     thread = counter.thread().until_idle()
     thread.complete_shutdown(clean_run=False)
@@ -188,7 +187,7 @@ def test_an_unclean_shutdown_commits_nothing(cluster: Cluster, counter: Applicat
     assert counts(cluster) == {}
 
 
-def test_status_tells_of_tasks_and_lag(cluster: Cluster, counter: Application, clock: ManualClock) -> None:
+def test_the_status_has_tasks_and_lag(cluster: DirectKafka, counter: Application, clock: ManualClock) -> None:
     feed(cluster, "ab")
     thread = counter.thread().until_idle()
     clock.advance(1_000)
@@ -204,7 +203,7 @@ def test_status_tells_of_tasks_and_lag(cluster: Cluster, counter: Application, c
     assert status.metrics["process-total"] == 2.0
 
 
-def test_a_query_is_answered_by_task(cluster: Cluster, counter: Application) -> None:
+def test_a_query_is_answered_for_each_task(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aab")
     thread = counter.thread().until_idle()
     asked = [("counts", "get", ("a",)), ("counts", "put", ("a", 1)), ("x", "all", ())]
@@ -214,10 +213,10 @@ def test_a_query_is_answered_by_task(cluster: Cluster, counter: Application) -> 
     assert results[1].value["0_0"].value == 2
     assert results[1].value["0_1"] is None
     assert "put does not read a store" in (results[2].error or "")
-    assert results[3].value == {}
+    assert results[3].kind is UnknownStateStoreError
 
 
-def test_a_store_that_is_being_restored_cannot_be_queried(cluster: Cluster, counter: Application) -> None:
+def test_a_store_that_is_being_restored_cannot_be_queried(cluster: DirectKafka, counter: Application) -> None:
     thread = counter.thread()
     thread.until(lambda: thread.task_manager.active.restoring)
     thread.control.commands.append(Query(1, "counts", "get", ("a",)))
@@ -226,14 +225,23 @@ def test_a_store_that_is_being_restored_cannot_be_queried(cluster: Cluster, coun
     assert "task 0_0 is still restoring; try again" in (results[0].error or "")
 
 
-def test_positions_that_are_gone_are_reset_by_policy(cluster: Cluster, counter: Application) -> None:
+def test_a_thread_that_waits_for_its_assignment_answers_no_query(cluster: DirectKafka, counter: Application) -> None:
+    thread = counter.thread()
+    thread.control.commands.append(Query(1, "counts", "get", ("a",)))
+    thread.thread.commands.poll()
+    (result,) = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    assert result.kind is InvalidStateStoreError
+    assert "may be moving" in (result.error or "")
+
+
+def test_positions_out_of_range_are_reset_by_policy(cluster: DirectKafka, counter: Application) -> None:
     feed(cluster, "aab")
-    cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(99)
+    cluster.commit(TopicPartition(IN, 0), 99)
     counter.thread().until_idle().commit()
     assert counts(cluster) == {"a": 2, "b": 1}
 
 
-def test_the_brokers_are_asked_once_where_all_tasks_start(cluster: Cluster, application: MakeApplication) -> None:
+def test_the_start_offsets_of_all_tasks_need_one_request(cluster: DirectKafka, application: MakeApplication) -> None:
     cluster.create_topic(IN, 5)
     cluster.create_topic(OUT, 1)
     thread = application(counting()).thread()
@@ -256,7 +264,9 @@ def test_the_brokers_are_asked_once_where_all_tasks_start(cluster: Cluster, appl
     assert asked == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_without_a_reset_policy_a_missing_offset_is_an_error(cluster: Cluster, application: MakeApplication) -> None:
+def test_without_a_reset_policy_a_missing_offset_is_an_error(
+    cluster: DirectKafka, application: MakeApplication
+) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     thread = application(counting(), auto_offset_reset="none").thread()
@@ -264,14 +274,14 @@ def test_without_a_reset_policy_a_missing_offset_is_an_error(cluster: Cluster, a
         thread.until_running()
 
 
-def test_the_description_lists_tasks_by_state(cluster: Cluster, counter: Application) -> None:
+def test_the_description_lists_tasks_by_state(cluster: DirectKafka, counter: Application) -> None:
     text = counter.thread().until_running().describe()
     assert text.startswith("\tStreamsThread threadId: client-StreamThread-1\nTaskManager\n")
     assert text.index("Active tasks:") < text.index("Running:") < text.index("TaskId: 0_0") < text.index("Suspended:")
 
 
 def test_a_summary_is_logged_every_two_minutes(
-    cluster: Cluster, counter: Application, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    cluster: DirectKafka, counter: Application, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     feed(cluster, "abc")
@@ -283,7 +293,9 @@ def test_a_summary_is_logged_every_two_minutes(
     assert "Processed 3 total records, ran 0 punctuators, and committed 1 total tasks since" in summaries[0]
 
 
-def test_iterations_grow_and_are_halved_by_a_commit(cluster: Cluster, counter: Application, clock: ManualClock) -> None:
+def test_iterations_grow_and_a_commit_halves_them(
+    cluster: DirectKafka, counter: Application, clock: ManualClock
+) -> None:
     thread = counter.thread().until_running()
     feed(cluster, "a" * 500)
     thread.step(3)

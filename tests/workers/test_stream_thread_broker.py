@@ -1,4 +1,4 @@
-"""Stream threads against a real broker: what they count, commit, find again and restore; under both group protocols."""
+"""Stream threads against a real broker: counts, commits, restarts and restores, with both group protocols."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from confluent_kafka import Producer
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status, ThreadSpec
 from penstock.workers.thread.stream_thread import StreamThread
+from tests.clients.group_settings import configure_streams_group
 from tests.read_to_end import read_to_end
+from tests.waiting import PATIENCE_SECONDS
 from tests.workers.counting import counting_topics
-from tests.workers.group_settings import configure_streams_group
 
 pytestmark = pytest.mark.broker
 
 MakeTopic = Callable[..., str]
 PARTITIONS = 3
-PATIENCE_SECONDS = 60.0
 KEYS = 10
 
 
 class Runner:
-    """A stream thread that runs beside the test."""
+    """A stream thread that runs in the background of the test."""
 
     def __init__(self, topology: Any, spec: ThreadSpec) -> None:
         self.reports: SimpleQueue[Report] = SimpleQueue()
@@ -59,7 +59,7 @@ class Runner:
         self.reports.put(report)
 
     def until(self, condition: Callable[[], bool]) -> Runner:
-        """Take reports until the condition holds."""
+        """Handle reports until the condition holds."""
         while not condition():
             try:
                 report = self.reports.get(timeout=PATIENCE_SECONDS)
@@ -78,7 +78,7 @@ class Runner:
         return self
 
     def stop(self) -> Runner:
-        """Shut down and wait for the end."""
+        """Shut down and wait for the thread to end."""
         self.commands.append(Shutdown(leave_group=True))
         self._runs.join(PATIENCE_SECONDS)
         assert not self._runs.is_alive()
@@ -90,7 +90,7 @@ class Runner:
 
 
 class Case:
-    """Topics of one application, what was written to them and what is in them."""
+    """The topics of one application, the written records and the expected counts."""
 
     def __init__(
         self, bootstrap: str, application_id: str, make_topic: MakeTopic, state_dir: Path, protocol: str
@@ -161,8 +161,8 @@ def test_counts_survive_a_restart_and_the_loss_of_the_disk(case: Case, guarantee
     case.feed(30)
     second = case.start(processing_guarantee=guarantee)
     second.until(lambda: second.processed == 30).stop()
-    # Its RocksDB was where the changelog ends. A transaction's end is visible a little after its commit, so that with
-    # exactly-once the last one may be read again.
+    # Its RocksDB has all of the changelog. The end of a transaction is visible a little after its commit; with
+    # exactly-once the last one may therefore be read again.
     assert second.total_restored <= (0 if guarantee == "at_least_once" else KEYS * PARTITIONS)
     assert case.changelog() == case.expected
 
@@ -188,12 +188,12 @@ def test_two_threads_share_the_tasks_and_lose_nothing(case: Case) -> None:
     second.stop()
     first.until(lambda: len(first.running_tasks) == PARTITIONS)
     case.feed(60)
-    # What second did between its last report and its end is counted by no one: the changelog tells.
+    # The last report does not include what second processed afterwards; the changelog does.
     first.until(lambda: case.changelog() == case.expected).stop()
 
 
 def shares_all_tasks(runner: Runner) -> bool:
-    """Each task runs there, some as active and some as standby ones."""
+    """Check that each task runs in this thread, some as active and some as standby tasks."""
     return len(runner.running_tasks) == PARTITIONS and 0 < len(runner.active_tasks) < PARTITIONS
 
 
@@ -222,7 +222,7 @@ def test_standby_tasks_follow_on_another_disk_and_take_over(
     assert case.changelog() == case.expected
 
 
-def test_a_missing_input_topic_is_an_error_that_names_it(case: Case) -> None:
+def test_the_error_names_a_missing_input_topic(case: Case) -> None:
     case.input = "no-such-topic"
     runner = case.start()
     with pytest.raises(AssertionError, match=r"MissingSourceTopicError: .*no-such-topic"):

@@ -1,4 +1,4 @@
-"""A stream thread's bytes as values of a streams group, and back."""
+"""A stream thread's encoded bytes as values of a streams group, and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
 NO_HOSTS = HostPartitions({}, {})
 
 
-def test_a_report_has_what_the_subscription_has() -> None:
+def test_a_report_has_the_contents_of_the_subscription() -> None:
     info = SubscriptionInfo(
         11,
         11,
@@ -44,7 +44,7 @@ def test_a_report_has_what_the_subscription_has() -> None:
 
 @pytest.mark.parametrize(("taken", "next_ms"), [(True, 0), (False, None)])
 @pytest.mark.parametrize(("shutdown", "error"), [(True, AssignorError.SHUTDOWN_REQUESTED), (False, AssignorError.NONE)])
-def test_an_assignment_is_one_of_a_classic_groups_leader(
+def test_an_assignment_equals_that_of_a_classic_groups_leader(
     taken: bool, next_ms: int | None, shutdown: bool, error: AssignorError
 ) -> None:
     partitions = {task: frozenset({TopicPartition("in", task.partition)}) for task in (A, B)}

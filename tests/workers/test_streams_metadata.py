@@ -1,4 +1,4 @@
-"""Which host has which part of the state: StreamsMetadataState, and what stream threads report for it."""
+"""Which host has which part of the state: StreamsMetadataState, and the reports of stream threads for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import HostsChanged
 from penstock.workers.group.streams_metadata import HostInfo, HostReporter, StreamsMetadataState, store_topics
 from penstock.workers.group.topic_names import TopicNames
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import IN, OUT, counting
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application, Thread
 
 A, B = HostInfo("a", 80), HostInfo("b", 90)
@@ -63,7 +63,7 @@ def test_the_hosts_of_a_store() -> None:
 
 
 @pytest.mark.parametrize("key", [f"key-{number}" for number in range(20)])
-def test_a_key_is_where_its_partition_is(key: str) -> None:
+def test_the_host_of_a_key_is_that_of_its_partition(key: str) -> None:
     found = state().key_query_metadata("counts", key, Serdes.string(), None)
     assert found is not None
     assert found.partition == partition_for_key(key.encode(), 4)
@@ -71,7 +71,7 @@ def test_a_key_is_where_its_partition_is(key: str) -> None:
     assert found.standby_hosts == ({A} if found.partition == 2 else frozenset())
 
 
-def test_a_partitioner_says_where_a_key_is() -> None:
+def test_a_partitioner_determines_the_host_of_a_key() -> None:
     found = state().key_query_metadata("counts", 7, None, lambda topic, key, value, count: key % count)
     assert found is not None
     assert (found.partition, found.active_host) == (3, B)
@@ -83,7 +83,7 @@ def test_a_key_without_a_partition_is_an_error(partitioner: Any) -> None:
         state().key_query_metadata("counts", 7, None, partitioner)
 
 
-def test_a_global_store_is_here() -> None:
+def test_a_global_store_is_on_this_host() -> None:
     found = state().key_query_metadata("names", "x", None, None)
     assert found is not None
     assert (found.active_host, found.partition) == (B, -1)
@@ -94,14 +94,14 @@ def test_nothing_is_known_before_the_first_assignment() -> None:
     assert state(None).key_query_metadata("counts", "x", Serdes.string(), None) is None
 
 
-def test_a_partition_that_no_known_host_has_has_no_active_host() -> None:
+def test_a_partition_without_a_known_host_has_no_active_host() -> None:
     hosts = HostsChanged({"a:80": partitions(0)}, {}, {"counts": {"in": 4}})
     found = state(hosts).key_query_metadata("counts", 3, None, lambda topic, key, value, count: key)
     assert found is not None
     assert found.active_host is None
 
 
-def test_a_store_belongs_to_the_topics_that_reach_it() -> None:
+def test_a_store_belongs_to_the_source_topics_that_reach_it() -> None:
     builder = StreamsBuilder()
     builder.stream("a").merge(builder.stream("b")).group_by_key().count(store="first")
     builder.stream("a").group_by(lambda key, value: value).count(store="second")
@@ -113,7 +113,7 @@ def test_a_store_belongs_to_the_topics_that_reach_it() -> None:
     }
 
 
-def test_the_same_hosts_are_told_once() -> None:
+def test_unchanged_hosts_are_reported_once() -> None:
     reports: list[HostsChanged] = []
     reporter = HostReporter(reports.append, [], TopicNames("app", []))
     reporter.on_assignment({}, {}, {})
@@ -127,7 +127,7 @@ def last_hosts(thread: Thread) -> HostsChanged:
 
 
 def test_stream_threads_report_the_hosts_of_the_whole_group(
-    cluster: Cluster, application: Callable[..., Application]
+    cluster: DirectKafka, application: Callable[..., Application]
 ) -> None:
     cluster.create_topic(IN, 4)
     cluster.create_topic(OUT, 1)

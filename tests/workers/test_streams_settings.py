@@ -1,4 +1,4 @@
-"""Where the broker assigns the tasks: what it has to be told, and what is not the member's to set."""
+"""Broker-side assignment: settings that belong to the group on the broker, and not to the member."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.streams_settings import tell_broker_settings
 from penstock.workers.group.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import CHANGELOG, IN, OUT, counting, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application
 
 LOG = PrefixedLogger("test", "")
 REQUIRED = {"application.id": "app", "bootstrap.servers": "broker:9092"}
 
 
-def test_settings_of_the_group_are_told_with_the_command(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_the_group_are_logged_with_the_command_that_sets_them(caplog: pytest.LogCaptureFixture) -> None:
     given = {"num.standby.replicas": 1, "main.consumer.session.timeout.ms": 6000, "max.warmup.replicas": 3}
     with caplog.at_level(logging.WARNING):
         tell_broker_settings(StreamsConfig({**REQUIRED, **given}), LOG)
@@ -36,13 +36,13 @@ def test_settings_of_the_group_are_told_with_the_command(caplog: pytest.LogCaptu
     assert "max.warmup.replicas have no effect" in unused
 
 
-def test_nothing_is_said_of_defaults(caplog: pytest.LogCaptureFixture) -> None:
+def test_defaults_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     tell_broker_settings(StreamsConfig(REQUIRED), LOG)
     assert not caplog.records
 
 
-def test_task_offsets_are_reported_now_and_then(
-    cluster: Cluster, application: Callable[..., Application], tmp_path: Path
+def test_task_offsets_are_reported_at_intervals(
+    cluster: DirectKafka, application: Callable[..., Application], tmp_path: Path
 ) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
@@ -74,4 +74,4 @@ def test_task_offsets_are_reported_now_and_then(
     assert offsets[active] == NO_LAG
     assert active not in ends
     changelog = TopicPartition(CHANGELOG, standby.partition)
-    assert offsets[standby] == ends[standby] == cluster.logs[changelog].end
+    assert offsets[standby] == ends[standby] == cluster.log(changelog).end

@@ -1,4 +1,4 @@
-"""The task manager of seed 003: what it makes of an assignment, its log lines, and the order of a commit."""
+"""TaskManager: how it applies an assignment, its log lines, and the order of a commit."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import pytest
 from penstock.clients.log_context import TRACE
 from penstock.topology.errors import StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
+from tests.direct_kafka import DirectKafka
 from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Stage, Thread
 
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 PARTITIONS = {TASK: {TopicPartition(IN, 0)}, OTHER: {TopicPartition(IN, 1)}}
 ALL = {TopicPartition(IN, 0), TopicPartition(IN, 1)}
-#: So long that no step commits by itself.
+#: Long enough that no step commits by itself.
 NEVER = 10**9
 
 
 @pytest.fixture
-def thread(stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> Thread:
+def thread(stage: Stage, cluster: DirectKafka, caplog: pytest.LogCaptureFixture) -> Thread:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     cluster.create_topic(CHANGELOG, 2)
@@ -28,7 +28,7 @@ def thread(stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> 
 
 
 def restored(thread: Thread) -> None:
-    """Open and restore what is new."""
+    """Open and restore new tasks."""
     for _ in range(10):
         if thread.task_manager.update_new_and_restoring_tasks():
             return
@@ -46,7 +46,7 @@ def test_assigned_tasks_are_created_paused_and_later_resumed(thread: Thread, cap
     manager.create_tasks(ALL)
     assert manager.active.all_assigned_task_ids() == {TASK, OTHER}
     assert not manager.active.running
-    assert not thread.consumer.positions  # not read before their state is there
+    assert not thread.consumer.positions  # not read before its state is restored
     assert not manager.update_new_and_restoring_tasks()
     restored(thread)
     assert manager.active.running
@@ -83,7 +83,7 @@ def test_tasks_that_stay_are_not_touched(thread: Thread) -> None:
     assert thread.consumer.positions.keys() == PARTITIONS[TASK]
 
 
-def test_a_suspended_task_that_comes_back_goes_on(thread: Thread, cluster: Cluster) -> None:
+def test_a_suspended_task_that_is_assigned_again_resumes(thread: Thread, cluster: DirectKafka) -> None:
     manager = thread.task_manager
     manager.set_assignment_metadata(PARTITIONS, {})
     manager.create_tasks(ALL)
@@ -115,7 +115,7 @@ def test_a_task_of_another_topology_is_refused(thread: Thread) -> None:
 
 
 @pytest.fixture
-def counted(thread: Thread, cluster: Cluster) -> Thread:
+def counted(thread: Thread, cluster: DirectKafka) -> Thread:
     """A thread that has counted and not committed."""
     feed(cluster, "aab")
     return thread.start().until_idle()
@@ -126,25 +126,27 @@ def stored_offset(thread: Thread) -> int | None:
     return offset
 
 
-def test_a_commit_leaves_records_store_and_offsets_in_step(counted: Thread, cluster: Cluster) -> None:
+def test_a_commit_keeps_records_store_and_offsets_consistent(counted: Thread, cluster: DirectKafka) -> None:
     counted.commit()
     assert counts(cluster, CHANGELOG) == {"a": 2, "b": 1}
     assert stored_offset(counted) == 2
     assert committed(cluster) is not None
 
 
-def test_nothing_is_kept_before_all_records_are_acknowledged(counted: Thread, cluster: Cluster) -> None:
-    cluster.refuse_topics.add(OUT)
+def test_nothing_is_stored_before_all_records_are_acknowledged(counted: Thread, cluster: DirectKafka) -> None:
+    cluster.refuse_records(OUT)
     with pytest.raises(StreamsError):
         counted.commit()
     assert stored_offset(counted) is None
     assert committed(cluster) is None
 
 
-def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
-    """A process that slept too long must not store where another's changelog ends: the group tells it first."""
+def test_stores_are_the_last_step_of_a_commit(counted: Thread, cluster: DirectKafka) -> None:
+    """A process that was suspended too long must not store another owner's changelog end; the group refuses its offsets
+    first.
+    """
     before = stored_offset(counted)
-    counted.member.refuse_commits = 1
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS", times=1)
     assert counted.commit() == -1
     assert stored_offset(counted) == before != 2
     assert committed(cluster) is None
@@ -152,32 +154,32 @@ def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
     assert stored_offset(counted) == 2
 
 
-def test_nothing_is_committed_while_an_assignment_is_awaited(counted: Thread, cluster: Cluster) -> None:
+def test_nothing_is_committed_while_an_assignment_is_pending(counted: Thread, cluster: DirectKafka) -> None:
     counted.thread.group.enforce_rebalance("test")
-    counted.member._pending = True
+    counted.member.join_pending = True
     assert counted.commit() == -1
     assert counts(cluster) == {}
-    counted.member._pending = False
+    counted.member.join_pending = False
 
 
-def test_a_task_that_leaves_uncommitted_is_closed_all_the_same(
-    counted: Thread, cluster: Cluster, caplog: pytest.LogCaptureFixture
+def test_a_task_that_leaves_uncommitted_is_closed_anyway(
+    counted: Thread, cluster: DirectKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counted.member.refuse_commits = 1
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS", times=1)
     counted.task_manager.suspend_tasks_and_state({TASK}, set())
     assert "their last records will be processed again" in caplog.text
     assert counted.task_manager.active.suspended.keys() == {TASK}
 
 
-def test_a_shutdown_that_cannot_commit_closes_dirty(counted: Thread, cluster: Cluster) -> None:
-    cluster.refuse_topics.add(OUT)
+def test_a_shutdown_that_cannot_commit_closes_dirty(counted: Thread, cluster: DirectKafka) -> None:
+    cluster.refuse_records(OUT)
     with pytest.raises(StreamsError, match="out"):
         counted.task_manager.shutdown(clean=True)
     assert not counted.task_manager.active.all_tasks()
     assert committed(cluster) is None
 
 
-def test_offset_sums_tell_how_far_state_is(counted: Thread, cluster: Cluster) -> None:
+def test_offset_sums_show_the_progress_of_state(counted: Thread, cluster: DirectKafka) -> None:
     latest, unknown = -2, -3
     assert counted.task_manager.task_offset_sums() == {TASK: latest, OTHER: latest}
     counted.commit()

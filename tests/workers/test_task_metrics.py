@@ -1,4 +1,4 @@
-"""What is measured of tasks, source nodes and stores, by Kafka Streams' names and tags."""
+"""Metrics of tasks, source nodes and stores, with Kafka Streams' names and tags."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
 from penstock.workers.metrics.sensors import MetricGroup, Sensor
 from penstock.workers.metrics.task_metrics import Growth
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application, Thread
 
 MakeApplication = Callable[..., Application]
 
 
 def measured(thread: Thread, group: str, **tags: str) -> Mapping[str, float]:
-    """Return the values of the one group that has these tags (_ for -), asked for as the supervisor asks."""
+    """Return the values of the one group with these tags (_ for -), requested as by the supervisor."""
     thread.control.commands.append(Measure(7))
     thread.step()
     answer = next(r for r in reversed(thread.control.reports) if isinstance(r, QueryResult))
@@ -32,18 +33,18 @@ def measured(thread: Thread, group: str, **tags: str) -> Mapping[str, float]:
 
 
 def beat(thread: Thread) -> None:
-    """Do what a beat does."""
+    """Do the work of a heartbeat."""
     thread.thread.status.status(thread.thread.time.now_ms)
 
 
 @pytest.fixture
-def thread(cluster: Cluster, application: MakeApplication) -> Thread:
+def thread(cluster: DirectKafka, application: MakeApplication) -> Thread:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 2)
     return application(counting()).thread().until_running()
 
 
-def test_a_task_and_its_source_count_what_they_process(thread: Thread, cluster: Cluster) -> None:
+def test_a_task_and_its_source_count_what_they_process(thread: Thread, cluster: DirectKafka) -> None:
     feed(cluster, "abcab")
     feed(cluster, "z", partition=1)
     thread.step(3)
@@ -58,14 +59,16 @@ def test_a_task_and_its_source_count_what_they_process(thread: Thread, cluster: 
     assert measured(thread, "stream-task-metrics", task_id="0_0")["commit-total"] == 1
 
 
-def test_latency_from_a_records_timestamp_to_its_source(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
+def test_latency_is_measured_from_a_records_timestamp_to_its_source(
+    thread: Thread, cluster: DirectKafka, clock: ManualClock
+) -> None:
     feed(cluster, "a", timestamp=clock.wall_clock_ms() - 700)
     thread.step(2)
     node = measured(thread, "stream-processor-node-metrics", task_id="0_0")
     assert 700 <= node["record-e2e-latency-min"] <= node["record-e2e-latency-max"] < 800
 
 
-def test_what_waits_behind_a_pause_is_not_processed_yet(thread: Thread, cluster: Cluster) -> None:
+def test_records_behind_a_pause_are_not_counted_as_processed(thread: Thread, cluster: DirectKafka) -> None:
     thread.thread.paused = True
     feed(cluster, "abc")
     thread.step(3)
@@ -75,7 +78,7 @@ def test_what_waits_behind_a_pause_is_not_processed_yet(thread: Thread, cluster:
     assert measured(thread, "consumer-fetch-manager-metrics", partition="0")["records-lag"] == 0
 
 
-def test_a_rocksdb_store_shows_its_properties(thread: Thread, cluster: Cluster) -> None:
+def test_a_rocksdb_store_shows_its_properties(thread: Thread, cluster: DirectKafka) -> None:
     feed(cluster, "abc")
     thread.step(3)
     assert measured(thread, "stream-task-metrics", task_id="0_0")["cache-size-bytes-total"] > 0
@@ -86,7 +89,7 @@ def test_a_rocksdb_store_shows_its_properties(thread: Thread, cluster: Cluster) 
     assert store["approximate-num-entries"] == 3
 
 
-def test_a_restore_is_counted_by_task_and_store(cluster: Cluster, application: MakeApplication) -> None:
+def test_a_restore_is_counted_by_task_and_store(cluster: DirectKafka, application: MakeApplication) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     app = application(counting())
@@ -103,7 +106,7 @@ def test_a_restore_is_counted_by_task_and_store(cluster: Cluster, application: M
     assert measured(again, "stream-state-updater-metrics")["active-restoring-tasks"] == 0
 
 
-def test_dropped_records_count_in_their_task(cluster: Cluster, application: MakeApplication) -> None:
+def test_dropped_records_count_in_their_task(cluster: DirectKafka, application: MakeApplication) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()
     builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string()).group_by_key().count(store="counts")
@@ -115,7 +118,7 @@ def test_dropped_records_count_in_their_task(cluster: Cluster, application: Make
     assert measured(thread, "stream-thread-metrics")["dropped-records-total"] == 1
 
 
-def test_growth_takes_a_count_that_begins_anew() -> None:
+def test_growth_handles_a_counter_reset() -> None:
     growth = Growth(Sensor())
     for count in (3, 5, 2):
         growth.look(count, 0)
@@ -124,7 +127,7 @@ def test_growth_takes_a_count_that_begins_anew() -> None:
     assert growth.sensor.total == 3 + 2 + 2 + 4
 
 
-def test_rows_that_wait_for_a_checkpoint_are_counted(thread: Thread, cluster: Cluster) -> None:
+def test_rows_kept_in_memory_until_a_checkpoint_are_counted(thread: Thread, cluster: DirectKafka) -> None:
     for keys in ("abc", "de"):
         feed(cluster, keys)
         thread.step(3)

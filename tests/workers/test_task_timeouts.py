@@ -1,4 +1,4 @@
-"""task.timeout.ms: what brokers do not answer in time is tried again, and only after the timeout it is an error."""
+"""task.timeout.ms: operations that brokers do not answer in time are retried; only after the timeout it is an error."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from penstock.topology.records import Record, TaskId, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.tasks.sink_topics import PARTITION_COUNT_MS
 from penstock.workers.tasks.task_timeouts import TaskTimeouts
+from tests.direct_kafka import DirectKafka
+from tests.futures import failed
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, committed, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock, failed
 from tests.workers.thread_stage import Application, Thread
 
 TIMEOUT_MS = 300_000
@@ -51,7 +53,7 @@ def test_an_operation_may_fail_until_the_timeout_has_passed(timeouts: TaskTimeou
     )
 
 
-def test_success_starts_the_time_anew(timeouts: TaskTimeouts, clock: ManualClock) -> None:
+def test_success_restarts_the_timeout(timeouts: TaskTimeouts, clock: ManualClock) -> None:
     ways: list[Callable[[], None]] = [
         lambda: timeouts.succeeded([ZERO], "committing"),
         lambda: timeouts.succeeded([ZERO]),
@@ -65,7 +67,7 @@ def test_success_starts_the_time_anew(timeouts: TaskTimeouts, clock: ManualClock
         timeouts.succeeded([ZERO])
 
 
-def test_tasks_and_operations_have_times_of_their_own(timeouts: TaskTimeouts, clock: ManualClock) -> None:
+def test_each_task_and_operation_has_its_own_timeout(timeouts: TaskTimeouts, clock: ManualClock) -> None:
     timeouts.failed([ZERO], "committing", LONG_AGO)
     clock.advance(TIMEOUT_MS)
     timeouts.succeeded([ZERO], "reading")
@@ -75,7 +77,7 @@ def test_tasks_and_operations_have_times_of_their_own(timeouts: TaskTimeouts, cl
         timeouts.failed([ONE, ZERO], "committing", LONG_AGO)
 
 
-def test_the_first_failure_is_logged_and_no_other(
+def test_only_the_first_failure_is_logged(
     timeouts: TaskTimeouts, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -96,8 +98,8 @@ def test_without_a_timeout_the_first_failure_is_an_error(clock: ManualClock) -> 
 
 
 @pytest.fixture
-def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
-    """A counter that has joined its group, and has opened no task yet."""
+def thread(cluster: DirectKafka, application: Callable[..., Application]) -> Thread:
+    """A counter that has joined its group, and has not opened a task yet."""
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     feed(cluster, "ab", 0)
@@ -106,7 +108,7 @@ def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
 
 
 class Outage:
-    """Makes a method of an object raise while it lasts, or do something else; bad: for which arguments."""
+    """Makes a method of an object raise, or do something else, while it lasts; bad: the affected arguments."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ def silence() -> UnreachableError:
 
 
 def unanswered(timestamps: Collection[TopicPartition], *_: Any) -> dict[TopicPartition, Future[Any]]:
-    """Return what Admin.offsets does when no leader answers in time."""
+    """Behave as Admin.offsets when no leader responds in time."""
     return {partition: failed(silence()) for partition in timestamps}
 
 
@@ -159,8 +161,8 @@ def reading_partition_1(partitions: Collection[TopicPartition]) -> bool:
     return TopicPartition(IN, 1) in partitions
 
 
-def test_a_task_whose_committed_offsets_nobody_tells_waits_while_the_others_run(
-    cluster: Cluster, clock: ManualClock, thread: Thread
+def test_a_task_without_committed_offsets_waits_while_others_run(
+    cluster: DirectKafka, clock: ManualClock, thread: Thread
 ) -> None:
     outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
     thread.step(20)
@@ -173,7 +175,7 @@ def test_a_task_whose_committed_offsets_nobody_tells_waits_while_the_others_run(
     assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock: ManualClock, thread: Thread) -> None:
+def test_the_error_names_a_task_whose_committed_offsets_time_out(clock: ManualClock, thread: Thread) -> None:
     Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
     error = until_error(thread, clock)
     assert error.task_id == ONE
@@ -183,7 +185,7 @@ def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock
 def test_failures_from_before_a_task_moved_away_do_not_count(clock: ManualClock, thread: Thread) -> None:
     outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
     thread.until(lambda: outage.calls)
-    thread.member.lose("the session has ended")
+    thread.member.evict()
     thread.until(lambda: not thread.task_manager.active.all_tasks())
     clock.advance(TIMEOUT_MS)
     calls = outage.calls
@@ -192,8 +194,8 @@ def test_failures_from_before_a_task_moved_away_do_not_count(clock: ManualClock,
     thread.until_running()
 
 
-def test_a_position_that_cannot_be_found_out_is_asked_for_again(
-    cluster: Cluster, clock: ManualClock, thread: Thread
+def test_a_position_that_cannot_be_determined_is_requested_again(
+    cluster: DirectKafka, clock: ManualClock, thread: Thread
 ) -> None:
     def bad(asked: Collection[TopicPartition], *_: Any) -> bool:
         return TopicPartition(IN, 1) in asked
@@ -207,7 +209,7 @@ def test_a_position_that_cannot_be_found_out_is_asked_for_again(
     assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_resumed_task_waits_for_its_offsets_too(cluster: Cluster, thread: Thread) -> None:
+def test_a_resumed_task_waits_for_its_offsets_too(cluster: DirectKafka, thread: Thread) -> None:
     thread.until_idle().commit()
     manager = thread.task_manager
     manager.active.suspend([ONE])
@@ -220,10 +222,10 @@ def test_a_resumed_task_waits_for_its_offsets_too(cluster: Cluster, thread: Thre
     assert counts(cluster)["c"] == 2
 
 
-def test_a_task_that_may_not_be_opened_yet_is_tried_again_until_it_is_named(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+def test_a_task_that_cannot_be_opened_is_retried_until_the_timeout_error_names_it(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application]
 ) -> None:
-    """With exactly-once: a transaction may hold the offsets of its input, which is asked for before it is opened."""
+    """With exactly-once: a transaction may block the offsets of its input, which are requested before it is opened."""
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
     feed(cluster, "ab", 0)
@@ -239,8 +241,8 @@ def test_a_task_that_may_not_be_opened_yet_is_tried_again_until_it_is_named(
     assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_source_topic_that_serves_as_changelog_is_restored_when_its_offsets_are_told(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+def test_a_source_topic_as_changelog_is_restored_once_its_offsets_are_known(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application]
 ) -> None:
     cluster.create_topic(IN, 1)
     feed(cluster, "abc")
@@ -258,8 +260,8 @@ def test_a_source_topic_that_serves_as_changelog_is_restored_when_its_offsets_ar
     thread.until_running()
 
 
-def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
-    cluster: Cluster, clock: ManualClock, thread: Thread
+def test_a_rebalance_without_topic_metadata_leaves_the_tasks_running(
+    cluster: DirectKafka, clock: ManualClock, thread: Thread
 ) -> None:
     thread.until_idle().commit()
     outage = Outage(admin_of(thread), "describe", silence())
@@ -279,8 +281,8 @@ def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
     assert not thread.task_manager.commits.rebalance_in_progress
 
 
-def test_a_commit_that_is_not_taken_is_repeated_and_doubles_nothing(
-    cluster: Cluster, clock: ManualClock, thread: Thread
+def test_a_failed_commit_is_retried_and_duplicates_nothing(
+    cluster: DirectKafka, clock: ManualClock, thread: Thread
 ) -> None:
     thread.until_idle()
     outage = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
@@ -297,27 +299,27 @@ def test_a_commit_that_is_not_taken_is_repeated_and_doubles_nothing(
     assert counts(cluster) == {"a": 2, "b": 1, "c": 1}
 
 
-def test_commits_that_are_not_taken_for_too_long_are_an_error(clock: ManualClock, thread: Thread) -> None:
+def test_commits_that_fail_for_too_long_are_an_error(clock: ManualClock, thread: Thread) -> None:
     thread.until_idle()
     Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
     clock.advance(40_000)
     assert "committing fails: Not accepted in time." in str(until_error(thread, clock))
 
 
-def test_a_rebalance_in_the_way_of_a_commit_is_no_timeout(cluster: Cluster, clock: ManualClock, thread: Thread) -> None:
+def test_a_rebalance_during_a_commit_is_no_timeout(cluster: DirectKafka, clock: ManualClock, thread: Thread) -> None:
     thread.until_idle()
-    thread.member.refuse_commits = 1_000
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS")
     for _ in range(20):
         clock.advance(40_000)
         thread.step()
     assert thread.is_running
-    thread.member.refuse_commits = 0
-    thread.commit()
+    cluster.set_rules()
+    thread.step().commit()
     assert committed(cluster) is not None
 
 
 class CommitEach(Processor[Any, Any, Any, Any]):
-    """Asks for a commit with every record."""
+    """Requests a commit with every record."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
@@ -327,8 +329,8 @@ class CommitEach(Processor[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("refused_for", ["a rebalance", "a timeout"])
-def test_a_requested_commit_that_is_refused_is_repeated(
-    cluster: Cluster, application: Callable[..., Application], refused_for: str
+def test_a_requested_commit_that_is_refused_is_retried(
+    cluster: DirectKafka, application: Callable[..., Application], refused_for: str
 ) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()
@@ -336,7 +338,7 @@ def test_a_requested_commit_that_is_refused_is_repeated(
     thread = application(builder.build()).thread().until_running()
     timeout = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
     timeout.lasts = refused_for == "a timeout"
-    thread.member.refuse_commits = 3
+    cluster.refuse("OffsetCommit", "REBALANCE_IN_PROGRESS", times=3)
     feed(cluster, "a")
     thread.step(2)
     assert committed(cluster) is None
@@ -347,9 +349,9 @@ def test_a_requested_commit_that_is_refused_is_repeated(
     assert offset.offset == 1
 
 
-def test_topic_metadata_that_cannot_be_read_ends_nothing(
+def test_unreadable_topic_metadata_ends_nothing(
     clock: ManualClock,
-    cluster: Cluster,
+    cluster: DirectKafka,
     application: Callable[..., Application],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -363,12 +365,12 @@ def test_topic_metadata_that_cannot_be_read_ends_nothing(
     def fails(*_: Any, **__: Any) -> None:
         raise silence()
 
-    monkeypatch.setattr("tests.workers.memory_kafka.MemoryAdmin.describe", fails)
+    monkeypatch.setattr("tests.workers.direct_io.DirectAdmin.describe", fails)
     clock.advance(TIMEOUT_MS + 1)
     thread.step(3)
     assert "will check again later" in caplog.text
     monkeypatch.undo()
-    cluster.create_topic(IN, 2)
+    cluster.add_partitions(cluster.topic(IN), 2)
     feed(cluster, "d", 1)
     clock.advance(TIMEOUT_MS + 1)
     thread.until(lambda: seen)
@@ -376,7 +378,7 @@ def test_topic_metadata_that_cannot_be_read_ends_nothing(
 
 
 def counting_to_partitioned() -> Any:
-    """Count, and write with a partitioner, which has the producer ask for the topic's partitions."""
+    """Count, and write with a partitioner, which makes the producer request the topic's partitions."""
     builder = StreamsBuilder()
     counted = builder.stream(IN, **TEXT).group_by_key().count(store="counts").to_stream()
     counted.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.int64(), partitioner=lambda *_: 0)
@@ -384,8 +386,8 @@ def counting_to_partitioned() -> Any:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_a_record_that_stopped_half_way_is_begun_again(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], guarantee: str
+def test_a_record_that_stopped_half_way_is_processed_again(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application], guarantee: str
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -399,7 +401,7 @@ def test_a_record_that_stopped_half_way_is_begun_again(
     thread.step(10).commit()
     if guarantee == "exactly_once_v2":
         assert counts(cluster) == {"a": 2}
-    else:  # what the changelog has of the tries that stopped counts too, as after a crash
+    else:  # the changelog also has the counts of the failed attempts, as after a crash
         assert counts(cluster)["a"] >= 2
     outage.lasts, calls = True, outage.calls
     clock.advance(PARTITION_COUNT_MS)
@@ -408,8 +410,8 @@ def test_a_record_that_stopped_half_way_is_begun_again(
     assert outage.calls == calls + 1, "what was known before is good enough"
 
 
-def test_a_partition_count_that_never_comes_ends_the_thread(
-    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+def test_a_partition_count_that_never_arrives_ends_the_thread(
+    cluster: DirectKafka, clock: ManualClock, application: Callable[..., Application]
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -420,7 +422,7 @@ def test_a_partition_count_that_never_comes_ends_the_thread(
     assert "The partitions of topic out could not be read" in str(until_error(thread, clock))
 
 
-def test_a_real_failure_is_still_one(cluster: Cluster, application: Callable[..., Application]) -> None:
+def test_a_permanent_error_is_raised_at_once(cluster: DirectKafka, application: Callable[..., Application]) -> None:
     cluster.create_topic(IN, 1)
     builder = StreamsBuilder()
     builder.stream(IN, **TEXT).foreach(lambda key, value: 1 // 0)

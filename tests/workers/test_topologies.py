@@ -1,4 +1,4 @@
-"""Topologies with several inputs, repartition topics, global tables, standby tasks: over a Kafka cluster in memory."""
+"""Topologies with several inputs, repartition topics, global tables and standby tasks, over an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from penstock.topology.stores.windows import JoinWindows
 from penstock.workers.control.messages import Status
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.restore.listeners import StateRestoreListener
+from tests.direct_kafka import DirectKafka
+from tests.manual_clock import ManualClock
 from tests.workers.counting import IN, OUT, counting, counts, feed
-from tests.workers.memory_kafka import Cluster, ManualClock
 from tests.workers.thread_stage import Application
 
 MakeApplication = Callable[..., Application]
@@ -28,7 +29,7 @@ TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.stri
 LEFT, RIGHT, TABLE = "left", "right", "table"
 
 
-def values(cluster: Cluster, topic: str = OUT) -> list[str]:
+def values(cluster: DirectKafka, topic: str = OUT) -> list[str]:
     return [(record.value() or b"").decode() for record in cluster.records(topic)]
 
 
@@ -46,13 +47,15 @@ def merging() -> Any:
 
 
 @pytest.fixture
-def two_inputs(cluster: Cluster) -> Cluster:
+def two_inputs(cluster: DirectKafka) -> DirectKafka:
     for topic in (LEFT, RIGHT, OUT):
         cluster.create_topic(topic, 1)
     return cluster
 
 
-def test_records_of_two_topics_are_processed_in_time_order(two_inputs: Cluster, application: MakeApplication) -> None:
+def test_records_of_two_topics_are_processed_in_time_order(
+    two_inputs: DirectKafka, application: MakeApplication
+) -> None:
     for at in (10, 30, 50, 60):
         two_inputs.append(LEFT, 0, b"k", b"left%d" % at, at)
     for at in (5, 20, 55):
@@ -61,8 +64,8 @@ def test_records_of_two_topics_are_processed_in_time_order(two_inputs: Cluster, 
     assert values(two_inputs) == ["right5", "left10", "right20", "left30", "left50", "right55", "left60"]
 
 
-def test_a_task_waits_for_the_topic_that_has_no_data_yet(
-    two_inputs: Cluster, application: MakeApplication, clock: ManualClock
+def test_a_task_waits_for_a_topic_without_data(
+    two_inputs: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     two_inputs.append(LEFT, 0, b"k", b"late", 20)
     thread = application(merging(), max_task_idle_ms=5_000).thread().until_running().step(2)
@@ -70,21 +73,21 @@ def test_a_task_waits_for_the_topic_that_has_no_data_yet(
     assert values(two_inputs) == []
     two_inputs.append(RIGHT, 0, b"k", b"early", 10)
     thread.step(2).commit()
-    assert values(two_inputs) == ["early"]  # now the left one waits for the right one's next
+    assert values(two_inputs) == ["early"]  # now the left one waits for the next record of the right one
     clock.advance(5_000)
     thread.step(2).commit()
     assert values(two_inputs) == ["early", "late"]
 
 
-def test_two_streams_are_joined(two_inputs: Cluster, application: MakeApplication) -> None:
+def test_two_streams_are_joined(two_inputs: DirectKafka, application: MakeApplication) -> None:
     two_inputs.append(LEFT, 0, b"k", b"a", 1000)
     two_inputs.append(RIGHT, 0, b"k", b"b", 2000)
     application(joining()).thread().until_idle().commit()
     assert values(two_inputs) == ["ab"]
 
 
-def test_a_repartition_topic_is_made_read_and_purged(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+def test_a_repartition_topic_is_created_read_and_purged(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 2)
     cluster.create_topic(OUT, 1)
@@ -101,10 +104,10 @@ def test_a_repartition_topic_is_made_read_and_purged(
     assert len(cluster.partitions(topic)) == 2
     clock.advance(30_001)
     thread.step(2)
-    assert sum(cluster.deleted_before.get(p, 0) for p in cluster.partitions(topic)) == 4
+    assert sum(cluster.log(p).start for p in cluster.partitions(topic)) == 4
 
 
-def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, application: MakeApplication) -> None:
+def test_a_global_table_is_complete_before_the_first_record(cluster: DirectKafka, application: MakeApplication) -> None:
     for topic in (IN, OUT, TABLE):
         cluster.create_topic(topic, 2)
     cluster.append(TABLE, 1, b"a", b"airline", 1)
@@ -125,14 +128,14 @@ def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, ap
     thread.close()
     again = app.thread().until_idle()
     reader = again.supplier.made["client-StreamThread-1-global-consumer"]
-    assert reader.starts == {TopicPartition(TABLE, 0): 1, TopicPartition(TABLE, 1): 1}  # nothing is read again
+    assert reader.starts == {TopicPartition(TABLE, 0): 1, TopicPartition(TABLE, 1): 1}  # no record is read again
     feed(cluster, "b")
     again.step(2).commit()
     assert sorted(values(cluster)) == ["airline", "new", "new"]
 
 
-def test_a_global_table_has_no_gap_where_a_record_failed(cluster: Cluster, application: MakeApplication) -> None:
-    """The consumer's position is already behind it, and behind those that came with it."""
+def test_a_global_table_has_no_gap_after_a_failed_record(cluster: DirectKafka, application: MakeApplication) -> None:
+    """The consumer's position is already behind the failed record and the others of its batch."""
     for topic in (IN, OUT, TABLE):
         cluster.create_topic(topic, 1)
     builder = StreamsBuilder()
@@ -153,7 +156,9 @@ def test_a_global_table_has_no_gap_where_a_record_failed(cluster: Cluster, appli
     assert values(cluster) == ["7"]
 
 
-def test_a_global_table_in_memory_is_read_anew_at_each_start(cluster: Cluster, application: MakeApplication) -> None:
+def test_an_in_memory_global_table_is_read_again_at_each_start(
+    cluster: DirectKafka, application: MakeApplication
+) -> None:
     for topic in (IN, OUT, TABLE):
         cluster.create_topic(topic, 1)
     cluster.append(TABLE, 0, b"a", b"airline", 1)
@@ -172,7 +177,7 @@ def test_a_global_table_in_memory_is_read_anew_at_each_start(cluster: Cluster, a
 
 
 def test_a_standby_task_follows_and_takes_over_without_a_restore(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -215,7 +220,7 @@ class Listener(StateRestoreListener):
         self.calls.append(("end", total_restored))
 
 
-def test_a_restore_is_told_to_the_listener(cluster: Cluster, application: MakeApplication) -> None:
+def test_the_listener_is_called_for_a_restore(cluster: DirectKafka, application: MakeApplication) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic("app-counts-changelog", 1)
     for number in range(3):
@@ -227,14 +232,15 @@ def test_a_restore_is_told_to_the_listener(cluster: Cluster, application: MakeAp
 
 
 def test_state_ahead_of_its_changelog_is_wiped_and_restored(
-    cluster: Cluster, application: MakeApplication, caplog: pytest.LogCaptureFixture
+    cluster: DirectKafka, application: MakeApplication, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     app = application(counting())
     feed(cluster, "aab")
     app.thread().until_idle().close()
-    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # someone has recreated the topic
+    cluster.delete("app-counts-changelog")  # the topic was recreated
+    cluster.create_topic("app-counts-changelog", config={"cleanup.policy": "compact"})
     thread = app.thread().until_idle()
     assert "Detected the states of tasks [0_0] are corrupted" in caplog.text
     feed(cluster, "a")
@@ -242,8 +248,8 @@ def test_state_ahead_of_its_changelog_is_wiped_and_restored(
     assert counts(cluster, "app-counts-changelog") == {"a": 1}
 
 
-def test_an_error_in_a_function_names_the_record_and_ends_the_thread(
-    cluster: Cluster, application: MakeApplication
+def test_the_error_of_a_function_names_the_record_and_ends_the_thread(
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     cluster.create_topic(IN, 1)
     feed(cluster, "ab")
@@ -276,7 +282,7 @@ class Ticker:
 
 
 def test_punctuations_follow_stream_time_and_wall_clock(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
@@ -296,22 +302,54 @@ def test_punctuations_follow_stream_time_and_wall_clock(
     assert wall[0] >= started + 1_000
 
 
-def test_a_pattern_takes_in_topics_that_are_made_later(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+@pytest.mark.parametrize(
+    ("settings", "after_ms"),
+    [
+        ({}, 300_000),
+        ({"metadata.max.age.ms": "9000"}, 9_000),
+        ({"metadata.max.age.ms": "9000", "consumer.metadata.max.age.ms": "2000"}, 2_000),
+        ({"consumer.metadata.max.age.ms": "2000", "main.consumer.metadata.max.age.ms": 1_000}, 1_000),
+        ({"restore.consumer.metadata.max.age.ms": "2000"}, 300_000),
+    ],
+)
+def test_a_pattern_includes_topics_that_are_created_later(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock, settings: dict[str, Any], after_ms: int
 ) -> None:
     for topic in ("in-1", "other", OUT):
         cluster.create_topic(topic, 1)
     builder = StreamsBuilder()
     builder.stream(re.compile(r"in-\d"), **TEXT).to(OUT, **TEXT)
-    thread = application(builder.build()).thread().until_running()
+    thread = application(builder.build(), **settings).thread().until_running()
     cluster.append("in-1", 0, b"k", b"first", 1)
     cluster.append("other", 0, b"k", b"other", 2)
     thread.step(2)
     cluster.create_topic("in-2", 1)
     cluster.append("in-2", 0, b"k", b"second", 3)
-    clock.advance(300_000)
+    clock.advance(after_ms // 2)
+    thread.step(6).commit()
+    assert values(cluster) == ["first"]
+    clock.advance(after_ms)
     thread.step(6).until_running().step(2).commit()
     assert values(cluster) == ["first", "second"]
+
+
+def test_new_partitions_of_an_output_are_used_once_the_metadata_has_expired(
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    builder = StreamsBuilder()
+    last = builder.stream(IN, **TEXT)
+    last.to(OUT, **TEXT, partitioner=lambda topic, key, value, count: count - 1)
+    thread = application(builder.build(), producer_metadata_max_age_ms=5_000).thread().until_running()
+    feed(cluster, "a")
+    thread.step(2).commit()
+    cluster.add_partitions(cluster.topic(OUT), 2)
+    clock.advance(5_000)
+    thread.step(2).commit()
+    feed(cluster, "b")
+    thread.step(2).commit()
+    assert [record.key() for record in cluster.records(OUT) if record.partition() == 1] == [b"b"]
 
 
 def source_table() -> Any:
@@ -321,14 +359,14 @@ def source_table() -> Any:
 
 
 def test_a_source_topic_serves_as_changelog_up_to_the_committed_offset(
-    cluster: Cluster, application: MakeApplication
+    cluster: DirectKafka, application: MakeApplication
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     app = application(source_table(), topology_optimization="all")
     feed(cluster, "ab")
     app.thread().until_idle().close()
-    assert not [p for p in cluster.logs if p.topic.endswith("-changelog")]
+    assert not [topic for topic in cluster.topics if topic.endswith("-changelog")]
     feed(cluster, "c")
     (app.stage.state_dir / "app").rename(app.stage.state_dir / "gone")
     thread = app.thread().until_running()
@@ -338,7 +376,7 @@ def test_a_source_topic_serves_as_changelog_up_to_the_committed_offset(
 
 
 def test_a_standby_task_of_a_source_topic_waits_at_the_committed_offset(
-    cluster: Cluster, application: MakeApplication, clock: ManualClock
+    cluster: DirectKafka, application: MakeApplication, clock: ManualClock
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)

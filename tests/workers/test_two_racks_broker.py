@@ -1,10 +1,9 @@
-"""Real processes on two brokers in two racks: who gets which tasks, and a leader that is lost during a restore."""
+"""Real processes on two brokers in two racks: the placement of tasks, and the loss of a leader during a restore."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,18 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock import KafkaStreams, Serdes, StateRestoreListener, StreamsBuilder
 from penstock import TopicPartition as Partition
-from tests import waiting
-from tests.brokers import SECOND
-from tests.two_racks import FIRST, RACKS, TwoRacks, two_racks
+from tests.brokers import FIRST, RACKS, SECOND, ThreeBrokers
+from tests.topics import create_topics
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 STORE = "counts"
 RECORDS = 60_000
-PATIENCE_SECONDS = 120.0
-eventually = partial(waiting.eventually, patience_seconds=PATIENCE_SECONDS)
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRacks]:
-    with two_racks(tmp_path_factory.mktemp("racks")) as made:
-        yield made
 
 
 class Restores(StateRestoreListener):
-    """How many records were restored, by partition."""
+    """Counts the restored records by partition."""
 
     def __init__(self) -> None:
         self.restored: dict[int, int] = {}
@@ -43,11 +34,10 @@ class Restores(StateRestoreListener):
         self.restored[partition.partition] = self.restored.get(partition.partition, 0) + restored
 
 
-def create(brokers: TwoRacks, topic: str, replicas: list[list[int]], **config: str) -> None:
-    """replicas: of each partition, the first one leads."""
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
-    new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=config)
-    admin.create_topics([new])[topic].result(PATIENCE_SECONDS)
+def create(three_brokers: ThreeBrokers, topic: str, replicas: list[list[int]], **config: str) -> None:
+    """replicas: of each partition; the first one is the leader."""
+    admin = AdminClient({"bootstrap.servers": three_brokers.bootstrap_servers})
+    create_topics(admin, NewTopic(topic, len(replicas), replica_assignment=replicas, config=config))
 
 
 def count(source: str) -> Any:
@@ -62,24 +52,24 @@ def running_tasks(streams: KafkaStreams) -> set[str]:
 
 
 def test_each_host_gets_the_tasks_whose_partitions_are_in_its_rack(
-    brokers: TwoRacks, unique_name: Callable[[str], str], tmp_path: Path
+    three_brokers: ThreeBrokers, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Without racks the tasks are dealt out in turn: 0_0 and 0_2 to one host, 0_1 and 0_3 to the other."""
-    create(brokers, "in", [[FIRST], [FIRST], [SECOND], [SECOND]])
+    """Without racks, tasks are assigned in turn: 0_0 and 0_2 to one host, 0_1 and 0_3 to the other."""
     wanted = dict(zip(RACKS, ({"0_0", "0_1"}, {"0_2", "0_3"}), strict=True))
-    application_id = unique_name("app")
+    application_id, source = unique_name("app"), unique_name("in")
+    create(three_brokers, source, [[FIRST], [FIRST], [SECOND], [SECOND]])
     with ExitStack() as running:
         hosts: dict[str, KafkaStreams] = {}
         for rack in RACKS:
             config = {
                 "application.id": application_id,
-                "bootstrap.servers": brokers.bootstrap_servers,
+                "bootstrap.servers": three_brokers.bootstrap_servers,
                 "state.dir": str(tmp_path / rack),
                 "client.rack": rack,
                 "rack.aware.assignment.strategy": "min_traffic",
                 "num.stream.threads": 1,
             }
-            hosts[rack] = running.enter_context(KafkaStreams(count("in"), config))
+            hosts[rack] = running.enter_context(KafkaStreams(count(source), config))
             hosts[rack].start()
 
         def owned() -> dict[str, set[str]]:
@@ -88,18 +78,19 @@ def test_each_host_gets_the_tasks_whose_partitions_are_in_its_rack(
         eventually(lambda: owned() == wanted, owned)
 
 
-def test_a_restore_goes_on_when_it_loses_a_leader_in_the_middle(
-    brokers: TwoRacks, unique_name: Callable[[str], str], tmp_path: Path
+@pytest.mark.long
+def test_a_restore_continues_when_it_loses_a_leader(
+    three_brokers: ThreeBrokers, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Both partitions are led by the broker that is killed, and kept by the other one too."""
-    application_id = unique_name("app")
+    """The killed broker leads both partitions, and the other one has replicas of them."""
+    application_id, source = unique_name("app"), unique_name("in")
     replicas = [[SECOND, FIRST], [SECOND, FIRST]]
     changelog = f"{application_id}-{STORE}-changelog"
-    create(brokers, "restored", replicas)
-    create(brokers, changelog, replicas, **{"cleanup.policy": "compact"})
-    # Small batches, and one in each answer to a fetch: so that the restore takes seconds and there is a middle.
+    create(three_brokers, source, replicas)
+    create(three_brokers, changelog, replicas, **{"cleanup.policy": "compact"})
+    # Small batches, one per fetch response: the restore then takes seconds, and can be interrupted.
     producer = Producer(
-        {"bootstrap.servers": brokers.bootstrap_servers, "batch.num.messages": 10, "enable.idempotence": True}
+        {"bootstrap.servers": three_brokers.bootstrap_servers, "batch.num.messages": 10, "enable.idempotence": True}
     )
     for number in range(RECORDS):
         producer.produce(changelog, (1).to_bytes(8, "big"), b"k%d" % number, number % 2)
@@ -107,15 +98,15 @@ def test_a_restore_goes_on_when_it_loses_a_leader_in_the_middle(
     restores = Restores()
     config = {
         "application.id": application_id,
-        "bootstrap.servers": brokers.bootstrap_servers,
+        "bootstrap.servers": three_brokers.bootstrap_servers,
         "state.dir": str(tmp_path),
         "restore.consumer.max.partition.fetch.bytes": 100,
     }
-    with KafkaStreams(count("restored"), config) as streams:
+    with KafkaStreams(count(source), config) as streams:
         streams.set_global_state_restore_listener(restores)
         streams.start()
         eventually(lambda: len(restores.restored) == 2, lambda: restores.restored)
-        brokers.second.kill()
+        three_brokers.second.kill()
         assert max(restores.restored.values()) < RECORDS / 2, "nothing was left to restore"
         eventually(lambda: running_tasks(streams) == {"0_0", "0_1"}, lambda: restores.restored)
     assert restores.restored == {0: RECORDS / 2, 1: RECORDS / 2}, "each record once"

@@ -1,4 +1,7 @@
-"""The dashboard and the alerts name metrics that a stream thread has; the supervisor's: test_http_with_broker.py."""
+"""The metrics of the dashboard and the alerts exist in a stream thread.
+
+For the supervisor's see test_http_with_broker.py.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS
 from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.control.messages import Measure, QueryResult
+from tests.direct_kafka import DirectKafka
 from tests.walls import shown_metrics
 from tests.workers.counting import IN, OUT, counting, feed
-from tests.workers.memory_kafka import Cluster
 from tests.workers.thread_stage import Application
 
 LETTERS = "letters"
@@ -25,7 +28,7 @@ def failing_and_counting() -> object:
     return builder.build()
 
 
-def test_they_name_metrics_that_exist(cluster: Cluster, application: Callable[..., Application]) -> None:
+def test_the_named_metrics_exist(cluster: DirectKafka, application: Callable[..., Application]) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(LETTERS, 1)
     settings = {
@@ -46,7 +49,7 @@ def test_they_name_metrics_that_exist(cluster: Cluster, application: Callable[..
     assert {name for name in shown_metrics() - known - client if not name.startswith(supervisors)} == set()
 
 
-def test_an_aborted_transaction_is_counted_once(cluster: Cluster, application: Callable[..., Application]) -> None:
+def test_an_aborted_transaction_is_counted_once(cluster: DirectKafka, application: Callable[..., Application]) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     thread = (

@@ -1,4 +1,4 @@
-"""Which Reader and Writer a stream thread gets: Penstock's own, or librdkafka's behind the adapter."""
+"""The Reader and Writer of a stream thread: Penstock's own, or librdkafka's behind an adapter."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import Any
 
 import pytest
 
-from penstock import kernel
 from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, as_writer
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.topology.errors import ConfigError
-from penstock.workers.thread import client_supplier
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.workers.test_client_supplier import config
 
+pytestmark = pytest.mark.medium
 
-@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
-def test_penstock_reads_and_writes_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+
+def test_penstocks_clients_are_the_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
     def kinds(**values: Any) -> tuple[type, type, type]:
@@ -36,14 +33,10 @@ def test_penstock_reads_and_writes_unless_told_otherwise(
     assert "Reading with librdkafka, which knows queued.min.messages" in caplog.text
     assert kinds(producer__compression__level=3) == (Fetcher, LibrdkafkaWriter, LibrdkafkaWriter)
     assert "Writing with librdkafka, which knows compression.level" in caplog.text
-    monkeypatch.setattr(client_supplier, "record_batches", None)
-    monkeypatch.setattr(client_supplier, "record_accumulator", None)
-    assert kinds() == (LibrdkafkaReader, LibrdkafkaWriter, LibrdkafkaWriter)
-    assert "Writing with librdkafka: the compiled kernel is not built here" in caplog.text
 
 
-def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
-    """It may return confluent-kafka's, or what has their methods."""
+def test_clients_of_a_custom_supplier_are_used() -> None:
+    """The supplier may return confluent-kafka's clients, or objects with their methods."""
 
     class Wrapped:
         def __init__(self, client: Any) -> None:
@@ -63,10 +56,9 @@ def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
     assert as_writer(writer) is writer
 
 
-@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 @pytest.mark.parametrize("setting", ["consumer__fetch__min__bytes", "producer__batch__size"])
 @pytest.mark.parametrize("value", ["many", -1])
-def test_a_value_that_is_no_value_is_a_config_error_that_names_the_key(setting: str, value: Any) -> None:
+def test_an_invalid_value_is_a_config_error_that_names_the_key(setting: str, value: Any) -> None:
     supplier = KafkaClientSupplier(config(**{setting: value}))
     name = setting.split("__", 1)[1].replace("__", r"\.")
     with pytest.raises(ConfigError, match=f"{name}={value} is not valid"):

@@ -1,4 +1,4 @@
-"""Stream threads that a test steps by hand, over the cluster in memory."""
+"""Stream threads that a test steps by hand, over the in-memory broker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report, ThreadSpec
 from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.thread.stream_thread import StreamThread
-from tests.workers.memory_clients import MemoryClientSupplier, MemoryMember
-from tests.workers.memory_io import MemoryReader, MemoryWriter
-from tests.workers.memory_kafka import Cluster, ManualClock
+from tests.direct_kafka import GROUP, DirectKafka
+from tests.manual_clock import ManualClock
+from tests.workers.direct_clients import DirectClientSupplier
+from tests.workers.direct_group import DirectMember
+from tests.workers.direct_io import DirectReader, DirectWriter
 
-APPLICATION_ID = "app"
+APPLICATION_ID = GROUP
 PROCESS_ID = str(uuid5(NAMESPACE_DNS, "stage"))
 STEPS_MAX = 200
 
@@ -39,7 +41,7 @@ class Control:
 class Thread:
     """One stream thread and the clients it was given."""
 
-    def __init__(self, thread: StreamThread, control: Control, supplier: MemoryClientSupplier) -> None:
+    def __init__(self, thread: StreamThread, control: Control, supplier: DirectClientSupplier) -> None:
         self.thread = thread
         self.control = control
         self.supplier = supplier
@@ -48,23 +50,23 @@ class Thread:
         return getattr(self.thread, name)
 
     @property
-    def consumer(self) -> MemoryReader:
-        found: MemoryReader = self.supplier.made[f"{self.thread.name}-consumer"]
+    def consumer(self) -> DirectReader:
+        found: DirectReader = self.supplier.made[f"{self.thread.name}-consumer"]
         return found
 
     @property
-    def restore_consumer(self) -> MemoryReader:
-        found: MemoryReader = self.supplier.made[f"{self.thread.name}-restore-consumer"]
+    def restore_consumer(self) -> DirectReader:
+        found: DirectReader = self.supplier.made[f"{self.thread.name}-restore-consumer"]
         return found
 
     @property
-    def producer(self) -> MemoryWriter:
-        found: MemoryWriter = self.supplier.made[f"{self.thread.name}-producer"]
+    def producer(self) -> DirectWriter:
+        found: DirectWriter = self.supplier.made[f"{self.thread.name}-producer"]
         return found
 
     @property
-    def member(self) -> MemoryMember:
-        found: MemoryMember = self.supplier.made[f"{self.thread.name}-member"]
+    def member(self) -> DirectMember:
+        found: DirectMember = self.supplier.made[f"{self.thread.name}-member"]
         return found
 
     def start(self) -> Thread:
@@ -88,7 +90,7 @@ class Thread:
         raise AssertionError(f"not reached in {STEPS_MAX} steps: state {self.thread.state}")
 
     def until_idle(self) -> Thread:
-        """Step until all existing input has been processed."""
+        """Step until all input has been processed."""
         return self.until_running().step(3)
 
     def commit(self) -> int:
@@ -100,18 +102,22 @@ class Thread:
         self.thread.complete_shutdown(clean_run=True)
 
     def crash(self) -> None:
-        """End like a killed process: nothing is committed, the operating system releases locks and files."""
+        """End like a killed process: nothing is committed, and the operating system releases locks and files.
+
+        The session of its member has timed out.
+        """
         manager = self.thread.task_manager
         for task in (*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()):
             task.state_manager.close()
         self.thread.task_manager.state_directory.close()
         self.thread._states.state = StreamThreadState.DEAD
+        self.member.evict()
 
 
 class Stage:
-    """Where threads run: one cluster, one clock, one state directory."""
+    """The environment of threads: one cluster, one clock, one state directory."""
 
-    def __init__(self, state_dir: Path, cluster: Cluster, clock: ManualClock) -> None:
+    def __init__(self, state_dir: Path, cluster: DirectKafka, clock: ManualClock) -> None:
         self.state_dir = state_dir
         self.cluster = cluster
         self.clock = clock
@@ -131,7 +137,7 @@ class Stage:
         )
         control = Control()
         exactly_once = settings["processing.guarantee"] == "exactly_once_v2"
-        supplier = MemoryClientSupplier(self.cluster, self.clock, exactly_once)
+        supplier = DirectClientSupplier(self.cluster, exactly_once)
         spec = ThreadSpec(slot, "client", process_id, 1, settings)
         clients: dict[str, Any] = {"supplier": supplier, "clock": self.clock, "sleep": self.clock.sleep}
         made = StreamThread.create(topology, spec, control, **clients, **overrides)

@@ -98,7 +98,7 @@ class ConfigKey:
             return "one of " + ", ".join(sorted(set(self.words.values())))
         return f"{self.type.value}, {self.valid.expected}" if self.valid else self.type.value
 
-    def parse(self, given: Any, name: str | None = None, origin: str | None = None) -> Any:
+    def parse(self, given: object, name: str | None = None, origin: str | None = None) -> Any:
         """Return the typed value of a text or typed value; raises ConfigError.
 
         name, origin: for the message: the name that the user wrote, if it differs from the key's, and its source.
@@ -113,12 +113,12 @@ class ConfigKey:
             raise self._wrong(given, name, origin)
         return value
 
-    def _convert(self, given: Any) -> Any:
+    def _convert(self, given: object) -> object:
         if self.words and isinstance(given, str):
             return self._word(given.strip(), self.words)
         return _CONVERT[self.type](given)
 
-    def _word(self, text: str, words: Mapping[str, str]) -> Any:
+    def _word(self, text: str, words: Mapping[str, str]) -> object:
         short = re.split(r"[.$]", text)[-1] if ":" not in text else text  # drop Java's package and outer class
         for word, value in words.items():
             if word.lower() in (text.lower(), short.lower()):
@@ -127,7 +127,7 @@ class ConfigKey:
             raise ValueError
         return _object(text)
 
-    def _wrong(self, given: Any, name: str | None, origin: str | None) -> ConfigError:
+    def _wrong(self, given: object, name: str | None, origin: str | None) -> ConfigError:
         where = f" ({origin})" if origin else ""
         shown = "***" if is_secret(self.name) else repr(given)
         return ConfigError(f"{name or self.name}={shown}{where} is not valid: expected {self.expected}.")
@@ -138,7 +138,7 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def _boolean(given: Any) -> bool:
+def _boolean(given: object) -> bool:
     words = {True: True, False: False, "true": True, "false": False}
     key = given.strip().lower() if isinstance(given, str) else given
     if not isinstance(key, bool | str) or key not in words:
@@ -146,19 +146,19 @@ def _boolean(given: Any) -> bool:
     return words[key]
 
 
-def _whole_number(given: Any) -> int:
+def _whole_number(given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise ValueError
     return int(given)
 
 
-def _milliseconds(given: Any) -> int:
+def _milliseconds(given: object) -> int:
     if isinstance(given, timedelta):
         return given // timedelta(milliseconds=1)
     return _whole_number(given)
 
 
-def _text(given: Any) -> str:
+def _text(given: object) -> str:
     if isinstance(given, list | tuple):
         return ",".join(_text(item) for item in given)
     if not isinstance(given, str):
@@ -174,7 +174,7 @@ def _path(given: Any) -> str:
     return os.path.abspath(os.path.expanduser(text.strip()))
 
 
-def _list(given: Any) -> list[Any]:
+def _list(given: object) -> list[object]:
     if isinstance(given, str):
         return [item.strip() for item in given.split(",") if item.strip()]
     if not isinstance(given, list | tuple):
@@ -182,7 +182,7 @@ def _list(given: Any) -> list[Any]:
     return list(given)
 
 
-def _object(given: Any) -> Any:
+def _object(given: object) -> object:
     if isinstance(given, str) and not REFERENCE.fullmatch(given):
         raise ValueError
     return given

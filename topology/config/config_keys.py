@@ -5,13 +5,11 @@ Name, type, default, meaning, valid values. If a default is not Kafka's, its lin
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from ..common.durations import ISO_8601_DURATION
 from .config_def import ConfigKey, ConfigType, DerivedDefault, at_least, between, matches, one_of
+from .state_dir_default import default_state_dir
 
 AT_LEAST_ONCE = "at_least_once"
 EXACTLY_ONCE_V2 = "exactly_once_v2"
@@ -21,7 +19,7 @@ BOOLEAN, INT, MS = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.MILLISECONDS
 STRING, PATH, LIST, CLASS = ConfigType.STRING, ConfigType.PATH, ConfigType.LIST, ConfigType.CLASS
 
 
-def _by_guarantee(at_least_once: Any, exactly_once: Any) -> DerivedDefault:
+def _by_guarantee(at_least_once: object, exactly_once: object) -> DerivedDefault:
     return DerivedDefault(
         "processing.guarantee",
         lambda config: exactly_once if config["processing.guarantee"] == EXACTLY_ONCE_V2 else at_least_once,
@@ -152,7 +150,7 @@ _TABLE = (
     ConfigKey("errors.dead.letter.queue.topic.name", STRING, None,
               "Topic for failed records (KIP-1034)."),
     # -- state
-    ConfigKey("state.dir", PATH, str(Path(tempfile.gettempdir()) / "penstock"),
+    ConfigKey("state.dir", PATH, DerivedDefault("user", lambda _: default_state_dir()),
               "Directory of the state, ~ is the home directory; not Java's, the files differ."),
     ConfigKey("state.cleanup.delay.ms", MS, 600_000,
               "How long the state of a task that has moved away is kept.", at_least(1)),
@@ -168,13 +166,19 @@ _TABLE = (
     ConfigKey("default.dsl.store", CLASS, "rocksDB",
               "Deprecated: dsl.store.suppliers.class.", words=_STORES, deprecated_for="dsl.store.suppliers.class"),
     ConfigKey("dsl.store.format", STRING, "DEFAULT",
-              "HEADERS: stores keep the headers of records (KIP-1285).", words=_words("DEFAULT", "HEADERS")),
+              "HEADERS: deletions in changelogs of operators' stores have headers (KIP-1285).",
+              words=_words("DEFAULT", "HEADERS")),
     ConfigKey("rocksdb.config.setter", CLASS, None,
               "Function (store name, rocksdict.Options, config) that changes RocksDB's options."),
     ConfigKey("windowstore.changelog.additional.retention.ms", MS, 86_400_000,
               "Added to a window's retention in its changelog.", at_least(0)),
     ConfigKey("enable.transactional.statestores", BOOLEAN, False,
               "Kafka Streams 4.4's KIP-892; Penstock's stores always commit atomically.", no_effect=True),
+    ConfigKey("statestore.uncommitted.max.bytes", INT, 67_108_864,
+              "Kafka Streams 4.4's KIP-892; here penstock.memory.bytes decides how much may be uncommitted.",
+              at_least(-1), no_effect=True),
+    ConfigKey("topology.description.push.enabled", BOOLEAN, False,
+              "Kafka Streams 4.4's KIP-1331; penstock describe and HTTP show the topology.", no_effect=True),
     ConfigKey("default.interactive.query.isolation.level", STRING, "read_uncommitted",
               "What queries see (4.4); here always all processed records.",
               words=_words("read_uncommitted", "read_committed"), no_effect=True),
@@ -222,7 +226,8 @@ _TABLE = (
     ConfigKey("reconnect.backoff.ms", MS, 50, "Wait before the first new connection.", at_least(0)),
     ConfigKey("reconnect.backoff.max.ms", MS, 1_000, "Longest wait before a new connection.", at_least(0)),
     ConfigKey("connections.max.idle.ms", MS, 540_000, "Close connections idle for this long."),
-    ConfigKey("metadata.max.age.ms", MS, 300_000, "How old metadata may get.", at_least(0)),
+    ConfigKey("metadata.max.age.ms", MS, 300_000,
+              "How old metadata may get; new topics of patterns are read then.", at_least(0)),
     ConfigKey("metadata.recovery.strategy", STRING, "rebootstrap",
               "What to do when no known broker answers.", words=_words("none", "rebootstrap")),
     ConfigKey("metadata.recovery.rebootstrap.trigger.ms", MS, 300_000,
@@ -277,6 +282,10 @@ _TABLE = (
     ConfigKey("penstock.fetcher", STRING, "auto",
               "Client that reads records: librdkafka, or auto: Penstock's own if it supports all consumer settings.",
               one_of("auto", "librdkafka")),
+    # As the longest response: a record that is not compressed cannot be larger (receive.message.max.bytes). At least a
+    # piece, which is decompressed at once anyway.
+    ConfigKey("penstock.record.max.bytes", INT, 100_000_000,
+              "Largest record that is decompressed; a few KB can expand to gigabytes.", at_least(1 << 20)),
     ConfigKey("penstock.sender", STRING, "auto",
               "Client that writes records: librdkafka, or auto: Penstock's own if it supports all producer settings.",
               one_of("auto", "librdkafka")),
@@ -304,8 +313,13 @@ _TABLE = (
               "Keep a spare process, with everything imported, to replace a crashed one at once."),
     ConfigKey("penstock.shutdown.timeout.ms", MS, 60_000,
               "How long stream threads may take to commit and close before they are killed.", at_least(0)),
+    ConfigKey("penstock.dead.letter.stacktrace.max.bytes", INT, 16_384,
+              "Maximum size of a dead letter's stack trace, whose middle is left out; 0: none.", at_least(0)),
     ConfigKey("penstock.topology.changes", STRING, "refuse",
               "What to do if the topology does not fit the existing state; accept: run it anyway.",
+              words=_words("refuse", "accept")),
+    ConfigKey("penstock.lost.offsets", STRING, "refuse",
+              "What to do if a task has state, but the group has no offsets of its input; accept: read it again.",
               words=_words("refuse", "accept")),
     ConfigKey("penstock.http.port", INT, None,
               "Serve health, metrics, stores and the dashboard over HTTP; none: disabled, 0: any free port.",
@@ -331,6 +345,9 @@ _TABLE = (
               "How often metrics are sent by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT; 0: never.", at_least(0)),
     ConfigKey("penstock.tracing", BOOLEAN, False,
               "Make OpenTelemetry spans of batches with sampled records, commits, restores and rebalances."),
+    ConfigKey("penstock.spark.max.records.per.batch", INT, 1_000_000,
+              "With --engine spark: maximum records of a sub-topology in a micro-batch. Tasks hold them in memory.",
+              at_least(1)),
     ConfigKey("penstock.spark.buckets", INT, 1,
               "With --engine spark: how many tasks share the keys of a partition, if its operators allow it.",
               at_least(1)),

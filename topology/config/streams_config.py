@@ -14,13 +14,15 @@ from typing import Any
 
 from ..errors import ConfigError
 from .config_def import ConfigKey, ConfigType, DerivedDefault
-from .config_keys import KEYS, OPTIMIZATIONS
+from .config_keys import EXACTLY_ONCE_V2, KEYS, OPTIMIZATIONS
 
 logger = logging.getLogger(__name__)
 
 #: Settings with these prefixes belong to one client (``topic.``: to internal topics) and are passed on unchanged.
 CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")
-PREFIXES = (*CLIENT_PREFIXES, "topic.", "client.tag.")
+#: Settings with this prefix belong to the Spark session that Penstock makes.
+SPARK_PREFIX = "spark."
+PREFIXES = (*CLIENT_PREFIXES, "topic.", "client.tag.", SPARK_PREFIX)
 #: Settings that all clients share, so that they need no prefix.
 COMMON_CLIENT_PREFIXES = ("ssl.", "sasl.")
 
@@ -41,7 +43,7 @@ class StreamsConfig(Mapping[str, Any]):
     imported when the value is read.
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[str, str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, object] | None = None, origins: Mapping[str, str] | None = None) -> None:
         self._given = dict(values or {})
         self._origins = {name: (origins or {}).get(name, "") for name in self._given}
         for name in self._given:
@@ -61,11 +63,11 @@ class StreamsConfig(Mapping[str, Any]):
                 logger.warning("%s has no effect: %s", source, KEYS[name].documentation)
 
     @classmethod
-    def of(cls, config: StreamsConfig | Mapping[str, Any] | None) -> StreamsConfig:
+    def of(cls, config: StreamsConfig | Mapping[str, object] | None) -> StreamsConfig:
         """Return config itself if it is a StreamsConfig, else a StreamsConfig of its values."""
         return config if isinstance(config, cls) else cls(config)
 
-    def _defaults(self) -> dict[str, Any]:
+    def _defaults(self) -> dict[str, object]:
         """Return the plain defaults; for a key without one, or with a derived one, None."""
         return {n: None if isinstance(key.default, DerivedDefault) else key.default for n, key in KEYS.items()}
 
@@ -86,6 +88,13 @@ class StreamsConfig(Mapping[str, Any]):
                 f"penstock.worker.stall.timeout.ms={stall} must be above max.poll.interval.ms={poll}: a stream thread "
                 "may work that long on one batch. Raise the first or lower the second."
             )
+        if self["processing.guarantee"] == EXACTLY_ONCE_V2:
+            commit, transaction = self["commit.interval.ms"], self["transaction.timeout.ms"]
+            if commit > transaction:
+                raise ConfigError(
+                    f"commit.interval.ms={commit} is above transaction.timeout.ms={transaction}: the broker aborts "
+                    "each transaction before its commit. Lower the first or raise producer.transaction.timeout.ms."
+                )
         tags = self.with_prefix("client.tag.")
         missing = [tag for tag in self["rack.aware.assignment.tags"] if tag not in tags]
         if missing:
@@ -126,17 +135,29 @@ class StreamsConfig(Mapping[str, Any]):
         default = KEYS[name].default
         return f"default by {default.why}" if isinstance(default, DerivedDefault) else "default"
 
+    def is_default(self, name: str) -> bool:
+        """Return whether a key has its default, which may depend on other keys."""
+        return self._sources.get(name, name if name in self._given else None) is None
+
     def originals(self) -> dict[str, Any]:
         """Return the given settings unchanged."""
         return dict(self._given)
 
-    def with_overrides(self, values: Mapping[str, Any], origin: str = "") -> StreamsConfig:
+    def with_overrides(self, values: Mapping[str, object], origin: str = "") -> StreamsConfig:
         """Return a copy in which these values override the given ones."""
         return StreamsConfig(self._given | dict(values), self._origins | dict.fromkeys(values, origin))
 
     def with_prefix(self, prefix: str) -> dict[str, Any]:
-        """Return the settings with a prefix of PREFIXES, without the prefix and otherwise unchanged."""
+        """Return the given settings with a prefix, without the prefix and otherwise unchanged."""
         return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
+
+    def of_client(self, name: str, *prefixes: str) -> Any:
+        """Return the value of a key that all clients share, for the client of these prefixes; the last one wins.
+
+        Raises ConfigError for a prefixed value that is not valid.
+        """
+        source = next((p + name for p in reversed(prefixes) if p + name in self._given), None)
+        return self[name] if source is None else KEYS[name].parse(self._given[source], source, self._origins[source])
 
     def common_client_settings(self) -> dict[str, Any]:
         """Return bootstrap.servers and the settings common to all clients (ssl.*, sasl.* …), typed."""
@@ -172,6 +193,11 @@ def check_key(name: str, origin: str = "") -> None:
         f"Unknown configuration key {name!r}{where}. `penstock config --all` lists all keys; a setting of a client "
         f"needs a prefix: consumer.{name}, producer.{name} or admin.{name}."
     )
+
+
+def settings_with_prefix(config: Mapping[str, object], prefix: str) -> dict[str, Any]:
+    """Return the settings whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): config[name] for name in config if name.startswith(prefix)}
 
 
 def environment_name(name: str) -> str:

@@ -9,31 +9,38 @@ from typing import Any
 import msgspec
 
 from ..errors import StreamsError, TopologyError
+from .batch_results import result_values
 
 
-def arrow_columns() -> tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]]:
-    """Return two functions: from values to a RecordBatch, and from an array or RecordBatch to values.
+def arrow_columns(schema: object = None) -> tuple[Callable[[Sequence[Any]], Any], Callable[[Any], list[Any] | None]]:
+    """Return two functions: from values to a RecordBatch, and from a function's result to values (result_values).
 
-    Values are dicts, dataclasses or msgspec.Structs, whose fields become columns. Raises TopologyError without pyarrow.
+    Values are dicts, dataclasses or msgspec.Structs, whose fields become columns. None has no fields and gets no row.
+    schema: the pyarrow.Schema of the columns; None: a column for each field of any value, of the type that pyarrow
+    infers. Raises TopologyError without pyarrow, and for anything but a schema.
     """
     try:
         import pyarrow
     except ImportError:
         raise TopologyError("map_batches(as_='arrow') needs pyarrow: pip install pyarrow") from None
+    if schema is not None and not isinstance(schema, pyarrow.Schema):
+        raise TopologyError(f"schema must be a pyarrow.Schema, got {schema!r}")
 
-    def to_batch(values: Sequence[Any]) -> Any:
-        return pyarrow.RecordBatch.from_pylist([_fields(value) for value in values])
+    def to_batch(values: Sequence[object]) -> object:
+        rows = [_fields(value) for value in values if value is not None]
+        if schema is not None:
+            return pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+        names: dict[str, Any] = {}
+        for row in rows:  # from_pylist would take the names from the first row
+            names.update(row)
+        if not names:  # only a struct keeps the number of rows without columns
+            return pyarrow.RecordBatch.from_struct_array(pyarrow.array(rows, pyarrow.struct([])))
+        return pyarrow.RecordBatch.from_pydict({name: [row.get(name) for row in rows] for name in names})
 
-    def to_values(found: Any) -> Sequence[Any]:
-        if isinstance(found, pyarrow.RecordBatch | pyarrow.Table | pyarrow.Array | pyarrow.ChunkedArray):
-            values: list[Any] = found.to_pylist()
-            return values
-        raise StreamsError(f"A function of Arrow batches must return an array or a RecordBatch, not {type(found)}")
-
-    return to_batch, to_values
+    return to_batch, result_values
 
 
-def _fields(value: Any) -> Mapping[str, Any]:
+def _fields(value: object) -> Mapping[str, object]:
     if isinstance(value, Mapping):
         return value
     if isinstance(value, msgspec.Struct):

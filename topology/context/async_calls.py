@@ -7,6 +7,7 @@ The test driver runs its own event loop (testing/driver_task.py).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +16,8 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from ..common.durations import Duration, to_millis
-from ..errors import TopologyError
+from ..common.kept_error import KeptError
+from ..errors import StreamsError, TopologyError
 from .function_times import FunctionTimes
 
 #: Opens a function's resource, such as a client session, once per process: ``async with lifespan() as it``.
@@ -61,28 +63,37 @@ def pauses(retries: Retries) -> Iterator[float]:
 class AsyncFunction:
     """An async function and its call options. seconds: the timeout of one attempt, None for no limit.
 
-    times: records its attempts. The lifespan's resource is passed as the last argument.
+    times: records its attempts. The lifespan's resource is passed as the last argument; lifespan_seconds: the time
+    limit for opening it, None for no limit.
     """
 
-    function: Callable[..., Awaitable[Any]]
+    function: Callable[..., Awaitable[object]]
     seconds: float | None
     retries: Retries
     lifespan: Lifespan | None
+    lifespan_seconds: float | None
     times: FunctionTimes
 
 
+class CancelledCallError(StreamsError):
+    """A call or the opening of a lifespan has raised CancelledError, although Penstock has not cancelled it.
+
+    Otherwise neither handlers nor retries would see it: CancelledError is no Exception.
+    """
+
+
 class Call:
-    """One call of an async function. done: it has ended; then error is its exception, or else value its result."""
+    """One call of an async function. done: it has ended; then failure has its exception, or else value its result."""
 
-    __slots__ = ("arguments", "done", "error", "function", "task", "value")
+    __slots__ = ("arguments", "done", "failure", "function", "task", "value")
 
-    def __init__(self, function: AsyncFunction, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, function: AsyncFunction, arguments: tuple[object, ...]) -> None:
         self.function = function
         self.arguments = arguments
         self.task: asyncio.Task[None] | None = None
         self.done = False
         self.value: Any = None
-        self.error: BaseException | None = None
+        self.failure: KeptError | None = None
 
     @property
     def in_flight(self) -> bool:
@@ -91,8 +102,8 @@ class Call:
 
     def result(self) -> Any:
         """Return the result of a call that has ended, or raise its exception."""
-        if self.error is not None:
-            raise self.error
+        if self.failure is not None:
+            self.failure.raise_again()
         return self.value
 
 
@@ -114,30 +125,47 @@ class AsyncCalls(Protocol):
     def count(self, of: Hashable, by: int) -> None:
         """Change that number."""
 
+    def opening(self) -> str:
+        """Return the names of the lifespans that are being opened, "" if there are none."""
+
     def close(self) -> None:
         """Cancel all calls, and exit the lifespans. Raises an exception of a lifespan."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The options of a call. timeout: of one attempt (timedelta or ms), None for no limit."""
+    """The options of a call. timeout: of one attempt (timedelta or ms), None for no limit.
+
+    lifespan_timeout: of opening the lifespan.
+    """
 
     max_in_flight: int = 256
     timeout: Duration | None = timedelta(seconds=30)
     retries: Retries | None = None
     lifespan: Lifespan | None = None
+    lifespan_timeout: Duration | None = timedelta(minutes=1)
 
     def __post_init__(self) -> None:
         if type(self.max_in_flight) is not int or self.max_in_flight < 1:
             raise TopologyError(f"max_in_flight must be 1 or more, got {self.max_in_flight!r}")
-        if self.timeout is not None and to_millis(self.timeout, "timeout") <= 0:
-            raise TopologyError(f"timeout must be positive, or None for no limit, got {self.timeout!r}")
+        for name, limit in (("timeout", self.timeout), ("lifespan_timeout", self.lifespan_timeout)):
+            if limit is not None and to_millis(limit, name) <= 0:
+                raise TopologyError(f"{name} must be positive, or None for no limit, got {limit!r}")
         if self.retries is not None and not isinstance(self.retries, Retries):
             raise TopologyError(f"retries must be Retries(times), got {self.retries!r}")
         if self.lifespan is not None and not callable(self.lifespan):
             raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
+        if inspect.isasyncgenfunction(self.lifespan) or inspect.iscoroutinefunction(self.lifespan):
+            raise TopologyError(
+                f"lifespan must be a function that returns an async context manager, got {self.lifespan!r}: decorate a "
+                "function that yields with @contextlib.asynccontextmanager"
+            )
 
-    def of(self, function: Callable[..., Awaitable[Any]], times: FunctionTimes) -> AsyncFunction:
+    def of(self, function: Callable[..., Awaitable[object]], times: FunctionTimes) -> AsyncFunction:
         """Return the function with these options. times: records its attempts."""
-        seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
-        return AsyncFunction(function, seconds, self.retries or Retries(0), self.lifespan, times)
+        seconds, lifespan_seconds = (
+            None if limit is None else to_millis(limit, "timeout") / 1000
+            for limit in (self.timeout, self.lifespan_timeout)
+        )
+        retries = self.retries or Retries(0)
+        return AsyncFunction(function, seconds, retries, self.lifespan, lifespan_seconds, times)

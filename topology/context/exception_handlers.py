@@ -24,6 +24,11 @@ DESERIALIZATION = "deserialization.exception.handler"
 PROCESSING = "processing.exception.handler"
 PRODUCTION = "production.exception.handler"
 DEAD_LETTER_TOPIC = "errors.dead.letter.queue.topic.name"
+#: The prefix of a dead letter's own headers, as in Kafka Streams.
+LETTER_HEADER = "__streams.errors."
+DEAD_LETTER_TRACE_BYTES = "penstock.dead.letter.stacktrace.max.bytes"
+#: The maximum size of an exception's message, and of its stack trace if nothing else is configured.
+_TEXT_BYTES = 16_384
 
 
 class Result(Enum):
@@ -77,7 +82,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class ErrorHandlerContext:
-    """Where an error happened: the input record, if there is one, and the node (Kafka Streams' class).
+    """The place of an error: the input record, if there is one, and the node (Kafka Streams' class).
 
     timestamp is in milliseconds; source_raw_key and source_raw_value are the input record's bytes.
     """
@@ -109,6 +114,13 @@ class UnserializableRecordError(SerializationError):
         self.has_dead_letter = has_dead_letter
 
 
+def asks_for_sources(config: Mapping[str, Any]) -> bool:
+    """Return whether a handler of lost records is configured, which gets the input record that each was made from."""
+    configured = config.get(PRODUCTION) or "fail"
+    is_default = isinstance(configured, str) and _WORDS.get(configured) is LogAndFail
+    return config.get(DEAD_LETTER_TOPIC) is not None or not is_default
+
+
 Handler = Callable[[ErrorHandlerContext, Any, Exception], Response]
 
 
@@ -117,12 +129,14 @@ class LogAndFail:
 
     result = Result.FAIL
 
-    def __init__(self, dead_letter_topic: str | None = None) -> None:
+    def __init__(self, dead_letter_topic: str | None, trace_bytes: int) -> None:
         self.dead_letter_topic = dead_letter_topic
+        self.trace_bytes = trace_bytes
 
     def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
         """Return the response without logging, because the error is raised and logged where it is caught."""
-        return Response(self.result, dead_letter_queue_records(self.dead_letter_topic, context, exception))
+        letters = dead_letter_queue_records(self.dead_letter_topic, context, exception, self.trace_bytes)
+        return Response(self.result, letters)
 
 
 class LogAndContinue(LogAndFail):
@@ -160,7 +174,8 @@ def configured_handler(config: Mapping[str, Any], key: str) -> Handler:
             raise ConfigError(
                 f"{key}={configured!r} is not a handler: use log_and_fail, log_and_continue or module:attribute"
             )
-        return _WORDS[configured](config.get(DEAD_LETTER_TOPIC))
+        trace_bytes = config.get(DEAD_LETTER_TRACE_BYTES, _TEXT_BYTES)
+        return _WORDS[configured](config.get(DEAD_LETTER_TOPIC), trace_bytes)
     handler = configured() if isinstance(configured, type) else configured
     configure = getattr(handler, "configure", None)
     if configure is not None:
@@ -168,13 +183,13 @@ def configured_handler(config: Mapping[str, Any], key: str) -> Handler:
     return _checked(key, getattr(handler, "handle_error", handler))
 
 
-def _checked(key: str, handle: Any) -> Handler:
+def _checked(key: str, handle: object) -> Handler:
     if not callable(handle):
         raise ConfigError(
             f"{key} needs a function, or a class with handle_error(context, record, exception), not {handle!r}"
         )
 
-    def checked(context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+    def checked(context: ErrorHandlerContext, record: object, exception: Exception) -> Response:
         try:
             found = handle(context, record, exception)
         except Exception as error:
@@ -192,21 +207,33 @@ def _checked(key: str, handle: Any) -> Handler:
 
 
 def dead_letter_queue_records(
-    topic: str | None, context: ErrorHandlerContext, exception: Exception
+    topic: str | None, context: ErrorHandlerContext, exception: Exception, trace_bytes: int
 ) -> tuple[ProducerRecord, ...]:
-    """Return the record for a dead-letter topic, none without a topic: the input record and Kafka Streams' headers."""
+    """Return the record for a dead-letter topic, none without a topic: the input record and Kafka Streams' headers.
+
+    trace_bytes: the maximum size of the stack trace.
+    """
     if topic is None:
         return ()
-    stacktrace = "".join(traceback.format_exception(exception))
     kind = type(exception)
     added = {
-        "exception": f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(exception),
-        "stacktrace": stacktrace,
-        "topic": context.topic,
-        "partition": str(context.partition),
-        "offset": str(context.offset),
+        "exception": f"{kind.__module__}.{kind.__qualname__}".encode(),
+        "message": _cut(str(exception), _TEXT_BYTES),
+        "stacktrace": _cut("".join(traceback.format_exception(exception)), trace_bytes),
+        "topic": None if context.topic is None else context.topic.encode(),
+        "partition": str(context.partition).encode(),
+        "offset": str(context.offset).encode(),
     }
-    headers = [*(context.headers or ())]
-    headers += [(f"__streams.errors.{name}", None if text is None else text.encode()) for name, text in added.items()]
+    headers = [*(context.headers or ()), *((f"{LETTER_HEADER}{name}", data) for name, data in added.items())]
     return (ProducerRecord(topic, context.source_raw_key, context.source_raw_value, context.timestamp, headers),)
+
+
+def _cut(text: str, limit: int) -> bytes:
+    """Return a text as bytes; of more than limit bytes the middle is left out: origin and end say the most."""
+    data = text.encode(errors="backslashreplace")
+    if len(data) <= limit:
+        return data
+    left_out = f"\n... {len(data) - limit:,} bytes left out ...\n".encode()
+    half, odd = divmod(max(limit - len(left_out), 0), 2)
+    parts = data[: half + odd], left_out, data[len(data) - half :]
+    return "".join(part.decode(errors="ignore") for part in parts).encode()[:limit]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Any
 
 from ..records import Windowed
 from ..serdes.windowed_serdes import WindowedSerde
@@ -48,6 +47,6 @@ class WindowedStreamPartitioner:
     def __init__(self, serde: WindowedSerde) -> None:
         self.serde = serde
 
-    def __call__(self, topic: str, windowed: Windowed, value: Any, partition_count: int) -> int:
+    def __call__(self, topic: str, windowed: Windowed, value: object, partition_count: int) -> int:
         """Return the partition of a windowed key."""
         return partition_for_key(self.serde.serialize_base_key(topic, windowed.key) or b"", partition_count)

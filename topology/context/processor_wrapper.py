@@ -55,7 +55,7 @@ class ProcessorWrapper(ABC):
     """Puts code around every processor, for traces, timing or checks (Kafka Streams: ProcessorWrapper).
 
     ``processor.wrapper.class`` is a class, or ``module:Class``. Each task creates its own instance. Sources and sinks
-    are not wrapped. With a wrapper each operator is a separate call (no fused loops) with its own Record.
+    are not wrapped. With a wrapper each operator is a Python call with its own Record.
     """
 
     def configure(self, config: Mapping[str, Any]) -> None:  # noqa: B027 - few need it
@@ -95,7 +95,7 @@ def configured_wrap(task: TaskContext) -> Wrap | None:
         if not callable(call):
             raise ConfigError(f"{KEY}: wrap() of {type(wrapper).__name__} must return a function, not {call!r}.")
 
-        def wrapped(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def wrapped(key: object, value: object, timestamp: int, headers: Headers) -> None:
             call(Record(key, value, timestamp, headers))
 
         return wrapped

@@ -12,9 +12,23 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from ..common.java_collections import PriorityQueue
+from ..processor_api import Punctuation
 
 #: Called with the time (ms) of the queue's clock at which it fires.
 Punctuator = Callable[[int], None]
+
+
+def first_due_ms(punctuation: Punctuation, interval_ms: int, now_ms: int, start_ms: int | None) -> int:
+    """Return when a new schedule is due first. now_ms: on its clock. start_ms: its anchor (KIP-1146), None without one.
+
+    Without an anchor: with the next record, or an interval from now. An anchor in the past counts as if the schedule
+    had run since then.
+    """
+    if start_ms is None:
+        return 0 if punctuation is Punctuation.STREAM_TIME else now_ms + interval_ms
+    if start_ms >= now_ms:
+        return start_ms
+    return start_ms + ((now_ms - start_ms) // interval_ms + 1) * interval_ms
 
 
 class PunctuationSchedule:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
+
+from typing_extensions import TypeVar
+
+from penstock.kernel.cells import Cell, CellTable
+from penstock.kernel.rows import RowBuffer
+
+from ..errors import TopologyError
 
 if TYPE_CHECKING:
-    from ..serdes.serdes import Inline, Serde
+    from ..serdes.serdes import Serde
+
+
+#: A type of store, such as KeyValueStore[str, int].
+S_co = TypeVar("S_co", covariant=True, default=Any)
 
 
 class StoreKind(Enum):
@@ -24,6 +35,7 @@ class StoreKind(Enum):
     SUPPRESS_BUFFER = "suppress_buffer"  # InMemoryTimeOrderedKeyValueChangeBuffer
     JOIN_BUFFER = "join_buffer"  # RocksDBTimeOrderedKeyValueBuffer of a stream-table join with grace (KIP-923)
     FOREIGN_KEY_SUBSCRIPTION = "foreign_key_subscription"  # timestamped, keyed by CombinedKey (KIP-213)
+    CUSTOM = "custom"  # a class of the user: topology/stores/custom_store.py
 
 
 class StoreBackend(Enum):
@@ -32,14 +44,16 @@ class StoreBackend(Enum):
     ROCKSDB = "rocksDB"
     IN_MEMORY = "in_memory"
     LRU = "lru"
+    CUSTOM = "custom"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreBuilder:
+@dataclass(frozen=True)  # no slots: with them StoreBuilder[…](…) raises TypeError before Python 3.13
+class StoreBuilder(Generic[S_co]):
     """Everything that a topology declares about a store (Kafka Streams: StoreBuilder and its suppliers).
 
-    Durations are in milliseconds. ``caching`` and ``logging`` are as declared; whether a cache is used also
-    depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
+    Its type parameter is the type of the store, such as KeyValueStore[str, int]. Durations are in milliseconds.
+    ``caching`` and ``logging`` are as declared; whether a cache is used also depends on ``statestore.cache.max.bytes``.
+    ``log_config`` are overrides for the changelog topic.
     """
 
     name: str
@@ -59,29 +73,44 @@ class StoreBuilder:
     grace_ms: int | None = None  # join buffers
     time_ordered: bool = False  # emit on window close: scans go by window start (session end) first, as in KIP-825
     log_headers: bool = False  # the changelog gets each record's headers: the window stores of a DSL stream-stream join
-    headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
+    #: Tombstones are logged with the record's headers: dsl.store.format=HEADERS, and stores with headers (KIP-1271).
+    headers_format: bool = False
+    #: Values are ValueTimestampHeaders or AggregationWithHeaders: stores with headers of processors. Those of operators
+    #: have headers_format only, because Kafka Streams 4.4's operators put values with empty headers.
+    keeps_headers: bool = False
+    #: No record in the changelog is older than the start of its row's window, so older records need not be restored.
+    #: Not so for stores of processors, which may put any window, and for sessions, which a late record may change.
+    logged_in_window: bool = False
     #: A timestamped key-value store whose bytes are plain values, read with the timestamp -1 (Kafka Streams:
     #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
     plain_values: bool = False
+    #: Makes the user's store from its name; only of custom stores.
+    supplier: Callable[[str], S_co] | None = None
 
     @property
     def windowed(self) -> bool:
         """True if the changelog needs cleanup policy compact,delete with a retention."""
         return self.kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
 
-    def with_caching_enabled(self) -> StoreBuilder:
+    def build(self) -> S_co:
+        """Return a new custom store; raises TopologyError for other kinds, which tasks make."""
+        if self.supplier is None:
+            raise TopologyError(f"The store {self.name} is made by its task: only custom stores can be built")
+        return self.supplier(self.name)
+
+    def with_caching_enabled(self) -> StoreBuilder[S_co]:
         """Return a copy that deduplicates updates in the record cache."""
         return replace(self, caching=True)
 
-    def with_caching_disabled(self) -> StoreBuilder:
+    def with_caching_disabled(self) -> StoreBuilder[S_co]:
         """Return a copy that forwards each update."""
         return replace(self, caching=False)
 
-    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder:
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder[S_co]:
         """Return a copy with a changelog topic; config overrides the topic's settings."""
         return replace(self, logging=True, log_config=dict(config or {}))
 
-    def with_logging_disabled(self) -> StoreBuilder:
+    def with_logging_disabled(self) -> StoreBuilder[S_co]:
         """Return a copy without a changelog: its contents are lost with the task's directory."""
         return replace(self, logging=False, log_config={})
 
@@ -90,57 +119,72 @@ class StoreBuilder:
 #: stamp: 0 if the underlying store has the value, else the number of its put, which orders the forwarded changes.
 #: timestamp, headers, message: the record context of the last put; message is None where no operator needs it.
 #: used: whether the entry was read or changed since an eviction last skipped it.
-#: A list, or penstock.kernel's Cell, which has the interface of one.
-Cell = Any
-VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
+#: It is a Cell of kernel/cells.pyx, which has the interface of a list.
+VALUE: Final = 0
+STAMP: Final = 1
+TIMESTAMP: Final = 2
+HEADERS: Final = 3
+MESSAGE: Final = 4
+USED: Final = 5
+KEY: Final = 6
+
+
+class CacheKeys(IntEnum):
+    """The form of a cache's keys, as in kernel/nodes.pyx: key, (key, start), (key, end, start); key: bytes."""
+
+    PLAIN = 0
+    WINDOW = 1
+    SESSION = 2
 
 
 class Cells(NamedTuple):
-    """A store's record cache, for code that inlines the store's get and put; see topology/run/fusion.py.
+    """A store's record cache, for the kernel's nodes; see docs/nodes.md.
 
-    A cell's row is (held value, timestamp), or without timestamped the held value; None for nothing; see
-    stores.values.Values. A key without timestamped is a session.
+    A cell's row is (held value, timestamp), or for stores without timestamps the held value; None for nothing; see
+    stores.values.Values.
     load(cache key): a cell with the underlying store's value, None if it has none; grown(): evicts if necessary, once
     a loaded cell is in use.
     key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
-    record_key(read): from a cache key to the key that goes downstream, with read of the bytes: decode_key, or nothing.
+    encode_key is for keys that are not None, and is None itself if they are their bytes.
+    form: of the cache keys; size_ms: of the windows.
     hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
     they are dicts of their own or bytes; else None.
-    table: penstock.kernel's CellTable.
+    table: the cells of the cache.
     bytes_serde: the serde whose bytes are what is held; None if objects are held.
     """
 
     load: Callable[[Any], Cell]
     grown: Callable[[], None]
-    table: Any
+    table: CellTable
     key_serde: Serde[Any]
-    encode_key: Inline
-    decode_key: Inline
-    record_key: Callable[[Inline], Inline]
+    encode_key: Callable[[Any], bytes] | None
+    decode_key: Callable[[bytes], Any]
     hold: Callable[[Any], Any]
     read: Callable[[Any], Any]
     native: type | None
     bytes_serde: Serde[Any] | None
-    timestamped: bool = True
+    form: CacheKeys
+    size_ms: int = 0
 
 
 class TimestampedRows(NamedTuple):
-    """A store's rows, 8 bytes of timestamp and the value, for code that inlines the store's get and put.
+    """A store's rows, 8 bytes of timestamp and the value, for the kernel's nodes.
 
-    key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes.
+    key_serde, value_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes; a
+    function is None if they are the same.
     exact_value, exact_value_type: as of the value's Serde.
     log_headers: whether the changelog gets the record's headers, with values and with tombstones.
-    buffer: penstock.kernel's RowBuffer. Each change has to be written to the changelog first:
-    penstock.kernel.sinks.row_writer does both.
+    buffer: where they are between two commits. Each change has to be written to the changelog first, as
+    StoredRows does in kernel/nodes.pyx.
     """
 
     key_serde: Serde[Any]
     value_serde: Serde[Any]
-    encode_key: Inline
-    encode_value: Inline
-    decode_value: Inline
-    exact_value: Callable[[Any], Any] | None
+    encode_key: Callable[[Any], bytes] | None
+    encode_value: Callable[[Any], bytes] | None
+    decode_value: Callable[[bytes], Any] | None
+    exact_value: Callable[[Any], object] | None
     exact_value_type: type | None
     log_headers: tuple[bool, bool]
-    buffer: Any
+    buffer: RowBuffer

@@ -10,15 +10,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.kernel.nodes import RecordContext, set_types
+
 from ..errors import StreamsError
-from ..records import Headers, Message, TaskId
+from ..records import Change, Headers, Message, TaskId, Windowed
 
 if TYPE_CHECKING:
     from ..processor_api import Punctuation, StreamsMetrics
     from .async_calls import AsyncCalls
 
+set_types(Change, Windowed)
+
 #: A downstream operator: (key, value, timestamp in ms, headers). Values of tables are Changes.
 Process = Callable[[Any, Any, int, Headers], None]
+
+
+class LogChange(Protocol):
+    """TaskContext.log_change, or a function in its place."""
+
+    def __call__(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """Write an update of a store to its changelog."""
 
 
 class Cancellable(Protocol):
@@ -28,7 +41,7 @@ class Cancellable(Protocol):
         """Stop firing."""
 
 
-class TaskContext:
+class TaskContext(RecordContext):
     """One task, as seen from its operators and stores.
 
     Partial tasks, e.g. those that only open stores, override the part they support; the rest raises StreamsError.
@@ -62,7 +75,7 @@ class TaskContext:
         """The task's directory, created if necessary."""
         raise self._refusal("state_dir")
 
-    #: Whether stores hold tombstones of what they have sent on until the commit; see Removals.
+    #: Whether stores keep the tombstones of forwarded records until the commit; see Removals.
     holds_removals = False
 
     @property
@@ -107,8 +120,13 @@ class TaskContext:
         """Return the full name of an internal topic: ``<application.id>-<name>``; user topics stay as they are."""
         return f"{self.application_id}-{name}"
 
-    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Call ``callback(timestamp_ms)`` every interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME."""
+    def schedule(
+        self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None], start_ms: int | None = None
+    ) -> Cancellable:
+        """Call ``callback(timestamp_ms)`` every interval_ms of Punctuation.STREAM_TIME or WALL_CLOCK_TIME.
+
+        start_ms: see punctuation_queue.first_due_ms.
+        """
         raise self._refusal("schedule()")
 
     def request_commit(self) -> None:

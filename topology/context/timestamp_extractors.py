@@ -24,7 +24,7 @@ TimestampExtractor = Callable[[Message, Any, Any, int], int]
 TIMESTAMP_MAX = 2**63 - 1
 
 
-def as_timestamp(found: Any) -> int:
+def as_timestamp(found: object) -> int:
     """Return a user's timestamp as an int; accepts integers of NumPy and similar types, but no bool.
 
     Raises TypeError for anything else, ValueError for a number of more than 64 bits.
@@ -37,7 +37,7 @@ def as_timestamp(found: Any) -> int:
     return timestamp
 
 
-def fail_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_time: int) -> int:
+def fail_on_invalid_timestamp(message: Message, key: object, value: object, partition_time: int) -> int:
     """Return the record's own timestamp; raises StreamsError if it is negative. The default."""
     timestamp = message.timestamp()[1]
     if timestamp < 0:
@@ -49,7 +49,7 @@ def fail_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_
     return timestamp
 
 
-def log_and_skip_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_time: int) -> int:
+def log_and_skip_on_invalid_timestamp(message: Message, key: object, value: object, partition_time: int) -> int:
     """Return the record's own timestamp; if it is negative, log it and drop the record."""
     timestamp = message.timestamp()[1]
     if timestamp < 0:
@@ -63,7 +63,7 @@ def log_and_skip_on_invalid_timestamp(message: Message, key: Any, value: Any, pa
     return timestamp
 
 
-def use_partition_time_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_time: int) -> int:
+def use_partition_time_on_invalid_timestamp(message: Message, key: object, value: object, partition_time: int) -> int:
     """Return the record's own timestamp, or partition time if it is negative; raises StreamsError if that is too."""
     timestamp = message.timestamp()[1]
     if timestamp >= 0:
@@ -76,6 +76,6 @@ def use_partition_time_on_invalid_timestamp(message: Message, key: Any, value: A
     return partition_time
 
 
-def wallclock_timestamp_extractor(message: Message, key: Any, value: Any, partition_time: int) -> int:
+def wallclock_timestamp_extractor(message: Message, key: object, value: object, partition_time: int) -> int:
     """Return the time of processing."""
     return time.time_ns() // 1_000_000

@@ -30,7 +30,7 @@ def reduce_initializer() -> None:
 def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
     """Return a reducer as a session merger(key, one aggregate, other)."""
 
-    def merge(key: Any, one: Any, other: Any) -> Any:
+    def merge(key: object, one: object, other: object) -> object:
         return other if one is None else reducer(one, other)
 
     return merge

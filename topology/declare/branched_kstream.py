@@ -93,7 +93,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         name: str | None,
         number: str,
         with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None,
-        with_consumer: Callable[[KStream[K, V]], Any] | None,
+        with_consumer: Callable[[KStream[K, V]], object] | None,
     ) -> None:
         check_function(with_function, f"{self._node.node_name}: with_function", optional=True)
         check_function(with_consumer, f"{self._node.node_name}: with_consumer", optional=True)

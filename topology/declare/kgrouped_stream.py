@@ -24,7 +24,7 @@ from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_
 from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
 from .abstract_stream import AbstractStream
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
-from .options import TableOptions, table_options
+from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     ``key_serde=`` and ``value_serde=`` of the store.
     """
 
+    @shows_options(TableOptions)
     def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the records of each key."""
         name, kept = self.kept_count(options)
         operator = KStreamAggregate(kept.store_name, count_initializer, count_aggregator)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
+    @shows_options(TableOptions)
     def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Combine the values of each key: reducer(aggregate, value) -> aggregate.
 
@@ -62,6 +64,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         name, kept = self.kept(options, REDUCE_NAME, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KStreamReduce(kept.store_name, reducer), kept)
 
+    @shows_options(TableOptions)
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
     ) -> KTable[K, VR]:
@@ -147,19 +150,22 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
     Options as in KGroupedStream. The keys of the resulting tables are Windowed.
     """
 
-    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+    @shows_options(TableOptions)
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed[K], int]:
         """Count the records of each key and window; null values count too."""
         name, kept = self._grouped.kept_count(options, numbered=not isinstance(self._windows, SlidingWindows))
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
 
-    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+    @shows_options(TableOptions)
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed[K], V]:
         """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
         name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
         return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
 
+    @shows_options(TableOptions)
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
-    ) -> KTable[Windowed, VR]:
+    ) -> KTable[Windowed[K], VR]:
         """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). A None deletes the aggregate.
@@ -171,10 +177,10 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
         self,
         name: str | None,
         prefix: str,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
         kept: MaterializedInternal,
-    ) -> KTable[Windowed, Any]:
+    ) -> KTable[Windowed[K], Any]:
         store = window_store(kept, self._windows, self._emit)
         operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
         serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
@@ -184,25 +190,28 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
 class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
 
-    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed, int]:
+    @shows_options(TableOptions)
+    def count(self, **options: Unpack[TableOptions]) -> KTable[Windowed[K], int]:
         """Count the records of each key and session; null values count too."""
         name, kept = self._grouped.kept_count(options)
         return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
 
-    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed, V]:
+    @shows_options(TableOptions)
+    def reduce(self, reducer: Callable[[V, V], V], **options: Unpack[TableOptions]) -> KTable[Windowed[K], V]:
         """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
         name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
         return self._build(
             name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
         )
 
+    @shows_options(TableOptions)
     def aggregate(
         self,
         initializer: Callable[[], VR],
         aggregator: Callable[[K, V, VR], VR],
         session_merger: Callable[[K, VR, VR], VR],
         **options: Unpack[TableOptions],
-    ) -> KTable[Windowed, VR]:
+    ) -> KTable[Windowed[K], VR]:
         """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). session_merger(key, one, other) -> aggregate merges two sessions that a record
@@ -215,11 +224,11 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         self,
         name: str | None,
         prefix: str,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
+        merger: Callable[[Any, Any, Any], object],
         kept: MaterializedInternal,
-    ) -> KTable[Windowed, Any]:
+    ) -> KTable[Windowed[K], Any]:
         store = session_store(kept, self._windows, self._emit)
         operator = KStreamSessionWindowAggregate(
             self._windows, kept.store_name, self._emit, initializer, aggregator, merger
@@ -241,6 +250,7 @@ class CogroupedKStream(Generic[K, VR]):
         self._inputs[grouped] = aggregator
         return self
 
+    @shows_options(TableOptions)
     def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[K, VR]:
         """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
         name, kept = self.kept(options)
@@ -329,7 +339,8 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
         self._cogrouped = cogrouped
         self._windows = windows
 
-    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed, VR]:
+    @shows_options(TableOptions)
+    def aggregate(self, initializer: Callable[[], VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]:
         """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
         name, kept = self._cogrouped.kept(options)
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
@@ -349,9 +360,10 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         self._cogrouped = cogrouped
         self._windows = windows
 
+    @shows_options(TableOptions)
     def aggregate(
         self, initializer: Callable[[], VR], session_merger: Callable[[K, VR, VR], VR], **options: Unpack[TableOptions]
-    ) -> KTable[Windowed, VR]:
+    ) -> KTable[Windowed[K], VR]:
         """Aggregate all streams into one table per key and session, from initializer().
 
         session_merger(key, one, other) -> aggregate merges two sessions that a record connects.

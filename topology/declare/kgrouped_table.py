@@ -14,7 +14,7 @@ from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
-from .options import TableOptions, table_options
+from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ AGGREGATE_NAME = "KTABLE-AGGREGATE-"
 REDUCE_NAME = "KTABLE-REDUCE-"
 
 
-def _count_subtractor(key: Any, value: Any, aggregate: int) -> int:
+def _count_subtractor(key: object, value: object, aggregate: int) -> int:
     return aggregate - 1
 
 
@@ -41,12 +41,14 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         self._repartition_name = repartition_name
         self._repartition: GroupedTableOperationRepartitionNode | None = None
 
+    @shows_options(TableOptions)
     def count(self, **options: Unpack[TableOptions]) -> KTable[K, int]:
         """Count the rows of each group."""
         name, kept = self._kept(options, Serdes.int64())
         operator = KTableAggregate(kept.store_name, count_initializer, count_aggregator, _count_subtractor)
         return self._aggregate(name, AGGREGATE_NAME, operator, kept)
 
+    @shows_options(TableOptions)
     def reduce(
         self, adder: Callable[[V, V], V], subtractor: Callable[[V, V], V], **options: Unpack[TableOptions]
     ) -> KTable[K, V]:
@@ -54,6 +56,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         name, kept = self._kept(options, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KTableReduce(kept.store_name, adder, subtractor), kept)
 
+    @shows_options(TableOptions)
     def aggregate(
         self,
         initializer: Callable[[], VR],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TextIO, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named, validate_name
@@ -33,21 +33,19 @@ from ..operators.table import KTableSource
 from ..processor_api import FixedKeyProcessor, Processor, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import MaterializedInternal, StoreFactory, StoreOption, key_value_store, materialized_option
-from ..stores.windows import JoinWindows
 from .abstract_stream import AbstractStream
 from .branched_kstream import BranchedKStream
 from .kstream_async import AsyncStream
-from .options import StreamJoinOptions
+from .kstream_joining import JoiningStream
 from .printed import print_action
 from .type_variables import KR, VR, K, V
 
 if TYPE_CHECKING:
-    from .global_ktable import GlobalKTable
     from .kgrouped_stream import KGroupedStream
     from .ktable import KTable
 
 
-class KStream(AsyncStream[K, V]):
+class KStream(JoiningStream[K, V], AsyncStream[K, V]):
     """An unbounded stream of records (Kafka Streams: KStream).
 
     Operations return new streams or tables and never change this one. Functions take (key, value) unless documented
@@ -307,58 +305,6 @@ class KStream(AsyncStream[K, V]):
             repartition_required=True,
             repartition_name=name,
         )
-
-    def join(
-        self,
-        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
-        joiner: Callable[..., VR],
-        windows: JoinWindows | Callable[..., Any] | None = None,
-        **options: Unpack[StreamJoinOptions],
-    ) -> KStream[K, VR]:
-        """Join with a stream, a table or a global table; records without a counterpart are dropped.
-
-        joiner(left, right) -> value, or with with_key joiner(key, left, right). Options: with_key, name, key_serde,
-        value_serde (of this stream), other_value_serde; and
-
-        - with a stream: windows (JoinWindows) sets how far apart records may be; store is the base name of both window
-          stores, or a Materialized with their store type and logging; this_store and other_store are suppliers
-        - with a table: grace, how long records wait for updates of a versioned table (``timedelta`` or ms)
-        - with a global table: key_selector(key, value) -> its key; ``join(table, key_selector, joiner)`` works too
-        """
-        return self._join(other, joiner, windows, "inner", options)
-
-    def left_join(
-        self,
-        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
-        joiner: Callable[..., VR],
-        windows: JoinWindows | Callable[..., Any] | None = None,
-        **options: Unpack[StreamJoinOptions],
-    ) -> KStream[K, VR]:
-        """Join like join(), but keep records of this stream without a counterpart: right is None for them.
-
-        joiner(left, right), windows and options are those of join().
-        """
-        return self._join(other, joiner, windows, "left", options)
-
-    def outer_join(
-        self,
-        other: KStream[K, Any],
-        joiner: Callable[..., VR],
-        windows: JoinWindows,
-        **options: Unpack[StreamJoinOptions],
-    ) -> KStream[K, VR]:
-        """Join with a stream, but keep records of both without a counterpart: the other is None for them.
-
-        joiner(left, right), windows and options are those of join() with a stream.
-        """
-        return self._join(other, joiner, windows, "outer", options)
-
-    def _join(
-        self, other: Any, joiner: Callable[..., Any], windows: Any, kind: str, options: StreamJoinOptions
-    ) -> KStream[K, Any]:
-        from .kstream_joins import join
-
-        return cast("KStream[K, Any]", join(self, other, joiner, windows, kind, options))
 
     def process(
         self,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from ..common.arguments import check_async_function, check_function
 from ..common.durations import Duration, to_millis
 from ..context.arrow_batches import arrow_columns
 from ..context.async_calls import CallOptions, Lifespan, OrderedBy, Retries
+from ..context.batch_results import Column
 from ..errors import TopologyError
 from ..operators.asynchronous import (
     AsyncOperator,
@@ -21,12 +24,19 @@ from ..operators.asynchronous import (
 )
 from ..operators.batches import KStreamMapBatches
 from .abstract_stream import AbstractStream
+from .options import shows_options
 from .type_variables import VR, K, V
 
 if TYPE_CHECKING:
     from ..graph.graph_nodes import ProcessorGraphNode
     from ..serdes.serdes import Serde
     from .kstream import KStream
+
+
+R = TypeVar("R")
+
+#: Opens a function's resource of type R.
+LifespanOf = Callable[[], AbstractAsyncContextManager[R]]
 
 
 class AsyncOptions(TypedDict, total=False):
@@ -36,7 +46,21 @@ class AsyncOptions(TypedDict, total=False):
     timeout: Duration | None
     retries: Retries | None
     ordered_by: OrderedBy
-    lifespan: Lifespan | None
+    lifespan_timeout: Duration | None
+    name: str | None
+
+
+_shows_async_options = shows_options(
+    AsyncOptions, ordered_by="partition", **{option.name: option.default for option in fields(CallOptions)}
+)
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of map_batches."""
+
+    max_records: int
+    max_wait: Duration
+    on_error: Literal["fail", "split"]
     name: str | None
 
 
@@ -54,6 +78,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
       their order, and a slow one does not delay other keys)
     - lifespan: a function that returns an async context manager; entered once per process, its value is passed to the
       function as the last argument, and it is exited at the end
+    - lifespan_timeout (a minute): the limit for entering it, after which the stream thread is replaced; None: no limit
     - name: of the operator
     """
 
@@ -63,43 +88,166 @@ class AsyncStream(AbstractStream, Generic[K, V]):
 
     @overload
     def map_values_async(
-        self, mapper: Callable[..., Awaitable[VR]], *, with_key: Literal[False] = False, **options: Unpack[AsyncOptions]
+        self,
+        mapper: Callable[[V], Awaitable[VR]],
+        *,
+        with_key: Literal[False] = False,
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
     ) -> KStream[K, VR]: ...
     @overload
     def map_values_async(
-        self, mapper: Callable[..., Awaitable[VR]], *, with_key: Literal[True], **options: Unpack[AsyncOptions]
+        self,
+        mapper: Callable[[K, V], Awaitable[VR]],
+        *,
+        with_key: Literal[True],
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
     ) -> KStream[K, VR]: ...
+    @overload
     def map_values_async(
-        self, mapper: Callable[..., Awaitable[Any]], *, with_key: bool = False, **options: Unpack[AsyncOptions]
+        self,
+        mapper: Callable[[V, R], Awaitable[VR]],
+        *,
+        with_key: Literal[False] = False,
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def map_values_async(
+        self,
+        mapper: Callable[[K, V, R], Awaitable[VR]],
+        *,
+        with_key: Literal[True],
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @_shows_async_options
+    def map_values_async(
+        self,
+        mapper: Callable[..., Awaitable[Any]],
+        *,
+        with_key: bool = False,
+        lifespan: Lifespan | None = None,
+        **options: Unpack[AsyncOptions],
     ) -> KStream[K, Any]:
         """Replace the value by the one that the async mapper returns. Raises TopologyError for invalid options."""
-        node = self._async("KSTREAM-MAPVALUES-", KStreamMapValuesAsync, mapper, with_key, options)
+        node = self._async("KSTREAM-MAPVALUES-", KStreamMapValuesAsync, mapper, with_key, lifespan, options)
         node.value_changing = True
         return self.result(node, self.key_serde, None)
 
-    def filter_async(self, predicate: Callable[..., Awaitable[Any]], **options: Unpack[AsyncOptions]) -> KStream[K, V]:
+    @overload
+    def filter_async(
+        self,
+        predicate: Callable[[K, V], Awaitable[Any]],
+        *,
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, V]: ...
+    @overload
+    def filter_async(
+        self,
+        predicate: Callable[[K, V, R], Awaitable[Any]],
+        *,
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, V]: ...
+    @_shows_async_options
+    def filter_async(
+        self,
+        predicate: Callable[..., Awaitable[Any]],
+        *,
+        lifespan: Lifespan | None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, V]:
         """Keep the records for which the async predicate(key, value) returns a true value."""
-        node = self._async("KSTREAM-FILTER-", KStreamFilterAsync, predicate, True, options)
+        node = self._async("KSTREAM-FILTER-", KStreamFilterAsync, predicate, True, lifespan, options)
         return self.result(node, self.key_serde, self.value_serde)
 
+    @overload
     def flat_map_values_async(
-        self, mapper: Callable[..., Awaitable[Iterable[VR]]], *, with_key: bool = False, **options: Unpack[AsyncOptions]
-    ) -> KStream[K, VR]:
+        self,
+        mapper: Callable[[V], Awaitable[Iterable[VR]]],
+        *,
+        with_key: Literal[False] = False,
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def flat_map_values_async(
+        self,
+        mapper: Callable[[K, V], Awaitable[Iterable[VR]]],
+        *,
+        with_key: Literal[True],
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def flat_map_values_async(
+        self,
+        mapper: Callable[[V, R], Awaitable[Iterable[VR]]],
+        *,
+        with_key: Literal[False] = False,
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def flat_map_values_async(
+        self,
+        mapper: Callable[[K, V, R], Awaitable[Iterable[VR]]],
+        *,
+        with_key: Literal[True],
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, VR]: ...
+    @_shows_async_options
+    def flat_map_values_async(
+        self,
+        mapper: Callable[..., Awaitable[Iterable[Any]]],
+        *,
+        with_key: bool = False,
+        lifespan: Lifespan | None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> KStream[K, Any]:
         """Replace a record by one for each value that the async mapper returns."""
-        node = self._async("KSTREAM-FLATMAPVALUES-", KStreamFlatMapValuesAsync, mapper, with_key, options)
+        node = self._async("KSTREAM-FLATMAPVALUES-", KStreamFlatMapValuesAsync, mapper, with_key, lifespan, options)
         node.value_changing = True
         return self.result(node, self.key_serde, None)
 
-    def foreach_async(self, action: Callable[..., Awaitable[Any]], **options: Unpack[AsyncOptions]) -> None:
+    @overload
+    def foreach_async(
+        self,
+        action: Callable[[K, V], Awaitable[Any]],
+        *,
+        lifespan: None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> None: ...
+    @overload
+    def foreach_async(
+        self,
+        action: Callable[[K, V, R], Awaitable[Any]],
+        *,
+        lifespan: LifespanOf[R],
+        **options: Unpack[AsyncOptions],
+    ) -> None: ...
+    @_shows_async_options
+    def foreach_async(
+        self,
+        action: Callable[..., Awaitable[Any]],
+        *,
+        lifespan: Lifespan | None = None,
+        **options: Unpack[AsyncOptions],
+    ) -> None:
         """Call the async action(key, value) for each record. A record's offset is committed once it has ended."""
-        self._async("KSTREAM-FOREACH-", KStreamForeachAsync, action, True, options)
+        self._async("KSTREAM-FOREACH-", KStreamForeachAsync, action, True, lifespan, options)
 
     def _async(
         self,
         prefix: str,
         operator: type[AsyncOperator],
-        function: Callable[..., Awaitable[Any]],
+        function: Callable[..., Awaitable[object]],
         with_key: bool,
+        lifespan: Lifespan | None,
         options: AsyncOptions,
     ) -> ProcessorGraphNode:
         name, ordered_by = options.get("name"), options.get("ordered_by", "partition")
@@ -108,22 +256,58 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         if ordered_by not in ("partition", "key"):
             raise TopologyError(f'ordered_by must be "partition" or "key", got {ordered_by!r}')
         called: Any = {option: value for option, value in options.items() if option not in ("name", "ordered_by")}
-        return self.attach(name, prefix, operator(function, CallOptions(**called), ordered_by, with_key))
+        call_options = CallOptions(**called, lifespan=lifespan)
+        return self.attach(name, prefix, operator(function, call_options, ordered_by, with_key))
 
+    @overload
     def map_batches(
         self,
-        mapper: Callable[[Any], Sequence[VR] | Any],
+        mapper: Callable[[list[V]], Sequence[VR]],
+        *,
+        as_: Literal["list"] = "list",
+        **options: Unpack[BatchOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def map_batches(
+        self, mapper: Callable[[list[V]], Column], *, as_: Literal["list"] = "list", **options: Unpack[BatchOptions]
+    ) -> KStream[K, Any]: ...
+    @overload
+    def map_batches(
+        self,
+        mapper: Callable[[Any], Sequence[VR]],
+        *,
+        as_: Literal["arrow"],
+        schema: Any = None,
+        **options: Unpack[BatchOptions],
+    ) -> KStream[K, VR]: ...
+    @overload
+    def map_batches(
+        self,
+        mapper: Callable[[Any], Column],
+        *,
+        as_: Literal["arrow"],
+        schema: Any = None,
+        **options: Unpack[BatchOptions],
+    ) -> KStream[K, Any]: ...
+    def map_batches(
+        self,
+        mapper: Callable[[Any], Any],
         *,
         max_records: int = 512,
         max_wait: Duration = timedelta(milliseconds=20),
         as_: Literal["list", "arrow"] = "list",
+        schema: Any = None,
+        on_error: Literal["fail", "split"] = "fail",
         name: str | None = None,
-    ) -> KStream[K, VR]:
+    ) -> KStream[K, Any]:
         """Replace values by mapper(values): from a list of up to max_records to as many results in the same order.
 
+        The results are a list, tuple, array or Series, or an Arrow array, RecordBatch or Table with one row for each.
         max_wait: how long the first record waits for others (``timedelta`` or ms). as_="arrow": the mapper takes a
-        pyarrow.RecordBatch of the values' fields, and returns an array or a RecordBatch. An exception of the mapper is
-        raised for each record of the batch. Raises TopologyError for invalid arguments.
+        pyarrow.RecordBatch of the values' fields; a value of None gets no row and stays None. schema: the columns of
+        these batches, a pyarrow.Schema; None: the fields that any value of a batch has. on_error: after an
+        exception of the mapper, "fail" raises it for each record of the batch; "split" calls the mapper with each half,
+        and so on, until only records that fail alone are left. Raises TopologyError for invalid arguments.
         """
         check_function(mapper, f"The function of map_batches() after {self.name}")
         if type(max_records) is not int or max_records < 1:
@@ -133,7 +317,12 @@ class AsyncStream(AbstractStream, Generic[K, V]):
             raise TopologyError(f"max_wait must not be negative, got {max_wait!r}")
         if as_ not in ("list", "arrow"):
             raise TopologyError(f'as_ must be "list" or "arrow", got {as_!r}')
-        columns = arrow_columns() if as_ == "arrow" else None
-        operator = KStreamMapBatches(mapper, max_records, wait_ms, columns)
+        if on_error not in ("fail", "split"):
+            raise TopologyError(f'on_error must be "fail" or "split", got {on_error!r}')
+        if as_ == "arrow":
+            arrow_columns(schema)  # raises here, not in the stream threads
+        elif schema is not None:
+            raise TopologyError('schema needs as_="arrow"')
+        operator = KStreamMapBatches(mapper, max_records, wait_ms, as_ == "arrow", schema, on_error == "split")
         node = self.attach(name, "KSTREAM-MAPVALUES-", operator, value_changing=True)
         return self.result(node, self.key_serde, None)

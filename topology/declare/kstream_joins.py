@@ -66,7 +66,7 @@ def join(
     return _table_join(_options(stream, _TableJoin, options, stream, other, joiner, kind == "left"))
 
 
-def _options(stream: KStream[Any, Any], kind: type[Any], options: Mapping[str, Any], *arguments: Any) -> Any:
+def _options(stream: KStream[Any, Any], kind: type[Any], options: Mapping[str, object], *arguments: object) -> Any:
     try:
         return kind(*arguments, **options)
     except TypeError as error:
@@ -128,7 +128,7 @@ class _GlobalTableJoin:
     table: GlobalKTable[Any, Any]
     joiner: Callable[..., Any]
     left_join: bool
-    key_selector: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
+    key_selector: Callable[[Any, Any], object] | None = field(default=None, kw_only=True)
     with_key: bool = field(default=False, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
@@ -275,7 +275,7 @@ class _StreamJoinGraph:
         if supplier is not None:
             self._check_supplier(supplier)
             builder = Stores.window_store_builder(supplier, join.key_serde, value_serde)
-            return StoreFactory(replace(builder, log_headers=True))
+            return StoreFactory(replace(builder, log_headers=True, logged_in_window=True))
         given = join.materialized
         builder = StoreBuilder(
             f"{name}-store",
@@ -288,6 +288,7 @@ class _StreamJoinGraph:
             window_size_ms=join.windows.size_ms,
             retain_duplicates=True,
             log_headers=True,
+            logged_in_window=True,
         )
         return StoreFactory(builder, named=given.store_name is not None, dsl=True, store_type=given.store_type)
 

@@ -30,9 +30,9 @@ from .abstract_stream import AbstractStream
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream
 from .ktable_joins import foreign_key_join, table_join
-from .options import TableJoinOptions, TableOptions, table_options
+from .options import ForeignKeyOptions, TableJoinOptions, TableOptions, shows_options, table_options
 from .suppressed import Suppressed
-from .type_variables import KR, VR, K, V
+from .type_variables import KO, KR, VO, VR, K, V
 from .window_grace import find_window_grace
 
 
@@ -53,16 +53,18 @@ class KTable(AbstractStream, Generic[K, V]):
         self.queryable_store_name = queryable_store_name
         self._sends_old_values = False
 
+    @shows_options(TableOptions)
     def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Keep the rows for which predicate(key, value) holds; the others are deleted."""
         return self._filter(predicate, False, *table_options(**options))
 
+    @shows_options(TableOptions)
     def filter_not(self, predicate: Callable[[K, V], Any], **options: Unpack[TableOptions]) -> KTable[K, V]:
         """Delete the rows for which predicate(key, value) holds."""
         return self._filter(predicate, True, *table_options(**options))
 
     def _filter(
-        self, predicate: Callable[[K, V], Any], negate: bool, name: str | None, given: Materialized | None
+        self, predicate: Callable[[K, V], object], negate: bool, name: str | None, given: Materialized | None
     ) -> KTable[K, V]:
         prefix = "KTABLE-FILTER-"
         kept = self._kept(given, prefix, self.value_serde)
@@ -77,6 +79,7 @@ class KTable(AbstractStream, Generic[K, V]):
     def map_values(
         self, mapper: Callable[[K, V], VR], *, with_key: Literal[True], **options: Unpack[TableOptions]
     ) -> KTable[K, VR]: ...
+    @shows_options(TableOptions)
     def map_values(
         self, mapper: Callable[..., Any], *, with_key: bool = False, **options: Unpack[TableOptions]
     ) -> KTable[K, Any]:
@@ -87,6 +90,7 @@ class KTable(AbstractStream, Generic[K, V]):
         operator = KTableMapValues(self, mapper, kept.queryable_store_name, with_key)
         return self._derived(name, prefix, operator, given, kept)
 
+    @shows_options(TableOptions)
     def transform_values(
         self,
         supplier: Callable[[], ValueTransformerWithKey[K, V, VR]],
@@ -191,9 +195,39 @@ class KTable(AbstractStream, Generic[K, V]):
             repartition_name=name,
         )
 
+    @overload
     def join(
-        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
-    ) -> KTable[K, VR]:
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO], VR],
+        *,
+        foreign_key: None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[K, VR]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[KO, VO],
+        joiner: Callable[[V, VO], VR],
+        *,
+        foreign_key: Callable[[V], KO | None],
+        with_key: Literal[False] = False,
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, VR]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[KO, VO],
+        joiner: Callable[[V, VO], VR],
+        *,
+        foreign_key: Callable[[K, V], KO | None],
+        with_key: Literal[True],
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, VR]: ...
+    @shows_options(TableJoinOptions, with_key=False)
+    def join(
+        self, other: KTable[Any, Any], joiner: Callable[..., Any], **options: Unpack[TableJoinOptions]
+    ) -> KTable[K, Any]:
         """Join with a table: rows that both have.
 
         joiner(left, right) -> value. Options: name, store, key_serde, value_serde. With ``foreign_key=`` the left value
@@ -203,14 +237,48 @@ class KTable(AbstractStream, Generic[K, V]):
         """
         return self._join(other, joiner, "inner", **options)
 
+    @overload
     def left_join(
-        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
-    ) -> KTable[K, VR]:
-        """Join like join(), but keep rows of this table without a counterpart: joiner(left, None) makes their value."""
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO | None], VR],
+        *,
+        foreign_key: None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[K, VR]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[KO, VO],
+        joiner: Callable[[V, VO | None], VR],
+        *,
+        foreign_key: Callable[[V], KO | None],
+        with_key: Literal[False] = False,
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, VR]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[KO, VO],
+        joiner: Callable[[V, VO | None], VR],
+        *,
+        foreign_key: Callable[[K, V], KO | None],
+        with_key: Literal[True],
+        **options: Unpack[ForeignKeyOptions],
+    ) -> KTable[K, VR]: ...
+    @shows_options(TableJoinOptions, with_key=False)
+    def left_join(
+        self, other: KTable[Any, Any], joiner: Callable[..., Any], **options: Unpack[TableJoinOptions]
+    ) -> KTable[K, Any]:
+        """Join like join(), but keep rows of this table without a counterpart: joiner(left, None) makes their value.
+
+        foreign_key(value) and the other options are those of join().
+        """
         return self._join(other, joiner, "left", **options)
 
+    @shows_options(TableOptions)
     def outer_join(
-        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
+        self, other: KTable[K, VO], joiner: Callable[[V | None, VO | None], VR], **options: Unpack[TableOptions]
     ) -> KTable[K, VR]:
         """Join like join(), but keep rows of both tables: joiner(left, right) gets None for a side that has none.
 
@@ -223,10 +291,10 @@ class KTable(AbstractStream, Generic[K, V]):
     def _join(
         self,
         other: KTable[Any, Any],
-        joiner: Callable[..., Any],
+        joiner: Callable[..., object],
         kind: str,
         *,
-        foreign_key: Callable[..., Any] | None = None,
+        foreign_key: Callable[..., object] | None = None,
         with_key: bool = False,
         partitioner: Partitioner | None = None,
         other_partitioner: Partitioner | None = None,

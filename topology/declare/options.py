@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from ..common.durations import Duration
 from ..graph.declarations import Partitioner
@@ -11,23 +12,55 @@ from ..serdes.serdes import SerdeLike
 from ..stores.materialized import Materialized, StoreOption, materialized_option
 from ..stores.stores import StoreSupplier
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class StreamJoinOptions(TypedDict, total=False):
-    """Options of a KStream's joins (Kafka Streams: StreamJoined, Joined)."""
 
-    with_key: bool
+def shows_options(options: Any, **defaults: Any) -> Callable[[F], F]:
+    """Show the keys of a TypedDict in the signature of a method that takes it as its last parameter, ``**options``.
+
+    Type checkers do this themselves, but help() and notebooks do not. defaults: those that are not None.
+    """
+
+    def show(method: F) -> F:
+        signature = inspect.signature(method)
+        parameters = list(signature.parameters.values())[:-1]
+        for name, kind in options.__annotations__.items():
+            option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name))
+            parameters.append(option.replace(annotation=kind.__forward_arg__))
+        vars(method)["__signature__"] = signature.replace(parameters=parameters)
+        return method
+
+    return show
+
+
+class JoinedOptions(TypedDict, total=False):
+    """Options of a KStream's joins with a stream or a table."""
+
     name: str | None
     key_serde: SerdeLike | None
     value_serde: SerdeLike | None
     other_value_serde: SerdeLike | None
-    # with a stream
+
+
+class StreamJoinedOptions(JoinedOptions, total=False):
+    """Options of its joins with a stream (Kafka Streams: StreamJoined)."""
+
     store: StoreOption
     this_store: StoreSupplier | None
     other_store: StoreSupplier | None
-    # with a table
+
+
+class TableJoinedOptions(JoinedOptions, total=False):
+    """Options of its joins with a table (Kafka Streams: Joined)."""
+
     grace: Duration | None
-    # with a global table
-    key_selector: Callable[[Any, Any], Any] | None
+
+
+class StreamJoinOptions(StreamJoinedOptions, TableJoinedOptions, total=False):
+    """The options of all joins of a stream; key_selector is for a global table."""
+
+    with_key: bool
+    key_selector: Callable[[Any, Any], object] | None
 
 
 class TableOptions(TypedDict, total=False):
@@ -49,10 +82,15 @@ def table_options(
     return name, materialized_option(store, key_serde, value_serde)
 
 
-class TableJoinOptions(TableOptions, total=False):
-    """Options of a KTable's joins (Kafka Streams: TableJoined)."""
+class ForeignKeyOptions(TableOptions, total=False):
+    """Options of a KTable's joins by foreign key (Kafka Streams: TableJoined)."""
+
+    partitioner: Partitioner | None
+    other_partitioner: Partitioner | None
+
+
+class TableJoinOptions(ForeignKeyOptions, total=False):
+    """The options of all its joins."""
 
     foreign_key: Callable[..., Any] | None
     with_key: bool
-    partitioner: Partitioner | None
-    other_partitioner: Partitioner | None

@@ -34,7 +34,7 @@ def print_action(
             opened.append(Path(file).open("a", encoding="utf-8"))  # noqa: SIM115 - closed with the task
         return opened[0]
 
-    def action(key: Any, value: Any) -> None:
+    def action(key: object, value: object) -> None:
         print(f"[{label}]: {text(key, value)}", file=target(), flush=True)
 
     def close() -> None:

@@ -294,7 +294,7 @@ class GroupedTableOperationRepartitionNode(BaseRepartitionNode):
         self.value_serde = ChangedSerde(self.value_serde)
 
 
-def _has_key(key: Any, value: Any) -> bool:
+def _has_key(key: object, value: object) -> bool:
     return key is not None
 
 

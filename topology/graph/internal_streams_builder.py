@@ -6,7 +6,6 @@ import heapq
 import itertools
 from collections.abc import Iterable, Mapping
 from graphlib import TopologicalSorter
-from typing import Any
 
 from ..errors import TopologyError
 from ..operators.suppress import KTableSuppressProcessor
@@ -61,7 +60,7 @@ class InternalStreamsBuilder:
         elif isinstance(node, TableSourceNode):
             graph.table_sources[node] = None
 
-    def build_and_optimize(self, config: Mapping[str, Any] | None) -> None:
+    def build_and_optimize(self, config: Mapping[str, object] | None) -> None:
         """Write all operations into the topology, once; config: topology.optimization and explicit naming.
 
         Raises TopologyError if the topology is not valid.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..errors import TopologyError
 from ..operators.operator import Operator
@@ -219,7 +218,7 @@ class InternalTopologyBuilder:
         return describe(self)
 
     def build_subtopologies(
-        self, config: Mapping[str, Any] | None = None, known_topics: Iterable[str] = ()
+        self, config: Mapping[str, object] | None = None, known_topics: Iterable[str] = ()
     ) -> list[ProcessorTopology]:
         """Return the sub-topologies that have tasks, by number.
 
@@ -227,7 +226,7 @@ class InternalTopologyBuilder:
         """
         return build_subtopologies(self, config, frozenset(known_topics))
 
-    def build_global_topology(self, config: Mapping[str, Any] | None = None) -> ProcessorTopology | None:
+    def build_global_topology(self, config: Mapping[str, object] | None = None) -> ProcessorTopology | None:
         """Return the topology of all global stores (subtopology -1), None if there is none."""
         return build_global_topology(self, config)
 

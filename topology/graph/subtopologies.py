@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.java_collections import hash_map_order
 from ..context.partitioners import WindowedStreamPartitioner
@@ -22,7 +22,7 @@ GLOBAL_SUBTOPOLOGY = -1
 
 
 def build_subtopologies(
-    builder: InternalTopologyBuilder, config: Mapping[str, Any] | None, known_topics: frozenset[str]
+    builder: InternalTopologyBuilder, config: Mapping[str, object] | None, known_topics: frozenset[str]
 ) -> list[ProcessorTopology]:
     """Return the sub-topologies that have tasks; see InternalTopologyBuilder.build_subtopologies."""
     groups = builder.node_groups().items()
@@ -34,7 +34,7 @@ def build_subtopologies(
 
 
 def build_global_topology(
-    builder: InternalTopologyBuilder, config: Mapping[str, Any] | None
+    builder: InternalTopologyBuilder, config: Mapping[str, object] | None
 ) -> ProcessorTopology | None:
     """Return the topology of all global stores, None if there is none."""
     names = [name for group in builder.node_groups().values() if builder.is_global_group(group) for name in group]
@@ -45,7 +45,7 @@ def _build(
     builder: InternalTopologyBuilder,
     number: int,
     names: list[str],
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, object] | None,
     known_topics: frozenset[str],
 ) -> ProcessorTopology:
     children: dict[str, list[str]] = {name: [] for name in names}
@@ -78,7 +78,7 @@ def _node(
     builder: InternalTopologyBuilder,
     name: str,
     children: tuple[str, ...],
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, object] | None,
     known_topics: frozenset[str],
 ) -> Node:
     declared = builder.nodes[name]
@@ -113,7 +113,7 @@ def _topics(node: Node) -> tuple[str, ...]:
 
 
 def _stores(
-    builder: InternalTopologyBuilder, nodes: Iterable[Node], config: Mapping[str, Any] | None
+    builder: InternalTopologyBuilder, nodes: Iterable[Node], config: Mapping[str, object] | None
 ) -> dict[str, StoreBuilder]:
     """Return the stores of processors, in the order in which Kafka Streams opens and flushes them."""
     all_stores = {**builder.global_stores, **builder.stores}
@@ -131,7 +131,7 @@ def _changelog_topic(builder: InternalTopologyBuilder, store: str) -> str | None
 
 def build_whole_topology(
     builder: InternalTopologyBuilder,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     known_topics: frozenset[str] = frozenset(),
 ) -> ProcessorTopology:
     """Return all sub-topologies that have tasks as one, in the order of declaration; run by a single task in tests."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..context.store_interfaces import StoreBuilder
-from ..serdes.serde_facts import serde_code, serde_name, serde_settings
+from ..serdes.serde_facts import serde_code, serde_name, serde_settings, serde_shape
 from .processor_topology import ProcessorTopology, SinkNode, SourceNode
 from .subtopologies import GLOBAL_SUBTOPOLOGY
 from .topology import Topology
@@ -24,11 +24,18 @@ PACKED_BYTES_MAX = 4 << 10
 #: The maximum size of an unpacked description, in bytes; needed because it is received from the network.
 UNPACKED_BYTES_MAX = 1 << 20
 
-#: What a description has.
+#: The parts of a serde's description.
+_OF_SERDES: tuple[tuple[str, Callable[[Any], object]], ...] = (
+    ("", serde_name),
+    ("_settings", serde_settings),
+    ("_code", serde_code),
+    ("_shape", serde_shape),
+)
+#: The fields of a description.
 _PARTS = ("subtopologies", "stores", "internal_topics")
 
 
-def facts_of(topology: Topology, config: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(topology: Topology, config: Mapping[str, object]) -> dict[str, object]:
     """Return the description of a topology under a configuration. Equal topologies have equal ones.
 
     Topics do not have the application's prefix; sub-topologies are identified by the number in their task ids.
@@ -45,7 +52,7 @@ def facts_of(topology: Topology, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _subtopology(part: ProcessorTopology) -> dict[str, Any]:
+def _subtopology(part: ProcessorTopology) -> dict[str, object]:
     sources = [node for node in part.nodes.values() if isinstance(node, SourceNode)]
     return {
         "sources": sorted({topic for node in sources for topic in node.topics if node.pattern is None}),
@@ -55,7 +62,7 @@ def _subtopology(part: ProcessorTopology) -> dict[str, Any]:
     }
 
 
-def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, Any]]]:
+def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:
     for name, store in part.stores.items():
         if name not in part.global_stores or part.subtopology == GLOBAL_SUBTOPOLOGY:
             yield name, _store(part, store)
@@ -75,20 +82,17 @@ def _store(part: ProcessorTopology, store: StoreBuilder) -> dict[str, Any]:
         "retain_duplicates": store.retain_duplicates,
         "time_ordered": store.time_ordered,
         "headers_format": store.headers_format,
+        "keeps_headers": store.keeps_headers,
         "plain_values": store.plain_values,
     }
 
 
-def _serdes(owner: StoreBuilder | SinkNode) -> dict[str, Any]:
+def _serdes(owner: StoreBuilder | SinkNode) -> dict[str, object]:
     serdes = {"key_serde": owner.key_serde, "value_serde": owner.value_serde}
-    return {
-        f"{field}{suffix}": describe(serde)
-        for field, serde in serdes.items()
-        for suffix, describe in (("", serde_name), ("_settings", serde_settings), ("_code", serde_code))
-    }
+    return {f"{field}{suffix}": describe(serde) for field, serde in serdes.items() for suffix, describe in _OF_SERDES}
 
 
-def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, Any]]]:
+def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, object]]]:
     writers = {node.topic: node for node in part.nodes.values() if isinstance(node, SinkNode)}
     for topic, partitions in part.repartition_topics.items():
         if topic in writers:
@@ -100,9 +104,21 @@ def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, A
 
 
 def pack_facts(facts: Facts) -> bytes:
-    """Return a compressed description, empty if it is too large for each member of a group to send."""
-    packed = zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 9)
-    return packed if len(packed) <= PACKED_BYTES_MAX else b""
+    """Return a compressed description, empty if it is too large for each member of a group to send.
+
+    Shapes of serdes are left out if it would be.
+    """
+    for sent in (facts, _without_shapes(facts)):
+        packed = zlib.compress(json.dumps(sent, separators=(",", ":")).encode(), 9)
+        if len(packed) <= PACKED_BYTES_MAX:
+            return packed
+    return b""
+
+
+def _without_shapes(facts: object) -> object:
+    if not isinstance(facts, Mapping):
+        return facts
+    return {key: _without_shapes(value) for key, value in facts.items() if not key.endswith("_serde_shape")}
 
 
 def unpack_facts(packed: bytes) -> Facts | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from ..serdes.shape_changes import Effect, shape_changes
 from .topology_facts import FACTS_VERSION, Facts
 
 
@@ -50,9 +51,9 @@ class Plan:
 
 
 #: Properties that determine a store's binary format. A change makes the changelog unreadable or misinterpreted.
-_BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates", "headers_format")
+_BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates")
 #: Properties that affect the files only: the store can be restored from its changelog in the new format.
-_ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values")
+_ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values", "keeps_headers")
 #: User-defined serdes: a difference does not prove that the bytes differ.
 _SERDES = ("key_serde", "value_serde")
 #: Pairs of kinds with the same changelog format but different files.
@@ -116,14 +117,14 @@ def _renamed(name: str, twin: str) -> Finding:
     )
 
 
-def _shape(store: Mapping[str, Any], facts: Facts) -> tuple[Any, ...]:
+def _shape(store: Mapping[str, Any], facts: Facts) -> tuple[object, ...]:
     """Return the properties that a renamed store keeps."""
     sources = facts["subtopologies"].get(str(store["subtopology"]), {}).get("sources", ())
     outside = tuple(topic for topic in sources if topic not in facts["internal_topics"])
     return (outside, store["kind"], *(store[name] for name in _BYTES))
 
 
-def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+def _store(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[Finding]:
     kinds = {old["kind"], new["kind"]}
     if len(kinds) == 2 and kinds not in _SAME_CHANGELOG:
         yield Finding(
@@ -143,6 +144,11 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
             )
     yield from _serdes(name, old, new)
     yield from _changelog(name, old, new)
+    old = {"keeps_headers": False, **old}  # descriptions of earlier versions do not have it
+    if old["keeps_headers"] and not new["keeps_headers"]:
+        text = "the store has headers, which would be lost. Keep its builder with headers, or give it another name"
+        yield Finding(Verdict.REFUSE, name, text)
+        return
     changed = [field for field in ("kind", *_ON_DISK) if old[field] != new[field]]
     if changed:
         text = ", ".join(f"{field} was {old[field]} and is {new[field]}" for field in changed)
@@ -161,6 +167,7 @@ def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
     for field in _SERDES:
         if old[field] != new[field] or f"{field}_code" not in old:  # reported already; or field unknown
             continue
+        yield from _shapes(name, field, old, new)
         was, now = old[f"{field}_settings"], new[f"{field}_settings"]
         code = old[f"{field}_code"], new[f"{field}_code"]
         others = [setting for setting in sorted(was.keys() | now.keys()) if was.get(setting) != now.get(setting)]
@@ -176,13 +183,26 @@ def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
             )
 
 
-def _restored(name: str, new: Mapping[str, Any], text: str) -> Finding:
+def _shapes(name: str, field: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield findings for types with the same name, but other fields."""
+    was, now = old.get(f"{field}_shape"), new.get(f"{field}_shape")
+    if not was or not now:
+        return
+    for change in shape_changes(was, now, field.removesuffix("_serde")):
+        text = f"{change.path} of {new[field]} {change.text} ({change.effect.name.lower()})"
+        if change.effect is Effect.COMPATIBLE:
+            yield Finding(Verdict.SAFE, name, text)
+        else:
+            yield Finding(Verdict.REFUSE, name, f"{text}. Keep the field, or give it and {name} other names")
+
+
+def _restored(name: str, new: Mapping[str, object], text: str) -> Finding:
     if new["changelog"] is None:
         return Finding(Verdict.REFUSE, name, f"{text}; the store has no changelog to be restored from")
     return Finding(Verdict.REBUILD, name, f"{text}; it is restored from {new['changelog']}")
 
 
-def _changelog(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+def _changelog(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[Finding]:
     was, now = old["changelog"], new["changelog"]
     if was == now:
         return
@@ -277,8 +297,8 @@ def _subtopologies(old: Facts, new: Facts) -> Iterator[Finding]:
             yield Finding(
                 Verdict.SAFE,
                 f"sub-topology {number}",
-                "has another meaning now. Stop all hosts, and wait for session.timeout.ms, before you start the "
-                "new version on one: tasks of both versions have the same ids, and static members keep theirs so long",
+                "has another meaning now. Stop all hosts, and wait for session.timeout.ms, before you start the new "
+                "version on one: tasks of both versions have the same ids, and static members keep theirs until then",
             )
         elif one["operators"] != other["operators"]:
             count = len(set(one["operators"]) ^ set(other["operators"]))

@@ -1,1 +1,1 @@
-"""The processor nodes: one class for each Kafka Streams processor, compiled into a closure for each task."""
+"""The processor nodes: one class for each Kafka Streams processor, compiled into a node for each task."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import override
 
+from penstock.kernel import nodes
+from penstock.kernel.nodes import Node
+
 from ..config.upgrade_from import has_members_before
-from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers
-from .fused_cells import cached_store
-from .fused_update import FusedUpdate
+from .counting import counts
 from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_operator import StoredTable
-from .table_store import TableStore, new_row
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
+from .table_rows import rows_of
+from .table_store import TableStore
 
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
@@ -35,39 +33,8 @@ _COMBINED_UPDATES_SINCE = (3, 5)
 class KeyAggregator(StoredTable):
     """Base of aggregations by key, of streams and of grouped tables."""
 
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
-    @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse if the store is cached or if the loop can write its rows itself."""
-        update = self.fused_update(code, names, self.store_name)
-        if update is not None:
-            self.write_record(code, names, update)
-        return update is not None
-
-    @abstractmethod
-    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
-        """Generate what is done with a record: the update of the row of its key."""
-
-
-class KStreamAggregator(KeyAggregator):
-    """Base of KStreamAggregate and KStreamReduce."""
-
-    @override
-    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
-        with code.block(f"if {names.held_key} is None or {names.value} is None:"):
-            code.drop("null key or value")
-        with code.block("else:"):
-            self.write_update(update, names)
-
-    @abstractmethod
-    def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """Generate the update with a record that has a key and a value."""
-
-
-class KStreamAggregate(KStreamAggregator):
+class KStreamAggregate(KeyAggregator):
     """Aggregates values per key: initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate.
 
     The aggregator may change the aggregate in place and return it; None deletes it. Records without key or value are
@@ -80,13 +47,18 @@ class KStreamAggregate(KStreamAggregator):
         self.aggregator = aggregator
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Process | Node:
         dropped, initializer, aggregator = node.dropped, self.initializer, self.aggregator
+        rows = rows_of(node, self.store_name, self.send_old_values)
+        if rows is not None and counts(initializer, aggregator) and rows.counts:
+            return nodes.Count(node.task, node.name, node.child, rows, dropped)
+        if rows is not None:
+            return nodes.Aggregate(node.task, node.name, node.child, rows, dropped, initializer, aggregator)
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 dropped("null key or value")
                 return
@@ -105,12 +77,8 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
-    @override
-    def write_update(self, update: FusedUpdate, names: Names) -> None:
-        update.aggregate(self.initializer, self.aggregator, names)
 
-
-class KStreamReduce(KStreamAggregator):
+class KStreamReduce(KeyAggregator):
     """Reduces values per key: reducer(aggregate, value) -> aggregate; the first value is the first aggregate."""
 
     def __init__(self, store_name: str, reducer: Reducer) -> None:
@@ -118,13 +86,16 @@ class KStreamReduce(KStreamAggregator):
         self.reducer = reducer
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Process | Node:
         dropped, reducer = node.dropped, self.reducer
+        rows = rows_of(node, self.store_name, self.send_old_values)
+        if rows is not None:
+            return nodes.Reduce(node.task, node.name, node.child, rows, dropped, reducer)
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def reduce(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def reduce(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 dropped("null key or value")
                 return
@@ -140,10 +111,6 @@ class KStreamReduce(KStreamAggregator):
 
         return reduce
 
-    @override
-    def write_update(self, update: FusedUpdate, names: Names) -> None:
-        update.reduce(self.reducer, names)
-
 
 class KTableRepartitionMap(Operator):
     """Maps the old and the new value of an update: mapper(key, value) -> (group key, value).
@@ -152,62 +119,28 @@ class KTableRepartitionMap(Operator):
     or value are skipped.
     """
 
-    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+    def __init__(self, mapper: Callable[[Any, Any], tuple[object, object]]) -> None:
         self.mapper = mapper
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, use_versioned_semantics, changes_of = node.forward, self.use_versioned_semantics, self._changes(node)
+    def compile(self, node: NodeContext) -> Node:
+        def no_key() -> NoReturn:
+            raise StreamsError(f"Record key for the grouping KTable should not be null (operator {node.name})")
 
-        def repartition_map(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
-            new, old, is_latest = change
-            if is_latest or not use_versioned_semantics:
-                for group_key, grouped in changes_of(key, new, old, is_latest):
-                    forward(group_key, grouped, timestamp, headers)
-
-        return repartition_map
-
-    @override
-    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        group_key, grouped = code.fresh("group_key"), code.fresh("grouped")
-        changes_of = code.bind(self._changes(code.context), "changes_of")
-        with code.block(f"for {group_key}, {grouped} in {changes_of}({names.key}, {names.value}, {old}, True):"):
-            code.forward(names.with_key(group_key)._replace(value=grouped))
-        return True
-
-    def _changes(self, node: NodeContext) -> Callable[[Any, Any, Any, bool], Iterable[tuple[Any, Change]]]:
-        """Return a function (key, new value, old value, is_latest) -> the changes of groups and their keys."""
-        name = node.name
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
-        pair_of = _pair_function(name, self.mapper)
-
-        def changes_of(key: Any, new: Any, old: Any, is_latest: bool) -> Iterable[tuple[Any, Change]]:
-            if key is None:
-                raise StreamsError(f"Record key for the grouping KTable should not be null (operator {name})")
-            added = None if new is None else pair_of(key, new)
-            removed = None if old is None else pair_of(key, old)
-            if removed is None:
-                return () if added is None else ((added[0], new_row(Change, (added[1], None, is_latest))),)
-            if added is None:
-                return ((removed[0], new_row(Change, (None, removed[1], is_latest))),)
-            if combined and added[0] == removed[0]:
-                return ((removed[0], new_row(Change, (added[1], removed[1], is_latest))),)
-            return (
-                (removed[0], new_row(Change, (None, removed[1], is_latest))),
-                (added[0], new_row(Change, (added[1], None, is_latest))),
-            )
-
-        return changes_of
+        pair_of = _pair_function(node.name, self.mapper)
+        skips_older = self.use_versioned_semantics
+        return nodes.RepartitionMap(node.task, node.name, node.child, pair_of, no_key, combined, skips_older)
 
 
 def _pair_function(
-    name: str, mapper: Callable[[Any, Any], tuple[Any, Any]]
-) -> Callable[[Any, Any], tuple[Any, Any] | None]:
+    name: str, mapper: Callable[[Any, Any], tuple[object, object]]
+) -> Callable[[Any, Any], tuple[object, object] | None]:
     """Return a function that maps a value to its pair, or to None if a part of the pair is None."""
 
-    def pair_of(key: Any, value: Any) -> tuple[Any, Any] | None:
+    def pair_of(key: object, value: object) -> tuple[object, object] | None:
         pair = mapper(key, value)
         if type(pair) is not tuple or len(pair) != 2:
             check_pair(name, pair)
@@ -233,12 +166,15 @@ class KTableAggregator(KeyAggregator):
         self.remove = remove
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Process | Node:
+        rows = rows_of(node, self.store_name, self.send_old_values)
+        if rows is not None:
+            return nodes.TableAggregate(node.task, node.name, node.child, rows, self._changed(), self._raise_no_key)
         store, changed = TableStore(node, self.store_name), self._changed()
         get, as_read, raise_no_key = store.get, store.as_read, self._raise_no_key
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def aggregate(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise_no_key()
             row = get(key)
@@ -250,17 +186,11 @@ class KTableAggregator(KeyAggregator):
 
         return aggregate
 
-    @override
-    def write_record(self, code: LoopCode, names: Names, update: FusedUpdate) -> None:
-        with code.block(f"if {names.held_key} is None:"):
-            code.emit(f"{code.bind(self._raise_no_key, 'raise_no_key')}()")
-        update.aggregate(_nothing, self._changed(), names)
-
-    def _changed(self) -> Callable[[Any, Change, Any], Any]:
+    def _changed(self) -> Callable[[Any, Change, Any], object]:
         """Return a function (key, change, aggregate or None) -> aggregate or None."""
         initializer, add, remove = self.initializer, self.add, self.remove
 
-        def changed(key: Any, change: Change, aggregate: Any) -> Any:
+        def changed(key: object, change: Change, aggregate: object) -> Any:
             new, old, _is_latest = change
             if old is not None and aggregate is not None:
                 aggregate = remove(key, old, aggregate)
@@ -286,7 +216,7 @@ class KTableReduce(KTableAggregator):
     operation = "reduce"
 
     def __init__(self, store_name: str, add_reducer: Reducer, remove_reducer: Reducer) -> None:
-        def add(key: Any, value: Any, aggregate: Any) -> Any:
+        def add(key: object, value: object, aggregate: object) -> Any:
             return value if aggregate is None else add_reducer(aggregate, value)
 
         super().__init__(store_name, _nothing, add, lambda key, value, aggregate: remove_reducer(aggregate, value))

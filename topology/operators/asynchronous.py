@@ -32,7 +32,7 @@ class AsyncOperator(Operator):
     reads_record_metadata = True
     stateless = True
 
-    function: Callable[..., Awaitable[Any]]
+    function: Callable[..., Awaitable[object]]
     options: CallOptions
     ordered_by: OrderedBy = "partition"
     with_key: bool = False
@@ -49,7 +49,7 @@ class AsyncOperator(Operator):
         node.waits(calls)
         function = self.options.of(self.function, calls.times)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             held = calls.hold(task, key, value, timestamp, headers)
             held.call = Call(function, (key, value) if with_key else (value,))
             calls.add(held)
@@ -70,11 +70,10 @@ class _Calls(WaitingRecords):
         self._calls: AsyncCalls = node.task.async_calls
         self._taken: Any = None
 
-        def take(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def take(key: object, value: object, timestamp: int, headers: Headers) -> None:
             finish(self._taken.result(), key, value, timestamp, headers)
 
-        node.owns(take)
-        self._process = node.guarded(take)
+        self._process = node.guarded(node.own(take))
 
     @override
     def room(self) -> int:
@@ -166,7 +165,7 @@ class CallsByKey(_Calls):
     def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
         super().__init__(operator, node, finish)
         self._held: dict[int, Held] = {}  # by id(), oldest first
-        self._lanes: dict[Any, deque[Held]] = {}
+        self._lanes: dict[object, deque[Held]] = {}
 
     @override
     def held(self) -> Sequence[Held]:
@@ -202,7 +201,7 @@ class CallsByKey(_Calls):
         self._lanes.clear()
 
 
-def _lane(held: Held) -> Any:
+def _lane(held: Held) -> object:
     """Return the lane in which a record's call waits for its turn: its key. All unhashable keys share one lane."""
     if held.key is None:
         return held
@@ -214,13 +213,13 @@ def _lane(held: Held) -> Any:
 
 
 class KStreamMapValuesAsync(AsyncOperator):
-    """Replaces the value by what the function returns."""
+    """Replaces the value by the function's result."""
 
     @override
     def finish(self, node: NodeContext) -> Finish:
         forward = node.forward
 
-        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def finish(result: object, key: object, value: object, timestamp: int, headers: Headers) -> None:
             forward(key, result, timestamp, headers)
 
         return finish
@@ -233,7 +232,7 @@ class KStreamFilterAsync(AsyncOperator):
     def finish(self, node: NodeContext) -> Finish:
         forward = node.forward
 
-        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def finish(result: object, key: object, value: object, timestamp: int, headers: Headers) -> None:
             if result:
                 forward(key, value, timestamp, headers)
 
@@ -247,7 +246,7 @@ class KStreamFlatMapValuesAsync(AsyncOperator):
     def finish(self, node: NodeContext) -> Finish:
         forward, name = node.forward, node.name
 
-        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def finish(result: object, key: object, value: object, timestamp: int, headers: Headers) -> None:
             for new_value in iterate(name, result):
                 forward(key, new_value, timestamp, headers)
 

@@ -9,6 +9,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from ..common.kept_error import KeptError
+from ..context.arrow_batches import arrow_columns
+from ..context.batch_results import result_values
+from ..context.error_handling import UNHANDLED
 from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..records import Headers
@@ -21,17 +25,20 @@ from .waiting import Held, WaitingRecords
 class KStreamMapBatches(Operator):
     """Replaces the values of up to max_records records by function(values), which keeps their number and order.
 
-    max_wait_ms: how long the first record of a batch waits for others. columns: converts the values to the function's
-    argument, and its result to values (topology/context/arrow_batches.py); None for lists.
+    max_wait_ms: how long the first record of a batch waits for others. as_arrow: whether the function takes a
+    pyarrow.RecordBatch instead of a list. schema: its pyarrow.Schema, None for the fields of the values. splits:
+    whether halves of a failed batch are tried, down to the records that fail alone.
     """
 
     reads_record_metadata = True
     stateless = True
 
-    function: Callable[[Any], Any]
+    function: Callable[[Any], object]
     max_records: int
     max_wait_ms: int
-    columns: tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]] | None = None
+    as_arrow: bool = False
+    schema: Any = None
+    splits: bool = False
 
     @override
     def compile(self, node: NodeContext) -> Process:
@@ -47,20 +54,18 @@ class Batch(WaitingRecords):
         super().__init__(node.name)
         self._operator = operator
         self._task: TaskContext = node.task
+        self._to_batch = arrow_columns(operator.schema)[0] if operator.as_arrow else None
         self._held: list[Held] = []
         self._due_ms = 0
-        self._results: list[Any] = []
-        self._error: BaseException | None = None
-        self._index = 0
+        self._result: object = None
         forward = node.forward
 
-        def take(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            if self._error is not None:
-                raise self._error
-            forward(key, self._results[self._index], timestamp, headers)
+        def take(key: object, value: object, timestamp: int, headers: Headers) -> None:
+            if type(self._result) is KeptError:
+                self._result.raise_again()
+            forward(key, self._result, timestamp, headers)
 
-        node.owns(take)
-        self._take = node.guarded(take)
+        self._take = node.guarded(node.own(take))
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Add a record, and process the batch if it is full."""
@@ -90,30 +95,47 @@ class Batch(WaitingRecords):
     @override
     def drain(self) -> int:
         held, self._held = self._held, []
-        if held:
-            self._error = None
-            try:
-                self._results = self._call([each.value for each in held])
-            except Exception as error:  # noqa: BLE001 - raised for each record of the batch: the handler decides
-                self._error = error
-            for index, each in enumerate(held):
-                self._index = index
-                each.pass_on(self._task, self._take)
+        results = self._outcomes([each.value for each in held]) if held else []
+        for each, self._result in zip(held, results, strict=True):
+            each.pass_on(self._task, self._take)
+        self._result = None
         return len(held)
 
+    def _outcomes(self, values: list[Any]) -> list[object]:
+        """Return the result for each value, or a KeptError, which is raised as the failure of its record."""
+        try:
+            return self._call(values)
+        except Exception as error:  # noqa: BLE001 - the handler decides about each record
+            kept = KeptError(error)
+        if not self._operator.splits or len(values) == 1 or isinstance(kept.error, UNHANDLED):
+            return [kept] * len(values)
+        half = len(values) // 2
+        return self._outcomes(values[:half]) + self._outcomes(values[half:])
+
     def _call(self, values: list[Any]) -> list[Any]:
-        to_argument, to_values = self._operator.columns or (_same, _same)
-        results = to_values(self._timed(to_argument(values)))
-        if isinstance(results, str | bytes) or not hasattr(results, "__len__"):
-            raise StreamsError(f"The function of operator {self.name} must return a list, not {describe(results)}")
-        if len(results) != len(values):
+        """Return the function's result for each value. None has no Arrow columns, and stays None."""
+        if self._to_batch is None:
+            return self._ask(values, len(values))
+        rows = sum(value is not None for value in values)
+        results = iter(self._ask(self._to_batch(values), rows) if rows else ())
+        return [None if value is None else next(results) for value in values]
+
+    def _ask(self, argument: object, count: int) -> list[Any]:
+        returned = self._timed(argument)
+        results = result_values(returned)
+        if results is None:
             raise StreamsError(
-                f"The function of operator {self.name} must return one result for each of {len(values)} records, "
+                f"The function of operator {self.name} must return a list, an array or a RecordBatch, "
+                f"not {describe(returned)}"
+            )
+        if len(results) != count:
+            raise StreamsError(
+                f"The function of operator {self.name} must return one result for each of {count} records, "
                 f"not {len(results)}"
             )
-        return list(results)
+        return results
 
-    def _timed(self, argument: Any) -> Any:
+    def _timed(self, argument: object) -> object:
         self.times.calls += 1
         began = time.perf_counter()
         try:
@@ -124,7 +146,3 @@ class Batch(WaitingRecords):
     @override
     def cancel(self) -> None:
         self._held.clear()
-
-
-def _same(values: Any) -> Any:
-    return values

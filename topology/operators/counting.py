@@ -1,4 +1,4 @@
-"""The aggregators of count() and of windowed reduce(). A fused loop recognizes them and inlines their work."""
+"""The aggregators of count() and of windowed reduce(), which the kernel has nodes for."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def count_initializer() -> int:
     return 0
 
 
-def count_aggregator(key: Any, value: Any, aggregate: int) -> int:
+def count_aggregator(key: object, value: object, aggregate: int) -> int:
     """Return the count after one more record."""
     return aggregate + 1
 
 
-def count_merger(key: Any, one: int, other: int) -> int:
+def count_merger(key: object, one: int, other: int) -> int:
     """Return the count of two merged sessions."""
     return one + other
 
@@ -28,6 +28,11 @@ class ReducerAsAggregator:
 
     reducer: Callable[[Any, Any], Any]
 
-    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+    def __call__(self, key: object, value: object, aggregate: object) -> object:
         """Return the aggregate after one more value."""
         return value if aggregate is None else self.reducer(aggregate, value)
+
+
+def counts(initializer: Callable[[], object], aggregator: Callable[..., object]) -> bool:
+    """Return whether these are the functions of count()."""
+    return aggregator is count_aggregator and initializer is count_initializer

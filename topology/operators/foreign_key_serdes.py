@@ -1,6 +1,7 @@
 """The messages of a foreign-key join and their bytes (KIP-213, KIP-775).
 
-The inner serdes get Kafka Streams' pseudo-topics as topics. Only serdes of a schema registry use them.
+The inner serdes get Kafka Streams' pseudo-topics as topics, with the application's id, as its internal topics have
+(KAFKA-9925). Only serdes of a schema registry use them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel.codecs import (
+    combined_key,
+    guarded,
+    response_decoder,
+    response_encoder,
+    subscription_decoder,
+    subscription_encoder,
+)
 
 from ..errors import SerializationError
+from ..serdes.codecs import refusal, refusing
 from ..serdes.serdes import (
     FromBytes,
     Serde,
@@ -23,7 +32,7 @@ from ..serdes.serdes import (
     ToBytes,
     as_serde,
     deserializer_for,
-    inline,
+    direct,
     nullable,
     serializer_for,
 )
@@ -42,7 +51,7 @@ class CombinedKey(NamedTuple):
 
 
 class Instruction(IntEnum):
-    """What a subscription requests of the right side (Kafka Streams: SubscriptionWrapper.Instruction)."""
+    """The request of a subscription to the right side (Kafka Streams: SubscriptionWrapper.Instruction)."""
 
     DELETE_KEY_NO_PROPAGATE = 0
     DELETE_KEY_AND_PROPAGATE = 1
@@ -89,10 +98,10 @@ class PrimaryPartitioner:
     They go to the partition that their subscription came from.
     """
 
-    #: Where a response holds it.
+    #: The position of the partition in a response.
     POSITION = SubscriptionResponseWrapper._fields.index("primary_partition")
 
-    def __call__(self, topic: str, key: Any, value: SubscriptionResponseWrapper, partition_count: int) -> int | None:
+    def __call__(self, topic: str, key: object, value: SubscriptionResponseWrapper, partition_count: int) -> int | None:
         """Return the partition; None if members of an older version subscribed, which sent none."""
         return value.primary_partition
 
@@ -117,9 +126,10 @@ class CombinedKeySchema:
         self._primary_to_bytes, self._primary_from_bytes = _functions(
             self.primary_key_serde, primary_key_topic, "primary key"
         )
-        if kernel_codecs is not None:
-            both = _direct(self._foreign_to_bytes), _direct(self._primary_to_bytes)
-            self.to_bytes = kernel_codecs.combined_key(both)  # type: ignore[method-assign]
+        #: Returns the bytes of a foreign key and a primary key.
+        self.to_bytes: Callable[[Any, Any], bytes] = combined_key(
+            _direct(self._foreign_to_bytes), _direct(self._primary_to_bytes)
+        )
 
     def __reduce__(self) -> Any:
         return CombinedKeySchema, (
@@ -138,11 +148,7 @@ class CombinedKeySchema:
             _or_default(self.primary_key_serde, default),
         )
 
-    def to_bytes(self, foreign_key: Any, primary_key: Any) -> bytes:
-        """Return the bytes of a combined key."""
-        return self.prefix_bytes(foreign_key) + (self._primary_to_bytes(primary_key) or b"")
-
-    def prefix_bytes(self, foreign_key: Any) -> bytes:
+    def prefix_bytes(self, foreign_key: object) -> bytes:
         """Return the common prefix of the bytes of all combined keys with this foreign key."""
         data = self._foreign_to_bytes(foreign_key) or b""
         return _LENGTH.pack(len(data)) + data
@@ -156,27 +162,38 @@ class CombinedKeySchema:
 
 
 class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
-    """Format: version (bit 0x80: no hash), instruction, hash, primary key, from version 1 the 4-byte partition."""
+    """Format: version (bit 0x80: no hash), instruction, hash, primary key, from version 1 the 4-byte partition.
+
+    application_id: None until the serde is used in an application (in_application).
+    """
 
     default_part = "key"
 
-    def __init__(self, primary_key_topic: str, primary_key_serde: SerdeLike | None) -> None:
+    def __init__(
+        self, primary_key_topic: str, primary_key_serde: SerdeLike | None, application_id: str | None = None
+    ) -> None:
         self.primary_key_topic = primary_key_topic
         self.primary_key_serde = as_serde(primary_key_serde)
-        self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, primary_key_topic, "primary key")
-        encode, decode = self._encode, self._decode
-        if kernel_codecs is not None:
-            encode = kernel_codecs.subscription_encoder(encode, _direct(self._key_to_bytes))
-            from_bytes = _direct(self._key_from_bytes)
-            decode = kernel_codecs.subscription_decoder(decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
-        self.serializer, self.deserializer = nullable(encode), nullable(decode)
+        self.application_id = application_id
+        topic = primary_key_topic if application_id is None else f"{application_id}-{primary_key_topic}"
+        self._key_to_bytes, self._key_from_bytes = _functions(self.primary_key_serde, topic, "primary key")
+        encode = subscription_encoder(self._encode, _direct(self._key_to_bytes))
+        from_bytes = _direct(self._key_from_bytes)
+        decode = subscription_decoder(self._decode, from_bytes, _INSTRUCTIONS, SubscriptionWrapper)
+        self.serializer = nullable(guarded(encode, refusal(repr(self), "write")))
+        self.deserializer = nullable(guarded(decode, refusal(repr(self), "read")))
 
     def __reduce__(self) -> Any:
-        return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde)
+        return SubscriptionWrapperSerde, (self.primary_key_topic, self.primary_key_serde, self.application_id)
 
     @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionWrapperSerde:
-        return SubscriptionWrapperSerde(self.primary_key_topic, _or_default(self.primary_key_serde, default))
+        serde = _or_default(self.primary_key_serde, default)
+        return SubscriptionWrapperSerde(self.primary_key_topic, serde, self.application_id)
+
+    @override
+    def in_application(self, application_id: str) -> SubscriptionWrapperSerde:
+        return SubscriptionWrapperSerde(self.primary_key_topic, self.primary_key_serde, application_id)
 
     @override
     def open_part(self) -> str | None:
@@ -219,10 +236,13 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         if serde is None or serde.serializer is None or serde.deserializer is None:
             return
         encode, decode = partial(self._encode, serde.serializer), partial(self._decode, serde.deserializer)
-        if kernel_codecs is not None:
-            encode = kernel_codecs.response_encoder(encode, _direct(serde.serializer), Serialized)
-            decode = kernel_codecs.response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
-        self.serializer, self.deserializer = nullable(encode), nullable(decode)
+        write = response_encoder(encode, _direct(serde.serializer), Serialized)
+        read = response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
+        self.serializer = nullable(guarded(write, refusal(repr(self), "write")))
+        self.deserializer = nullable(guarded(read, refusal(repr(self), "read")))
+
+    def __reduce__(self) -> Any:
+        return SubscriptionResponseWrapperSerde, (self.foreign_value_serde,)
 
     @override
     def with_default(self, default: Serde[Any] | None) -> SubscriptionResponseWrapperSerde:
@@ -233,12 +253,14 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         return "value of the right table" if self.foreign_value_serde is None else self.foreign_value_serde.open_part()
 
     @override
+    @refusing("write")
     def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
         if value is None:
             return None
         return self._encode(_functions(self.foreign_value_serde, topic, "foreign value")[0], value)
 
     @override
+    @refusing("read")
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionResponseWrapper | None:
         if data is None:
             return None
@@ -276,9 +298,9 @@ def _or_default(serde: Serde[Any] | None, default: Serde[Any] | None) -> Serde[A
     return default if serde is None else serde.with_default(default)
 
 
-def _direct(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _direct(function: Callable[[Any], object]) -> Callable[[Any], Any]:
     """Return what a serializer or deserializer does with an object that is not None, without a call in between."""
-    return inline(function).compiled or function
+    return direct(function) or function
 
 
 def _functions(serde: Serde[Any] | None, topic: str, part: str) -> tuple[ToBytes, FromBytes]:

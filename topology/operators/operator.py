@@ -1,9 +1,8 @@
 """The contract between the graph and what its nodes do.
 
 An Operator is declared once, when the topology is built, and keeps no runtime state. For each task it is compiled into
-a closure that processes a record and calls the next closure. A record therefore travels depth-first through plain
-Python calls, without child lookups, context objects or try blocks. docs/architecture.md follows a record along this
-path.
+a node that processes a record and calls the next node, in C (kernel/nodes.pyx). A record therefore travels depth first,
+without child lookups or try blocks. Any operator may be a Python function, which a node calls; see docs/nodes.md.
 """
 
 from __future__ import annotations
@@ -11,51 +10,75 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from penstock.kernel.nodes import Forward, Node, node_of
 
 from ..context.task_context import Process, TaskContext
 
 if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
     from .waiting import WaitingRecords
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Getter and setter of the state that an operator keeps outside its stores.
 Memory = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class NodeContext:
     """The node of one task for which an operator is compiled.
 
-    forward: calls all children in order;
-    children: the child closures by node name, for operators that choose a child (split, Processor API);
+    nodes: the children by name, for operators that choose a child (split, Processor API); child: all of them, in order;
+    forward, children: the same as functions;
     store_names: the stores connected to the node;
     shared: objects that several operators of the task share, by the object that declares them;
     punctuated(callback, timestamp in ms): runs a user's punctuation with the task's error handling;
+    keeps_messages: whether a cache keeps the message of the last put of a key;
+    notes_rows: whether stores must see each read, because a processor wrapper asks whose rows were read;
     guarded(process): process for buffered records, whose errors are handled while their own record context is in place.
     """
 
     name: str
     task: TaskContext
-    children: Mapping[str, Process]
-    forward: Process
+    nodes: Mapping[str, Node]
     store_names: tuple[str, ...]
     shared: dict[Any, Any]
     punctuated: Callable[[Callable[[int], None], int], None]
     guarded: Callable[[Process], Process]
-    closures: list[Callable[..., Any]] = field(default_factory=list, init=False)
+    keeps_messages: bool
+    notes_rows: bool
     init_callbacks: list[Callable[[], None]] = field(default_factory=list, init=False)
     close_callbacks: list[Callable[[], None]] = field(default_factory=list, init=False)
     memories: list[Memory] = field(default_factory=list, init=False)
     waiting: list[WaitingRecords] = field(default_factory=list, init=False)
 
+    @cached_property
+    def child(self) -> Node:
+        """The node after this one."""
+        return node_of(self.task, tuple(self.nodes.values()))
+
+    @cached_property
+    def forward(self) -> Process:
+        """Passes a record to all children."""
+        return self.passing(self.child)
+
+    @cached_property
+    def children(self) -> Mapping[str, Process]:
+        """Pass a record to a child, by its name."""
+        return {name: self.passing(node) for name, node in self.nodes.items()}
+
+    def passing(self, node: Node) -> Process:
+        """Return a function of this node's that passes a record to another one."""
+        return Forward(self.task, self.name, node).call
+
     def store(self, name: str) -> Any:
         """Return the task's store of this name."""
         return self.task.store(name)
 
-    def share(self, declaration: Any, make: Callable[[], T]) -> T:
+    def share(self, declaration: object, make: Callable[[], T]) -> T:
         """Return the object of this task that belongs to a declaration; make() creates it on the first call."""
         if declaration not in self.shared:
             self.shared[declaration] = make()
@@ -66,11 +89,19 @@ class NodeContext:
         """Count a dropped record under this node's name."""
         self.task.record_dropped(self.name, reason)
 
-    def owns(self, closure: Callable[..., Any]) -> None:
-        """Attribute exceptions of closure to this node; for closures that are not called through compile()'s result."""
-        self.closures.append(closure)
+    def own(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return a function that runs as this node: exceptions name it. For what is not called through its node."""
+        task, name = self.task, self.name
 
-    def remembers(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        def run(*arguments: P.args, **named: P.kwargs) -> T:
+            before, task.at = task.at, name
+            result = function(*arguments, **named)
+            task.at = before
+            return result
+
+        return run
+
+    def remembers(self, get: Callable[[], object], put: Callable[[Any], None]) -> None:
         """Register state that the operator keeps outside its stores: ints, or tuples of ints, such as its stream time.
 
         A stream thread keeps its tasks in memory and never calls get. On Spark, each micro-batch of a task may run in
@@ -102,26 +133,8 @@ class Operator(ABC):
     stateless: bool = False
 
     @abstractmethod
-    def compile(self, node: NodeContext) -> Process:
-        """Return the closure that processes the records of this node in one task.
+    def compile(self, node: NodeContext) -> Process | Node:
+        """Return the node of one task, or the function that it calls with each record.
 
-        Stores are already restored and open, so the closure may keep their bound methods.
+        Stores are already restored and open, so it may keep their bound methods.
         """
-
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Generate the work of compile()'s closure in the loop of a source; False if the loop must call the closure.
-
-        names: the variables that hold the record's key and value; other variables must not be changed. See fusion.py.
-        """
-        return False
-
-    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        """As fuse, for a Change in the loop that forwards a cache's changes.
-
-        names: as in fuse, with the new value; old: the variable that holds the old value.
-        """
-        return False
-
-    def flushed_store(self, node: NodeContext) -> Any:
-        """Return the store whose cache forwards this node's changes when it is flushed; None if there is none."""
-        return None

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import processors as kernel_processors
+from penstock.kernel.nodes import Node, RecordForward, UserProcessor
 
-from ..common.durations import Duration, to_millis
-from ..context.task_context import Cancellable, Process, TaskContext
+from ..common.durations import Duration, Moment, epoch_millis, to_millis
+from ..context.store_interfaces import StoreBuilder
+from ..context.task_context import Cancellable, Process
 from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from ..errors import StreamsError
-from ..processor_api import Punctuation, StreamsMetrics
-from ..records import Headers, Record, RecordMetadata, TaskId, make_record
-from ..serdes.serdes import Serde, resolve_serde
+from ..processor_api import Punctuation
+from ..records import Headers, Record, make_record
 from .operator import NodeContext, Operator
-from .record_context import record_metadata
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
+from .user_context import UserContext
 
 
 class ProcessorOperator(Operator):
@@ -34,94 +31,51 @@ class ProcessorOperator(Operator):
         self.fixed_key = fixed_key
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Process | Node:
         task, processor = node.task, self.supplier()
         if processor is None or isinstance(processor, type):
             raise StreamsError(
                 f"The supplier of {node.name} must return a new processor on each call, not {processor!r}"
             )
-        context = _FixedKeyContext(node) if self.fixed_key else _Context(node)
+        context = _FixedKeyContext(node) if self.fixed_key else _ProcessorContext(node)
         node.on_init(lambda: processor.init(context))
         close = getattr(processor, "close", None)
         if close is not None:
             node.on_close(close)
         process_record = processor.process
-        node.share((self, node.name), lambda: process_record)  # fuse() writes a call of it
+        if not self.fixed_key:
+            return UserProcessor(task, node.name, process_record, Record)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            # Rows that the processor puts into its stores take the timestamp and headers of its input record.
-            task.timestamp = timestamp
-            task.headers = headers
-            process_record(make_record(key, value, timestamp, headers))
-
-        def process_fixed_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_fixed_key(key: object, value: object, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             previous, context.key = context.key, key
             process_record(make_record(key, value, timestamp, headers))
             context.key = previous
 
-        return process_fixed_key if self.fixed_key else process
-
-    @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        if self.fixed_key:
-            return False
-        code.say_record()
-        code.emit("task.timestamp = timestamp")  # which a table before this node may have changed
-        process_record = code.bind(code.context.shared[self, code.context.name], "process_record")
-        make = code.bind(make_record, "make_record")
-        code.emit(f"{process_record}({make}({names.key}, {names.value}, timestamp, headers))")
-        return True
+        return process_fixed_key
 
 
 #: There is no current record whose key forward() could check.
 _NO_KEY = object()
 
 
-class _Context:
-    """The ProcessorContext of one processor in one task."""
+class _Context(UserContext):
+    """The contexts of processors and transformers in one task, without forward."""
 
     def __init__(self, node: NodeContext) -> None:
+        super().__init__(node.task, node.name)
         self._node = node
-        self._task: TaskContext = node.task
         self._forward = node.forward
         self.key: Any = _NO_KEY
-        if kernel_processors is not None and type(self) is _Context:
-            vars(self)["forward"] = kernel_processors.forwarder(node.task, node.forward, Record, self.forward)
-
-    @property
-    def application_id(self) -> str:
-        return self._task.application_id
-
-    @property
-    def task_id(self) -> TaskId:
-        return self._task.task_id
-
-    @property
-    def app_configs(self) -> Mapping[str, Any]:
-        return self._task.config
-
-    @property
-    def key_serde(self) -> Serde[Any]:
-        return resolve_serde(None, self._task.config, True, self._node.name)
-
-    @property
-    def value_serde(self) -> Serde[Any]:
-        return resolve_serde(None, self._task.config, False, self._node.name)
 
     @property
     def state_dir(self) -> Path:
         return self._task.state_dir
 
-    @property
-    def metrics(self) -> StreamsMetrics:
-        return self._task.streams_metrics
-
-    def record_metadata(self) -> RecordMetadata | None:
-        return record_metadata(self._task)
-
-    def get_state_store(self, name: str) -> Any:
+    def get_state_store(self, name: str | StoreBuilder[Any]) -> Any:
+        if isinstance(name, StoreBuilder):
+            name = name.name
         if name not in self._node.store_names:
             raise StreamsError(
                 f"Processor {self._node.name} has no access to state store {name}, because it is not connected to it. "
@@ -130,7 +84,14 @@ class _Context:
             )
         return self._node.store(name)
 
-    def schedule(self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(
+        self,
+        interval: Duration,
+        punctuation: Punctuation,
+        callback: Callable[[int], None],
+        start_time: Moment | None = None,
+    ) -> Cancellable:
+        start_ms = None if start_time is None else epoch_millis(start_time, "The start time of a punctuation")
         interval_ms = to_millis(interval, "The interval of a punctuation")
         if interval_ms < 1:
             raise StreamsError(f"{self._node.name}: the minimum supported scheduling interval is 1 millisecond")
@@ -143,7 +104,7 @@ class _Context:
             finally:
                 context.key = previous
 
-        return self._task.schedule(interval_ms, punctuation, punctuate)
+        return self._task.schedule(interval_ms, punctuation, punctuate, start_ms)
 
     def commit(self) -> None:
         self._task.request_commit()
@@ -154,7 +115,7 @@ class _Context:
     def current_stream_time_ms(self) -> int:
         return self._task.stream_time_ms
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def _forward_any(self, record: Record[Any, Any], child: str | None = None) -> None:
         task, (key, value, given, given_headers) = self._task, record
         if type(given) is not int or not 0 <= given <= TIMESTAMP_MAX:
             given = self._checked_timestamp(given)
@@ -168,7 +129,7 @@ class _Context:
         task.timestamp = timestamp
         task.headers = headers
 
-    def _checked_timestamp(self, given: Any) -> int:
+    def _checked_timestamp(self, given: object) -> int:
         reason = f"its timestamp is {given!r}, but must not be negative"
         try:
             timestamp = as_timestamp(given)
@@ -177,6 +138,16 @@ class _Context:
         if timestamp < 0:
             raise StreamsError(f"{self._node.name} forwards a malformed record: {reason}")
         return timestamp
+
+
+class _ProcessorContext(_Context):
+    """The ProcessorContext of one processor in one task."""
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node)
+        self.forward: Callable[..., None] = RecordForward(
+            node.task, node.name, node.child, Record, self._forward_any
+        ).call
 
 
 class _FixedKeyContext(_Context):
@@ -189,7 +160,7 @@ class _FixedKeyContext(_Context):
                 f"{self._node.name} must keep the key of its records: it got {key!r} and forwards {record.key!r}. "
                 "Use process() with a Processor to change keys."
             )
-        super().forward(record, child)
+        self._forward_any(record, child)
 
 
 class _ForwardingDisabledContext(_Context):
@@ -202,6 +173,6 @@ class _ForwardingDisabledContext(_Context):
         )
 
 
-def forwarding_disabled_context(node: NodeContext) -> Any:
+def forwarding_disabled_context(node: NodeContext) -> object:
     """Return the ProcessingContext of a node's ValueTransformerWithKey."""
     return _ForwardingDisabledContext(node)

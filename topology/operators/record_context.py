@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from penstock.kernel import messages as kernel_messages
+from penstock.kernel.messages import context_fields
 
 from ..context.task_context import Process, TaskContext
 from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
@@ -17,17 +15,7 @@ def record_context(task: TaskContext, timestamp: int, headers: Headers) -> Proce
     message = task.message
     if message is None:
         return ProcessorRecordContext(timestamp, -1, -1, None, headers)
-    return _new(ProcessorRecordContext, _context_fields(message, timestamp, headers))
-
-
-def _context_fields(message: Message, timestamp: int, headers: Headers) -> tuple[Any, ...]:
-    """Return the fields of a ProcessorRecordContext. The compiled kernel replaces this function."""
-    place = message.offset(), message.partition(), message.topic()
-    return (timestamp, *place, headers, message.key(), message.value())
-
-
-if kernel_messages is not None:
-    _context_fields = kernel_messages.context_fields
+    return _new(ProcessorRecordContext, context_fields(message, timestamp, headers))
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:
@@ -37,7 +25,7 @@ def record_metadata(task: TaskContext) -> RecordMetadata | None:
 
 
 def with_record_context(
-    task: TaskContext, context: ProcessorRecordContext, process: Process, key: Any, value: Any
+    task: TaskContext, context: ProcessorRecordContext, process: Process, key: object, value: object
 ) -> None:
     """Process a buffered record in its own context, then restore the context of the current record."""
     timestamp, offset, partition, topic, headers, raw_key, raw_value = context
@@ -52,8 +40,8 @@ def process_as_input(
     task: TaskContext,
     message: Message | None,
     process: Process,
-    key: Any,
-    value: Any,
+    key: object,
+    value: object,
     timestamp: int,
     headers: Headers,
 ) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from ..stores.windows import SessionWindows
 from .aggregate import Aggregator
-from .fused_cells import cached_store
 from .operator import NodeContext
-from .table_store import Getter, KTableValueGetter, as_read, new_row
+from .table_store import Getter, KTableValueGetter, as_read, forwards_itself, new_row
 from .window_close import CloseEmitter
 from .windowed import WindowedAggregator
 
@@ -43,10 +41,6 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         return KTableValueGetter(getter(store.fetch_session), get_forwarded=getter(store.fetch_session_forwarded))
 
     @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        return None if self.on_close else cached_store(node, self.store_name, StoreKind.SESSION)
-
-    @override
     def compile(self, node: NodeContext) -> Process:
         dropped, gap, grace_ms = node.dropped, self.windows.inactivity_gap_ms, self.windows.grace_ms
         initializer, merger, find_sessions = (
@@ -58,7 +52,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         emitter = _SessionEmitter(node, self.store_name, _closing_ends) if self.on_close else None
         send_old, stream_time, copy = self.send_old_values, -1, as_read(node.store(self.store_name))
 
-        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None:
                 dropped("null key")
@@ -94,11 +88,11 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         task, forward, aggregator = node.task, node.forward, self.aggregator
         store = node.store(self.store_name)
         put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
-        forwards = not self.on_close and self._forwards_itself(node, store)
+        forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
         send_old = self.send_old_values
 
         def update(
-            session: Windowed, value: Any, aggregate: Any, merged: list[Any], timestamp: int, headers: Headers
+            session: Windowed, value: object, aggregate: object, merged: list[Any], timestamp: int, headers: Headers
         ) -> None:
             if session[1] != timestamp or session[2] != timestamp:
                 for old_session, old in merged:
@@ -115,17 +109,6 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
                 forward(session, Change(read(held), None), session[2], None)
 
         return update
-
-    def _forwards_itself(self, node: NodeContext, store: Any) -> bool:
-        forward = node.forward
-        # In the format with headers, a result has the headers of the stored aggregate, which is stored without any.
-        stored_headers = store.builder.headers_format
-
-        def flushed(session: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-            forward(session, Change(new, old), session[2], None if stored_headers else headers)
-
-        node.owns(flushed)
-        return not store.set_flush_listener(flushed, self.send_old_values)
 
 
 def _closing_ends(last_close_time: int, close_time: int) -> tuple[int, int] | None:

@@ -49,13 +49,13 @@ class KStreamSlidingWindowAggregate(WindowedAggregator[SlidingWindows]):
 
 @dataclass(slots=True)
 class _Found:
-    """What the existing windows around a record imply for the windows that it needs."""
+    """The windows that a record needs, as far as the existing windows around it determine them."""
 
     starts: set[int] = field(default_factory=set)
     left_exists: bool = False
     right_exists: bool = False
     #: Aggregate of the records before this one, for its left window.
-    left_aggregate: Any = None
+    left_aggregate: object = None
     #: Row of the records after this one, for its right window.
     right_row: ValueAndTimestamp | None = None
     #: Timestamp of the previous record. This record may be the first in that record's right window.
@@ -81,7 +81,7 @@ class _SlidingWindowProcessor:
         self.stream_time = -1
         node.remembers(lambda: self.stream_time, lambda value: setattr(self, "stream_time", value))
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Aggregate one record into all windows that contain it."""
         if key is None or value is None:
             self.node.dropped("null key or value")

@@ -67,7 +67,7 @@ class KStreamJoinWindow(Operator):
     def compile(self, node: NodeContext) -> Process:
         task, forward, put = node.task, node.forward, node.store(self.window_name).put
 
-        def join_window(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def join_window(key: object, value: object, timestamp: int, headers: Headers) -> None:
             forward(key, value, timestamp, headers)
             if key is not None:
                 task.timestamp = timestamp
@@ -112,7 +112,7 @@ class KStreamKStreamJoin(Operator):
         join_found = self._compile_join_found(node, joiner, non_joined)
         _, after = self.before_and_after_ms
 
-        def join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def join(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if timestamp > tracker.stream_time:
                 tracker.stream_time = timestamp
             if key is None or value is None:
@@ -134,13 +134,13 @@ class KStreamKStreamJoin(Operator):
         return join
 
     def _compile_join_found(
-        self, node: NodeContext, joiner: Callable[[Any, Any, Any], Any], non_joined: _NonJoinedRecords | None
+        self, node: NodeContext, joiner: Callable[[Any, Any, Any], object], non_joined: _NonJoinedRecords | None
     ) -> Callable[[Any, Any, int, Headers], bool]:
         """Return a function that joins a record with all rows of the other side and returns whether there were any."""
         forward, fetch_range = node.forward, node.store(self.other_window_name).fetch_range
         before, after = self.before_and_after_ms
 
-        def join_found(key: Any, value: Any, timestamp: int, headers: Headers) -> bool:
+        def join_found(key: object, value: object, timestamp: int, headers: Headers) -> bool:
             found = False
             for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
                 found = True
@@ -180,13 +180,13 @@ class _NonJoinedRecords:
         #: How much later than a record its partner may be, by whether the record is on the left side.
         self.look_back = {True: join.windows.after_ms, False: join.windows.before_ms}
 
-    def add(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def add(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Keep a record of this side until it has a partner or its window closes."""
         self.tracker.min_time = min(timestamp, self.tracker.min_time)
         self._as_record(timestamp, headers)
         self.store.put(TimestampedKeyAndJoinSide(timestamp, self.left, key), LeftOrRightValue(self.left, value))
 
-    def remove_other(self, key: Any, other_timestamp: int, timestamp: int, headers: Headers) -> None:
+    def remove_other(self, key: object, other_timestamp: int, timestamp: int, headers: Headers) -> None:
         """Remove the other side's record, which now has a partner."""
         self._as_record(timestamp, headers)
         self.store.put_if_absent(TimestampedKeyAndJoinSide(other_timestamp, not self.left, key), None)
@@ -256,7 +256,7 @@ class KStreamKStreamSelfJoin(Operator):
 
     window_name: str
     windows: JoinWindows
-    joiner_this: Callable[..., Any]
+    joiner_this: Callable[..., object]
     retention_ms: int
     with_key: bool = False
 
@@ -268,7 +268,7 @@ class KStreamKStreamSelfJoin(Operator):
         fetch_range = node.store(self.window_name).fetch_range
         stream_time = -1
 
-        def self_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def self_join(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None or value is None:
                 dropped("null key or value")

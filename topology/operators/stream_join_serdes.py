@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from ..errors import SerializationError
+from ..serdes.codecs import refusing
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 
 _TIMESTAMP_AND_SIDE = struct.Struct(">q?")
@@ -40,6 +41,7 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
         return TimestampedKeyAndJoinSideSerde(inner)
 
     @override
+    @refusing("write")
     def serialize(self, topic: str, value: TimestampedKeyAndJoinSide | None) -> bytes | None:
         if value is None:
             return None
@@ -47,6 +49,7 @@ class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
         return _TIMESTAMP_AND_SIDE.pack(value.timestamp, value.left) + (key or b"")
 
     @override
+    @refusing("read")
     def deserialize(self, topic: str, data: bytes | None) -> TimestampedKeyAndJoinSide | None:
         if data is None:
             return None
@@ -69,6 +72,7 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         return LeftOrRightValueSerde(left, right)
 
     @override
+    @refusing("write")
     def serialize(self, topic: str, value: LeftOrRightValue | None) -> bytes | None:
         if value is None:
             return None
@@ -76,6 +80,7 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
         return None if data is None else (b"\1" if value.left else b"\0") + data
 
     @override
+    @refusing("read")
     def deserialize(self, topic: str, data: bytes | None) -> LeftOrRightValue | None:
         if not data:
             return None

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
+
+from penstock.kernel.nodes import Node, StreamTableJoin
 
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
-from .fused_cells import write_lookup
+from ..serdes.serdes import same
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .table_store import KTableValueGetter, KTableValueGetterSupplier
 
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
-
 KeyMapper = Callable[[Any, Any], Any]
 
 
-def joiner_with_key(joiner: Callable[..., Any], with_key: bool) -> Callable[[Any, Any, Any], Any]:
+def joiner_with_key(joiner: Callable[..., object], with_key: bool) -> Callable[[Any, Any, Any], object]:
     """Return joiner(key, left, right); without with_key it is made from a joiner(left, right)."""
     if with_key:
         return joiner
 
-    def join(key: Any, left: Any, right: Any) -> Any:
+    def join(key: object, left: object, right: object) -> Any:
         return joiner(left, right)
 
     return join
@@ -54,7 +52,7 @@ class KStreamGlobalKTableJoin(Operator):
         joiner = joiner_with_key(self.joiner, self.with_key)
         get = self.value_getter_supplier.compile(node).get
 
-        def global_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def global_table_join(key: object, value: object, timestamp: int, headers: Headers) -> None:
             mapped = mapper(key, value)
             if value is None or (mapped is None and not left_join):
                 dropped("null join key or value")
@@ -87,62 +85,30 @@ class KStreamKTableJoin(Operator):
     def __post_init__(self) -> None:
         self.reads_record_metadata = self.grace_ms is not None  # the buffer stores it
 
-    def _getter(self, node: NodeContext) -> KTableValueGetter:
-        getter: KTableValueGetter = node.share((self, "getter"), lambda: self.value_getter_supplier.compile(node))
-        return getter
-
     @override
-    def compile(self, node: NodeContext) -> Process:
-        dropped, left_join = node.dropped, self.left_join
-        join = self._join(node)
+    def compile(self, node: NodeContext) -> Process | Node:
+        getter = self.value_getter_supplier.compile(node)
         if self.grace_ms is not None:
-            return self._buffered(node, join)
+            return self._buffered(node, self._join(node, getter))
+        join = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
+        cells = getter.cells
+        if cells is None:
+            return StreamTableJoin(*join, getter.get_as_of or getter.get, getter.get_as_of is not None)
+        read = None if cells.read is same else cells.read
+        return StreamTableJoin(*join, getter.get, False, cells.table, cells.key_serde, cells.encode_key, read)
 
-        def table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            if value is None or (key is None and not left_join):
-                dropped("null join key or value")
-            else:
-                join(key, value, timestamp, headers)
-
-        return table_join
-
-    @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        getter = self._getter(code.context)
-        if self.grace_ms is not None:
-            return False
-        row, right, value = code.fresh("row"), code.fresh("right"), code.fresh("value")
-        joiner = code.bind(self.joiner, "joiner")
-        arguments = f"{names.key}, {names.value}" if self.with_key else names.value
-        no_key = "" if self.left_join else f" or {names.held_key} is None"
-        with code.block(f"if {names.value} is None{no_key}:"):
-            code.drop("null join key or value")
-        with code.block("else:"):
-            if self.left_join:
-                with code.block(f"if {names.held_key} is None:"):
-                    code.emit(f"{row} = {right} = None")
-                with code.block("else:"):
-                    write_lookup(code, getter, names, row, right)
-            else:
-                write_lookup(code, getter, names, row, right)
-            with nullcontext() if self.left_join else code.block(f"if {row} is not None:"):
-                code.emit(f"{value} = {joiner}({arguments}, {right})")
-                code.forward(names._replace(value=value))
-        return True
-
-    def _join(self, node: NodeContext) -> Process:
+    def _join(self, node: NodeContext, getter: KTableValueGetter) -> Process:
         forward, left_join = node.forward, self.left_join
         joiner = joiner_with_key(self.joiner, self.with_key)
-        getter = self._getter(node)
-        get, get_as_of = getter.get, getter.get_as_of
-        if self.grace_ms is not None and get_as_of is None:
+        get_as_of = getter.get_as_of
+        if get_as_of is None:
             raise StreamsError(f"KTable must be versioned to use a grace period in a stream table join ({node.name})")
 
-        def join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def join(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 row = None
             else:
-                row = get(key) if get_as_of is None else get_as_of(key, timestamp)
+                row = get_as_of(key, timestamp)
             if row is not None:
                 forward(key, joiner(key, value, row[0]), timestamp, headers)
             elif left_join:
@@ -156,13 +122,13 @@ class KStreamKTableJoin(Operator):
         stream_time = -1
         join_held = node.guarded(join)
 
-        def emit(key: Any, value: Any, context: ProcessorRecordContext) -> None:
+        def emit(key: object, value: object, context: ProcessorRecordContext) -> None:
             with_record_context(task, context, join_held, key, value)
 
         def always() -> bool:
             return True
 
-        def buffered_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def buffered_table_join(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             stream_time = max(stream_time, timestamp)
             if value is None or (key is None and not left_join):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from ..context.task_context import Process
+from penstock.kernel.nodes import Node, Suppress
+
 from ..errors import StreamsError
 from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp
+from ..serdes.windowed_serdes import held_windows
 from .operator import NodeContext
 from .record_context import record_context, with_record_context
 from .table_operator import TableOperator
 from .table_store import NO_TIMESTAMP, Getter, KTableValueGetter, KTableValueGetterSupplier, Table
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
 
 
 class SuppressedInternal(NamedTuple):
@@ -56,7 +55,7 @@ class KTableSuppressProcessor(TableOperator):
             prior_value_for_buffered = node.store(self.store_name).prior_value_for_buffered
 
             def getter(get_parent: Getter) -> Getter:
-                def get(key: Any) -> ValueAndTimestamp | None:
+                def get(key: object) -> ValueAndTimestamp | None:
                     prior = prior_value_for_buffered(key)
                     if prior is None:
                         return get_parent(key)
@@ -70,7 +69,7 @@ class KTableSuppressProcessor(TableOperator):
         return KTableValueGetterSupplier((self.store_name, *parent.store_names), compile_getter)
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Node:
         task, forward = node.task, node.guarded(node.forward)
         wait_ms = self.suppressed.time_to_wait_ms
         until_window_closes = self.suppressed.until_window_closes
@@ -79,12 +78,12 @@ class KTableSuppressProcessor(TableOperator):
         make_room = self._make_room(node, buffer)
         stream_time = -1
 
-        def emit(key: Any, change: Change, context: ProcessorRecordContext) -> None:
+        def emit(key: object, change: Change, context: ProcessorRecordContext) -> None:
             if change[0] is not None or not until_window_closes:
                 with_record_context(task, context, forward, key, change)
 
         def suppress_row(
-            row_key: bytes, buffer_time: int, new: Any, old: Any, timestamp: int, headers: Headers
+            row_key: bytes, buffer_time: int, new: object, old: object, timestamp: int, headers: Headers
         ) -> None:
             nonlocal stream_time
             put(buffer_time, row_key, new, old, record_context(task, timestamp, headers))
@@ -96,31 +95,14 @@ class KTableSuppressProcessor(TableOperator):
             if make_room is not None:
                 make_room(emit)
 
-        def suppress(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
-            buffer_time = key[2] if until_window_closes else timestamp
-            suppress_row(encode_key(key), buffer_time, change[0], change[1], timestamp, headers)
-
-        node.owns(suppress_row)
-        node.share((self, "row"), lambda: suppress_row)
-
         def recall(value: int) -> None:
             nonlocal stream_time
             stream_time = value
 
         node.remembers(lambda: stream_time, recall)
-        return suppress
-
-    @override
-    def fuse_change(self, code: LoopCode, names: Names, old: str) -> bool:
-        """Fuse the creation of the buffer's row, without creating key and Change as objects."""
-        node = code.context
-        serdes = node.store(self.store_name).serdes
-        code.say_record()
-        row_key = code.key_bytes(names, serdes.key_serde, serdes.inline_key)
-        time = f"{names.held_key}[2]" if self.suppressed.until_window_closes else "timestamp"
-        suppress_row = code.bind(node.shared[self, "row"], "suppress_row")
-        code.emit(f"{suppress_row}({row_key}, {time}, {names.value}, {old}, timestamp, headers)")
-        return True
+        serde = buffer.serdes.key_serde
+        inner, from_held = held_windows(serde)
+        return Suppress(node.task, node.name, suppress_row, until_window_closes, serde, inner, from_held, encode_key)
 
     def _make_room(self, node: NodeContext, buffer: Any) -> Any:
         """Return a function that emits early, or raises, while the buffer exceeds its limits; None without limits."""

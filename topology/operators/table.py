@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
-from ..context.store_interfaces import StoreKind
+from penstock.kernel import nodes
+from penstock.kernel.nodes import Node
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from .fused_cells import cached_store
 from .operator import NodeContext
 from .processor_operator import forwarding_disabled_context
 from .table_operator import DerivedTable, StoredTable, TableOperator
+from .table_rows import rows_of
 from .table_store import (
     NO_TIMESTAMP,
     KTableValueGetter,
@@ -23,10 +25,6 @@ from .table_store import (
     TableStore,
     materialized_view,
 )
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
-
 
 #: (key, value or None) -> new value or None.
 Transform = Callable[[Any, Any], Any]
@@ -65,46 +63,21 @@ class KTableSource(TableOperator):
         return self.queryable_name is not None
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped = node.forward, node.dropped
-        if self.queryable_name is not None:
-            return self._compile_materialized(node, self.queryable_name)
-
-        def source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-            else:
-                forward(key, Change(value, None, True), timestamp, headers)
-
-        return source
-
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
+    def compile(self, node: NodeContext) -> Process | Node:
         name = self.queryable_name
-        return None if name is None else cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
-
-    @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse if there is no store, if it is cached, or if the loop can write its rows itself."""
-        name = self.queryable_name
-        update = None if name is None else self.fused_update(code, names, name, replaces=True)
-        if name is not None and update is None:
-            return False
-        with code.block(f"if {names.held_key} is None:"):
-            code.drop("null key")
-        with code.block("else:"):
-            if update is None:
-                code.forward_change(names, "None")
-            else:
-                update.replace(names)
-        return True
+        if name is None:
+            return nodes.TableSource(node.task, node.name, node.child, None, node.dropped)
+        rows = rows_of(node, name, self.send_old_values, replaces=True)
+        if rows is not None:
+            return nodes.TableSource(node.task, node.name, node.child, rows, node.dropped)
+        return self._compile_materialized(node, name)
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
         dropped, store = node.dropped, TableStore(node, store_name)
         get = store.get
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def source(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
@@ -125,7 +98,7 @@ class KTableStep(DerivedTable):
         parent = self.parent.value_getter_supplier()
         return KTableValueGetterSupplier(parent.store_names, lambda node: parent.compile(node).map(self._row_of()))
 
-    def value_function(self) -> Callable[[Any, Any], Any]:
+    def value_function(self) -> Callable[[Any, Any], object]:
         """Return (key, value of the parent table) -> value of this one; the value is never None."""
         raise NotImplementedError
 
@@ -133,7 +106,7 @@ class KTableStep(DerivedTable):
         """Return (key, row of the parent table) -> row of this one."""
         value_of = self.value_function()
 
-        def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
+        def row_of(key: object, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
             if row is None:
                 return None
             value = value_of(key, row[0])
@@ -153,7 +126,7 @@ class KTableStep(DerivedTable):
         forward, value_of = node.forward, self.value_function()
         send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
 
-        def step(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def step(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if new is not None:
                 new = value_of(key, new)
@@ -169,7 +142,7 @@ class KTableStep(DerivedTable):
         get = store.get
         update, _ = store.updater(node, send_old)
 
-        def step(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def step(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             new = change[0]
             if new is not None:
                 new = value_of(key, new)
@@ -202,13 +175,13 @@ class KTableFilter(KTableStep):
         self.send_old_values = parent.enable_sending_old_values(False)
 
     @override
-    def value_function(self) -> Callable[[Any, Any], Any]:
+    def value_function(self) -> Callable[[Any, Any], object]:
         predicate = self.predicate
 
-        def keep(key: Any, value: Any) -> Any:
+        def keep(key: object, value: object) -> object:
             return value if predicate(key, value) else None
 
-        def keep_not(key: Any, value: Any) -> Any:
+        def keep_not(key: object, value: object) -> object:
             return None if predicate(key, value) else value
 
         return keep_not if self.filter_not else keep
@@ -230,12 +203,12 @@ class KTableMapValues(KTableStep):
         self.with_key = with_key
 
     @override
-    def value_function(self) -> Callable[[Any, Any], Any]:
+    def value_function(self) -> Callable[[Any, Any], object]:
         mapper = self.mapper
         if self.with_key:
             return mapper
 
-        def map_value(key: Any, value: Any) -> Any:
+        def map_value(key: object, value: object) -> object:
             return mapper(value)
 
         return map_value
@@ -253,8 +226,8 @@ class KTablePassThrough(StoredTable):
         return all(parent.enable_sending_old_values(force_materialization) for parent in self.parents)
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        return node.forward
+    def compile(self, node: NodeContext) -> Node:
+        return node.child
 
 
 class KTableTransformValues(DerivedTable):
@@ -289,8 +262,7 @@ class KTableTransformValues(DerivedTable):
         context = forwarding_disabled_context(node)
         node.on_init(lambda: transformer.init(context))
         node.on_close(transformer.close)
-        transform: Transform = transformer.transform
-        node.owns(transform)
+        transform: Transform = node.own(transformer.transform)
         return transform
 
     @override
@@ -300,7 +272,7 @@ class KTableTransformValues(DerivedTable):
             return self._compile_materialized(node, transform, self.queryable_name)
         task, forward, send_old = node.task, node.forward, self.send_old_values
 
-        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
@@ -313,7 +285,7 @@ class KTableTransformValues(DerivedTable):
         get = store.get
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
@@ -329,7 +301,7 @@ def _row_function(
     """Return the function that computes a row for a reader of the table; the transformer then sees no input record."""
     task = node.task
 
-    def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
+    def row_of(key: object, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
         value, timestamp = (None, NO_TIMESTAMP) if row is None else row
         previous = task.message, task.timestamp, task.headers
         task.message, task.timestamp, task.headers = None, timestamp, None

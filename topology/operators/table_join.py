@@ -59,7 +59,7 @@ class KTableKTableAbstractJoin(TableOperator):
         other_first = needs_other and not needs_this
         get_first, get_second = (get2, get1) if other_first else (get1, get2)
 
-        def get(key: Any) -> ValueAndTimestamp | None:
+        def get(key: object) -> ValueAndTimestamp | None:
             first = get_first(key)
             if first is None and needs_one:
                 return None
@@ -78,7 +78,7 @@ class KTableKTableAbstractJoin(TableOperator):
         """Return a function that joins two values, each None if its side has no row."""
         joiner, needs_this = self.joiner, self.needs_this
 
-        def join(this: Any, other: Any) -> Any:
+        def join(this: object, other: object) -> Any:
             return None if this is None and (needs_this or other is None) else joiner(this, other)
 
         return join
@@ -90,7 +90,7 @@ class KTableKTableAbstractJoin(TableOperator):
         needs_other = self.needs_other
         get_other = self.getter_supplier2.compile(node).get_forwarded
 
-        def table_join(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def table_join(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
@@ -168,7 +168,7 @@ class KTableKTableJoinMerger(TableOperator):
             return node.forward
         forward = node.forward
 
-        def merge(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def merge(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             forward(key, Change(change[0], None, change[2]), timestamp, headers)
 
         return merge
@@ -176,7 +176,7 @@ class KTableKTableJoinMerger(TableOperator):
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
         update, wants_old = TableStore(node, store_name).updater(node, self.send_old_values)
 
-        def merge(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
+        def merge(key: object, change: Change, timestamp: int, headers: Headers) -> None:
             update(key, change[0], change[1] if wants_old else None, timestamp, timestamp, headers)
 
         return merge

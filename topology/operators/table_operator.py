@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from ..context.store_interfaces import StoreKind
-from .fused_cells import FusedCell, cached_store
-from .fused_rows import FusedRow
-from .fused_update import FusedUpdate
-from .operator import NodeContext, Operator
+from .operator import Operator
 from .table_store import KTableValueGetterSupplier, Table, materialized_view
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
 
 
 class TableOperator(Operator):
@@ -31,19 +23,6 @@ class TableOperator(Operator):
     @abstractmethod
     def view(self) -> KTableValueGetterSupplier:
         """Return how the table is read."""
-
-    def fused_update(self, code: LoopCode, names: Names, store_name: str, replaces: bool = False) -> FusedUpdate | None:
-        """Return a generator of the update of a key-value store; None if the loop must call the closure.
-
-        replaces: each update replaces the row, regardless of the old one.
-        """
-        cached = cached_store(code.context, store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
-        if cached is not None:
-            return FusedCell(code, cached.cells(), names)
-        if self.send_old_values and not replaces:
-            return None
-        rows = code.context.store(store_name).timestamped_rows()
-        return None if rows is None else FusedRow(code, rows, store_name, names, self.send_old_values)
 
 
 class StoredTable(TableOperator):
@@ -75,11 +54,6 @@ class DerivedTable(TableOperator):
         if self.queryable_name is not None:
             return materialized_view(self.queryable_name)
         return self.computed_view()
-
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        name = self.queryable_name
-        return None if name is None else cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     @abstractmethod
     def computed_view(self) -> KTableValueGetterSupplier:

@@ -95,7 +95,7 @@ class TableStore:
     """The key-value store of a table, in one task.
 
     get(key) -> row or None; the caller may change its value. get_as_of: the same as of a time, None unless the store is
-    versioned. as_read(value): a copy of the value as the store reads it back; raises what the serde raises.
+    versioned. as_read(value): a copy of the value as the store reads it back; raises the serde's errors.
     """
 
     __slots__ = ("as_read", "get", "get_as_of", "store")
@@ -129,7 +129,7 @@ class TableStore:
         forwards = forwards_itself(node, store, send_old_values)
         forward, has_children = node.forward, bool(node.children)
 
-        def update(key: Any, new: Any, old: Any, newest: int, timestamp: int, headers: Headers) -> None:
+        def update(key: object, new: object, old: object, newest: int, timestamp: int, headers: Headers) -> None:
             held = None if new is None else hold(new)
             task.timestamp = timestamp
             task.headers = headers
@@ -137,7 +137,9 @@ class TableStore:
             if forwards and has_children:
                 forward(key, new_row(Change, (None if held is None else read(held), old, True)), newest, headers)
 
-        def update_versioned(key: Any, new: Any, old: Any, newest: int, timestamp: int, headers: Headers) -> None:
+        def update_versioned(
+            key: object, new: object, old: object, newest: int, timestamp: int, headers: Headers
+        ) -> None:
             held = None if new is None else hold(new)
             task.timestamp = timestamp
             task.headers = headers
@@ -148,7 +150,7 @@ class TableStore:
         return update_versioned if versioned else update, send_old_values and forwards
 
 
-def as_read(store: Any) -> Callable[[Any], Any]:
+def as_read(store: Any) -> Callable[[Any], object]:
     """Return a function that copies a value (not None) as the store reads it back."""
     hold, read = store.values.hold_plain, store.values.read_plain
     return lambda value: read(hold(value))
@@ -162,6 +164,8 @@ def materialized_view(store_name: str) -> KTableValueGetterSupplier:
         if store.store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:  # has no cache
             return KTableValueGetter(store.get, store.get_as_of)
         kept = store.store
+        if node.notes_rows:
+            return KTableValueGetter(store.get, get_forwarded=kept.get_forwarded)
         return KTableValueGetter(
             store.get, cells=kept.cells(), get_forwarded=kept.get_forwarded, rows=kept.timestamped_rows()
         )
@@ -174,12 +178,4 @@ def forwards_itself(node: NodeContext, store: Any, send_old_values: bool) -> boo
 
     False: the store caches, and from now on forwards its merged updates itself when it is flushed.
     """
-    forward = node.forward
-
-    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        if new is not None:
-            timestamp = new[1]
-        forward(key, Change(None if new is None else new[0], None if old is None else old[0]), timestamp, headers)
-
-    node.owns(flushed)
-    return not store.set_flush_listener(flushed, send_old_values)
+    return not store.send_changes(node.name, node.child, send_old_values)

@@ -26,7 +26,7 @@ class Held:
     __slots__ = ("before_ms", "call", "headers", "key", "message", "stream_time_ms", "timestamp", "value")
 
     def __init__(
-        self, task: TaskContext, before_ms: int, key: Any, value: Any, timestamp: int, headers: Headers
+        self, task: TaskContext, before_ms: int, key: object, value: object, timestamp: int, headers: Headers
     ) -> None:
         self.message: Message | None = task.message
         self.before_ms = before_ms
@@ -63,7 +63,7 @@ class WaitingRecords(ABC):
         self.name = name
         self.times = FunctionTimes()
 
-    def hold(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> Held:
+    def hold(self, task: TaskContext, key: object, value: object, timestamp: int, headers: Headers) -> Held:
         """Return an arrived record with its context."""
         held = Held(task, self._seen_ms, key, value, timestamp, headers)
         self._seen_ms = task.stream_time_ms
@@ -126,6 +126,10 @@ class Waiting:
     def drain_all(self) -> int:
         """Forward all results, and return their number."""
         return sum(operator.drain() for operator in self.operators)
+
+    def drain_calls(self) -> int:
+        """Forward the results of all calls, let batches wait for more records, and return the number of results."""
+        return sum(operator.drain() for operator in self.operators if operator.due_ms() is None)
 
     def settled(self) -> bool:
         """Return whether the task may commit: waiting records had no effect yet and are read again after a crash."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
+
+from penstock.kernel import nodes
+from penstock.kernel.nodes import Node
 
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
@@ -14,15 +17,12 @@ from ..errors import TopologyError
 from ..records import Change, Headers, Windowed
 from ..stores.windows import EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
-from .counting import ReducerAsAggregator
-from .fused_cells import FusedCell, cached_store
+from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
 from .table_operator import TableOperator
+from .table_rows import cached_rows, cached_store
 from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, as_read, forwards_itself
 from .window_close import NEVER, CloseEmitter
-
-if TYPE_CHECKING:
-    from ..run.fusion import LoopCode, Names
 
 W = TypeVar("W")
 
@@ -49,10 +49,6 @@ class WindowedAggregator(TableOperator, Generic[W]):
     def view(self) -> KTableValueGetterSupplier:
         return KTableValueGetterSupplier((self.store_name,), self._getter)
 
-    @override
-    def flushed_store(self, node: NodeContext) -> Any:
-        return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
-
     def _getter(self, node: NodeContext) -> KTableValueGetter:
         def getter(fetch: Callable[[Any, int], Any]) -> Getter:
             return lambda windowed: fetch(windowed[0], windowed[1])
@@ -77,15 +73,17 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
             )
 
     @override
-    def compile(self, node: NodeContext) -> Process:
+    def compile(self, node: NodeContext) -> Process | Node:
         update = self._compile_update(node)
+        compiled = self._compiled(node)
+        if compiled is not None:
+            return compiled
         dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
         emitter = CloseEmitter(node, self.store_name, self._closing) if self.on_close else None
         windows_for = windows.windows_for
         observed = self.observed(node)
-        node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
 
-        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
@@ -112,33 +110,28 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
 
     def observed(self, node: NodeContext) -> list[int]:
         """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
-        observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
+        observed = [-1]
+        node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
         return observed
 
-    @override
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """Fuse if the windows are TimeWindows and the store is cached."""
-        store, advance_ms = self.flushed_store(code.context), self.advance_ms
+    def _compiled(self, node: NodeContext) -> Node | None:
+        """Return the kernel's node if the windows are TimeWindows and the store is cached."""
+        store = None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
+        advance_ms = self.advance_ms
         size_ms, late_ms = self.windows.size_ms, self.windows.grace_ms + self.windows.size_ms
-        if store is None or advance_ms is None or late_ms > LATE_MAX_MS:
-            return False
-        cells, cache_key = store.cells(), code.fresh("key")
-        windows = cells.table.windows(self.observed(code.context), size_ms, advance_ms, late_ms)
-        with code.block(f"if {names.held_key} is None:"):
-            code.drop("null key")
-        with code.block("else:"):
-            key = code.key_bytes(names, cells.key_serde, cells.encode_key)
-            cache_keys = f"{code.bind(windows.cache_keys, 'cache_keys')}({key}, timestamp)"  # None for a closed window
-            with code.block(f"for {cache_key} in {cache_keys}:"):
-                with code.block(f"if {cache_key} is not None:"):
-                    update = FusedCell(code, cells, names, cache_key)
-                    if isinstance(self.aggregator, ReducerAsAggregator):
-                        update.reduce(self.aggregator.reducer, names)
-                    else:
-                        update.aggregate(self.initializer, self.aggregator, names)
-                with code.block("else:"):
-                    code.drop("expired window")
-        return True
+        if store is None or advance_ms is None or late_ms > LATE_MAX_MS or node.notes_rows:
+            return None
+        cells = store.cells()
+        windows = cells.table.windows(self.observed(node), size_ms, advance_ms, late_ms)
+        is_count = counts(self.initializer, self.aggregator) and cells.native is int
+        initializer: Initializer | None = self.initializer
+        aggregator: Callable[..., Any] = self.aggregator
+        if isinstance(aggregator, ReducerAsAggregator):
+            initializer, aggregator = None, aggregator.reducer
+        rows = cached_rows(node, cells)
+        return nodes.WindowAggregate(
+            node.task, node.name, rows, node.dropped, windows, initializer, aggregator, is_count
+        )
 
     @property
     def advance_ms(self) -> int | None:
@@ -152,7 +145,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         fetch, copy = store.fetch, as_read(store)
         put, wants_old = window_updater(node, store, self.send_old_values, self.on_close)
 
-        def update(key: Any, value: Any, timestamp: int, headers: Headers, start: int, end: int) -> None:
+        def update(key: object, value: object, timestamp: int, headers: Headers, start: int, end: int) -> None:
             row, sent_old = fetch(key, start), None
             if row is None:
                 old, newest = initializer(), timestamp
@@ -178,7 +171,7 @@ def window_updater(
     hold, read = store.values.hold_plain, store.values.read_plain
     forwards = not on_close and forwards_itself(node, store, send_old_values)
 
-    def update(window: Windowed, new: Any, old: Any, newest: int, timestamp: int, headers: Headers) -> None:
+    def update(window: Windowed, new: object, old: object, newest: int, timestamp: int, headers: Headers) -> None:
         held = None if new is None else hold(new)
         task.timestamp = timestamp
         task.headers = headers

@@ -1,1 +1,1 @@
-"""Compiled topologies: the closures and fused loops that process records."""
+"""Compiled topologies: from the graph to the nodes that process records."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from penstock.kernel.nodes import KeyReader, Node, Source, only_bytes
+
 from ..context.error_handling import ErrorHandling
-from ..context.task_context import Process, TaskContext
+from ..context.task_context import TaskContext
 from ..context.timestamp_extractors import (
     TIMESTAMP_MAX,
     TimestampExtractor,
@@ -18,8 +21,7 @@ from ..context.timestamp_extractors import (
 )
 from ..graph.processor_topology import SourceNode
 from ..records import Message
-from ..serdes.serdes import deserializer_for, resolve_serde
-from .fusion import Fusion
+from ..serdes.serdes import deserializer_for, direct, resolve_serde, takes_none
 
 _EXTRACTORS: Mapping[str, TimestampExtractor] = {
     "FailOnInvalidTimestamp": fail_on_invalid_timestamp,
@@ -46,8 +48,7 @@ class CompiledSource:
     stamp(message) -> StampedRecord, or None if the record was dropped; used by tasks with several input partitions to
     choose the next record. process_stamped(records): process such records. extracts_timestamps: False if a record's
     timestamp is the message's own, so that stamping is not needed. partition_time_ms: highest timestamp so far of this
-    topic's partition, -1 before the first; a restarted task sets it to the committed one. source_text: the text of the
-    loop, if it was fused.
+    topic's partition, -1 before the first; a restarted task sets it to the committed one.
     """
 
     __slots__ = (
@@ -56,7 +57,6 @@ class CompiledSource:
         "partition_time_ms",
         "process_batch",
         "process_stamped",
-        "source_text",
         "stamp",
         "topic",
     )
@@ -65,15 +65,7 @@ class CompiledSource:
     stamp: Callable[[Message], StampedRecord | None]
     process_stamped: Callable[[Iterable[StampedRecord]], None]
 
-    def __init__(
-        self,
-        node: SourceNode,
-        topic: str,
-        task: TaskContext,
-        forward: Process,
-        errors: ErrorHandling,
-        fusion: Fusion | None = None,
-    ) -> None:
+    def __init__(self, node: SourceNode, topic: str, task: TaskContext, child: Node, errors: ErrorHandling) -> None:
         self.name = node.name
         self.topic = topic
         self.partition_time_ms = -1
@@ -85,18 +77,30 @@ class CompiledSource:
         value_serde = resolve_serde(node.value_serde, task.config, False, where)
         to_value = deserializer_for(value_serde, topic)
         self.stamp = _stamp(self, to_key, to_value, extractor, task, errors)
-        self.process_stamped = _process_stamped(task, forward, errors)
-        self.source_text = ""
-        if self.extracts_timestamps:
-            if fusion is not None:
-                self.process_stamped, self.source_text = fusion.stamped_loop(node, topic)
-            process_stamped = self.process_stamped  # if both are traced later, a batch has one span
+        reader: KeyReader | None = None
+        read_key: Any = direct(to_key)
+        rewrite: Any = key_serde.rewrite
+        if not self.extracts_timestamps and rewrite is not None and only_bytes(child, key_serde):
+            reader, read_key = KeyReader(key_serde, to_key), rewrite.copy()
+            read_key.known = child.known_keys(key_serde)  # reading JSON, say, takes longer than to find a known key
+        source = Source(
+            task,
+            self.name,
+            child,
+            read_key,
+            reader is None and takes_none(to_key),
+            direct(to_value),
+            takes_none(to_value),
+            reader,
+            value_serde,
+            partial(_failed, self.name, errors),
+            lambda message, key, value: fail_on_invalid_timestamp(message, key, value, -1),
+        )
+        self.process_stamped = process_stamped = source.process_stamped
+        if self.extracts_timestamps:  # if both are traced later, a batch has one span
             self.process_batch = lambda messages: process_stamped(self.stamped(messages))
-        elif fusion is not None:
-            serdes = key_serde, value_serde
-            self.process_batch, self.source_text = fusion.loop(node, topic, serdes, to_key, to_value)
         else:
-            self.process_batch = _process_batch(self.name, to_key, to_value, task, forward, errors)
+            self.process_batch = source.process_batch
 
     def process(self, message: Message) -> None:
         """Process one message."""
@@ -113,53 +117,20 @@ def _extractor(node: SourceNode, task: TaskContext) -> TimestampExtractor:
     return extractor
 
 
-def _process_batch(
-    name: str,
-    to_key: Callable[[bytes | None], Any],
-    to_value: Callable[[bytes | None], Any],
-    task: TaskContext,
-    forward: Process,
-    errors: ErrorHandling,
-) -> Callable[[Iterable[Message]], None]:
-    """Return the loop over a batch whose records have their own timestamps; the specification of a fused loop."""
-
-    def failed(message: Message, key: Any, timestamp: int | None, error: BaseException) -> None:
-        if timestamp is None:
-            errors.failed_deserialization(name, message, error)
-            return
-        task.message, task.timestamp, task.headers = message, timestamp, message.headers()
+def _failed(
+    name: str, errors: ErrorHandling, message: Message, key: object, timestamp: int | None, error: BaseException
+) -> None:
+    """Drop a record that failed, or raise. timestamp: None if it could not be read."""
+    if timestamp is None:
+        errors.failed_deserialization(name, message, error)
+    else:
         errors.raise_failure(error, key)
-
-    def process_batch(messages: Iterable[Message]) -> None:
-        remaining = iter(messages)
-        key = timestamp = None
-        while True:
-            try:
-                for message in remaining:
-                    timestamp = None  # until the record is deserialized
-                    key = to_key(message.key())
-                    value = to_value(message.value())
-                    timestamp = message.timestamp()[1]
-                    if timestamp > task.stream_time_ms:
-                        task.stream_time_ms = timestamp
-                    elif timestamp < 0:
-                        fail_on_invalid_timestamp(message, key, value, -1)
-                    headers = message.headers()
-                    task.message = message
-                    task.timestamp = timestamp
-                    task.headers = headers
-                    forward(key, value, timestamp, headers)
-                return
-            except BaseException as error:  # noqa: BLE001 - failed raises, or the record is dropped
-                failed(message, key, timestamp, error)
-
-    return process_batch
 
 
 def _stamp(
     source: CompiledSource,
-    to_key: Callable[[bytes | None], Any],
-    to_value: Callable[[bytes | None], Any],
+    to_key: Callable[[bytes | None], object],
+    to_value: Callable[[bytes | None], object],
     extractor: TimestampExtractor,
     task: TaskContext,
     errors: ErrorHandling,
@@ -186,22 +157,3 @@ def _stamp(
         return StampedRecord(message, timestamp, key, value)
 
     return stamp
-
-
-def _process_stamped(
-    task: TaskContext, forward: Process, errors: ErrorHandling
-) -> Callable[[Iterable[StampedRecord]], None]:
-    def process_stamped(records: Iterable[StampedRecord]) -> None:
-        for message, timestamp, key, value in records:
-            headers = message.headers()
-            if timestamp > task.stream_time_ms:
-                task.stream_time_ms = timestamp
-            task.message = message
-            task.timestamp = timestamp
-            task.headers = headers
-            try:
-                forward(key, value, timestamp, headers)
-            except BaseException as error:  # noqa: BLE001 - raised with operator and record
-                errors.raise_failure(error, key)
-
-    return process_stamped

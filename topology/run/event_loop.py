@@ -6,19 +6,25 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
-from ..context.async_calls import AsyncCalls, Call, Lifespan, pauses
+from ..common.kept_error import KeptError
+from ..context.async_calls import AsyncCalls, Call, CancelledCallError, Lifespan, pauses
+from ..errors import StreamsError
 from .timeouts import Timeouts
 
 
 class LoopCalls:
     """Calls on an event loop, and their lifespans' resources. All methods run on the loop except in_flight and count.
 
-    on_done: called after each call has ended.
+    on_done: called after each call has ended, and when failure is set.
     """
+
+    #: Why no call can end: a lifespan could not be opened in time, or has ended. The process must be replaced.
+    failure: StreamsError | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_done: Callable[[], None]) -> None:
         self._loop = loop
@@ -41,15 +47,18 @@ class LoopCalls:
         rest: Iterator[float] | None = None  # of the pauses
         try:
             if function.lifespan is not None:
-                opened = self._opened(function.lifespan)
+                opened = self._opened(function.lifespan, function.lifespan_seconds)
                 if not opened.resource.done():
                     await asyncio.shield(opened.resource)
                 arguments = (*arguments, opened.resource.result())
             while True:
                 began = clock()
                 try:
-                    with self._timeout(function.seconds, call):
-                        call.value = await function.function(*arguments)
+                    try:
+                        with self._timeout(function.seconds, call):
+                            call.value = await function.function(*arguments)
+                    except asyncio.CancelledError as error:
+                        _raise_unless_cancelled(call, error)
                     break
                 except function.retries.on:
                     rest = rest or pauses(function.retries)
@@ -60,20 +69,54 @@ class LoopCalls:
                 await asyncio.sleep(pause)
                 function.times.retries += 1
         except asyncio.CancelledError as error:
-            call.error = error
+            call.failure = KeptError(error)
             raise
         except BaseException as error:  # noqa: BLE001 - raised where the result is taken
-            call.error = error
+            call.failure = KeptError(error)
         finally:
             call.done = True
             self._on_done()
 
-    def _opened(self, lifespan: Lifespan) -> _Opened:
-        """Return a lifespan's resource, which may not be open yet."""
+    def _opened(self, lifespan: Lifespan, seconds: float | None) -> _Opened:
+        """Return a lifespan's resource, which may not be open yet. seconds: the time limit for opening it."""
         opened = self._lifespans.get(lifespan)
         if opened is None or opened.failed:
             opened = self._lifespans[lifespan] = _Opened(lifespan)
+            opened.task.add_done_callback(partial(self._lifespan_ended, opened))
+            if seconds is not None:
+                self._loop.call_later(seconds, self._opening_is_late, opened, seconds)
         return opened
+
+    def opening(self) -> str:
+        """Return the names of the lifespans that are being opened; any thread may call it."""
+        return ", ".join(opened.name for opened in list(self._lifespans.values()) if not opened.resource.done())
+
+    def _opening_is_late(self, opened: _Opened, seconds: float) -> None:
+        if not opened.resource.done():
+            self._fail(
+                f"The {opened.name} has not been opened within {seconds:g} s (lifespan_timeout). The stream thread is "
+                "replaced, and the records that wait for it are read again",
+                None,
+            )
+
+    def _lifespan_ended(self, opened: _Opened, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not opened.closing.is_set():
+            self._fail(
+                f"The {opened.name} has ended while its functions are in use: {type(error).__name__}: {error}. The "
+                "stream thread is replaced",
+                error,
+            )
+
+    def _fail(self, reason: str, cause: BaseException | None) -> None:
+        self.failure = StreamsError(reason)
+        self.failure.__cause__ = cause
+        self._on_done()
+
+    def check(self) -> None:
+        """Raise the failure, if there is one; any thread may call it."""
+        if self.failure is not None:
+            raise self.failure
 
     def _timeout(self, seconds: float | None, call: Call) -> AbstractContextManager[None]:
         if seconds is None:
@@ -90,6 +133,8 @@ class LoopCalls:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for opened in self._lifespans.values():
             opened.closing.set()
+            if not opened.resource.done():
+                opened.task.cancel()
         left = await asyncio.gather(*(opened.task for opened in self._lifespans.values()), return_exceptions=True)
         self._lifespans.clear()
         for error in left:
@@ -97,7 +142,8 @@ class LoopCalls:
                 raise error
 
     def in_flight(self, of: Hashable) -> int:
-        """Return the number of an operator's calls started and not collected yet."""
+        """Return the number of an operator's calls started and not collected yet; raises the failure."""
+        self.check()
         return self._in_flight[of]
 
     def count(self, of: Hashable, by: int) -> None:
@@ -135,6 +181,7 @@ class TurnedCalls(AsyncCalls):
     def wait(self, until: Callable[[], bool]) -> None:
         while not until():
             assert self._loop is not None
+            self._started().check()
             self._loop.run_forever()  # until the next call has ended
 
     @override
@@ -144,6 +191,10 @@ class TurnedCalls(AsyncCalls):
     @override
     def count(self, of: Hashable, by: int) -> None:
         self._started().count(of, by)
+
+    @override
+    def opening(self) -> str:
+        return "" if self._calls is None else self._calls.opening()
 
     @override
     def close(self) -> None:
@@ -157,6 +208,7 @@ class _Opened:
     """A lifespan's resource. The same asyncio task enters and exits it, as cancel scopes require."""
 
     def __init__(self, lifespan: Lifespan) -> None:
+        self.name = f"lifespan {getattr(lifespan, '__qualname__', repr(lifespan))}"
         self.resource: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.closing = asyncio.Event()
         self.task = asyncio.create_task(self._live(lifespan))
@@ -171,7 +223,18 @@ class _Opened:
             async with lifespan() as resource:
                 self.resource.set_result(resource)
                 await self.closing.wait()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if self.resource.done():
                 raise
+            if isinstance(error, asyncio.CancelledError):  # e.g. by a task group inside
+                error = CancelledCallError(f"The {self.name} was cancelled while it was opened")
             self.resource.set_exception(error)
+            self.resource.exception()  # its calls may have been cancelled meanwhile
+
+
+def _raise_unless_cancelled(call: Call, error: asyncio.CancelledError) -> NoReturn:
+    """Raise CancelledCallError if it is not this call that was cancelled, but something that its function awaits."""
+    assert call.task is not None
+    if call.task.cancelling():
+        raise error
+    raise CancelledCallError("The function has raised CancelledError, although its call was not cancelled") from error

@@ -19,9 +19,13 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import avro as kernel_avro
+from penstock.kernel.avro import Type, compiled, reader, topic_reader, topic_writer, writer
+from penstock.kernel.codecs import guarded
 
+from .avro_bounds import bounds_check
+from .codecs import refusal
 from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
+from .schema_shapes import avro_shape, text_of
 from .serdes import FromBytes, Serde, ToBytes, TopicSerde, nullable
 
 #: Python types of Avro's logical types, in addition to those of JSON.
@@ -33,7 +37,9 @@ _BY_TOPIC = "subject.name.strategy.type"
 _MAGIC, _ID_END = 0, 5
 
 
-def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any) -> Serde[Any]:
+def avro_serde(
+    schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
+) -> Serde[Any]:
     """Return an Avro serde; options reach the serializer's conf, with dots for underscores.
 
     schema: its text, or a confluent_kafka.schema_registry.Schema, which may have references. None: read with the schema
@@ -43,7 +49,7 @@ def avro_serde(schema: Any, registry: Any, *, kind: Any = None, is_key: bool = F
     return AvroSerde(schema, registry, kind, is_key, options)
 
 
-def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
+def avro_reader(registry: object, **options: object) -> Callable[[str, bytes], object]:
     """Return a function (topic, value's bytes) that reads Avro as dicts, with the schema that it was written with."""
     return AvroSerde(None, registry, None, False, options).deserialize
 
@@ -51,7 +57,7 @@ def avro_reader(registry: Any, **options: Any) -> Callable[[str, bytes], Any]:
 class AvroSerde(TopicSerde[Any], RegistrySerde):
     """What ``avro_serde`` returns."""
 
-    def __init__(self, schema: Any, registry: Any, kind: Any, is_key: bool, options: dict[str, Any]) -> None:
+    def __init__(self, schema: object, registry: object, kind: object, is_key: bool, options: dict[str, Any]) -> None:
         self._client = registry_client(registry)
         from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 
@@ -61,35 +67,68 @@ class AvroSerde(TopicSerde[Any], RegistrySerde):
         self._library_read = AvroDeserializer(self._client, schema, from_dict=self._from_dict, conf=reading)
         TopicSerde.__init__(self)
         again = partial(AvroSerde, schema, registry, kind, is_key, options)
-        RegistrySerde.__init__(self, "avro", self._first_write, self._first_read, is_key, again)
+        shape = None if schema is None else avro_shape(text_of(schema))
+        RegistrySerde.__init__(self, "avro", self._first_write, self._first_read, is_key, again, shape)
         self._is_settled = writing.get(_BY_TOPIC) == "TOPIC" and set(writing) <= {_BY_TOPIC, *_SETTLED_OPTIONS}
         self._schema = schema
         self._parsed = parsed_record(schema)
         self._writers: dict[str, ToBytes] = {}
-        self._readers: dict[bytes, FromBytes] = {}
+        self._readers: dict[bytes, Callable[[bytes], object]] = {}
+        self._written: dict[int, tuple[Any, Any]] = {}  # schemas and their checks, by id
 
     @override
     def make_serializer(self, topic: str) -> ToBytes:
-        return nullable(topic_writer(self._writers, topic, partial(RegistrySerde.serialize, self, topic)))
+        write = topic_writer(self._writers, topic, partial(RegistrySerde.serialize, self, topic))
+        return nullable(guarded(write, refusal(repr(self), "write")))
 
     @override
     def make_deserializer(self, topic: str) -> FromBytes:
-        return nullable(topic_reader(self._readers, partial(RegistrySerde.deserialize, self, topic)))
+        read = topic_reader(self._readers, partial(RegistrySerde.deserialize, self, topic))
+        return nullable(guarded(read, refusal(repr(self), "read")))
 
-    def _first_write(self, value: Any, context: Any) -> bytes:
+    def _first_write(self, value: object, context: Any) -> bytes:
         data: bytes = self._library_write(value, context)
         if self._is_settled and self._parsed is not None and data[0] == _MAGIC:
             self._writers[context.topic] = _writer(data[:_ID_END], self._parsed, self._to_dict)
         return data
 
-    def _first_read(self, data: bytes, context: Any) -> Any:
+    def _first_read(self, data: bytes, context: object) -> object:
+        written = self._written_with(data, context)
         value = self._library_read(data, context)
-        if self._is_settled and data[0] == _MAGIC and (self._schema is None or self._parsed is not None):
-            schema_id = int.from_bytes(data[1:_ID_END])
-            written = parsed_record(self._client.get_schema(schema_id, f"{context.topic}-{context.field}"))
-            if written is not None:
-                self._readers[data[:_ID_END]] = _reader(written, self._parsed, self._from_dict)
+        if self._is_settled and written is not None and (self._schema is None or self._parsed is not None):
+            parsed = parsed_record(written)
+            if parsed is not None:
+                self._readers[data[:_ID_END]] = _reader(parsed, self._parsed, self._from_dict)
         return value
+
+    def _written_with(self, data: bytes, context: Any) -> Any:
+        """Return the schema of some bytes, None if they do not begin with its id.
+
+        Raises SerializationError for bytes that would take gigabytes in fastavro; see avro_bounds.
+        """
+        if len(data) <= _ID_END or data[0] != _MAGIC:
+            return None
+        schema_id = int.from_bytes(data[1:_ID_END])
+        if schema_id not in self._written:
+            schema = self._client.get_schema(schema_id, f"{context.topic}-{context.field}")
+            self._written[schema_id] = schema, self._check_of(schema)
+        schema, check = self._written[schema_id]
+        if check is not None:
+            check(data, _ID_END)
+        return schema
+
+    def _check_of(self, schema: Any) -> Callable[[bytes, int], None] | None:
+        if schema.schema_type != "AVRO" or (schema.rule_set and schema.rule_set.encoding_rules):
+            return None
+        return bounds_check(self._parse(schema, {}))
+
+    def _parse(self, schema: Any, named: dict[str, Any]) -> object:
+        """Return a schema, parsed by fastavro; named: gets the types that it refers to in other schemas."""
+        import fastavro
+
+        for reference in schema.references or ():
+            self._parse(self._client.get_version(reference.subject, reference.version, True).schema, named)
+        return fastavro.parse_schema(json.loads(schema.schema_str), named_schemas=named)
 
 
 def parsed_record(schema: Any) -> Any:
@@ -106,28 +145,6 @@ def parsed_record(schema: Any) -> Any:
     return parsed if isinstance(parsed, dict) and parsed.get("type") == "record" else None
 
 
-def topic_writer(writers: dict[str, ToBytes], topic: str, write: ToBytes) -> ToBytes:
-    """Return a function from an object to bytes: the topic's writer, write while there is none."""
-
-    def write_any(value: Any) -> bytes | None:
-        return writers.get(topic, write)(value)
-
-    return write_any
-
-
-def topic_reader(readers: dict[bytes, FromBytes], read: FromBytes) -> FromBytes:
-    """Return a function from bytes to an object: the reader of the first five bytes, read while there is none."""
-
-    def read_any(data: Any) -> Any:
-        return readers.get(data[:_ID_END], read)(data)
-
-    return read_any
-
-
-if kernel_avro is not None:
-    topic_writer, topic_reader = kernel_avro.topic_writer, kernel_avro.topic_reader
-
-
 def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
     from fastavro import schemaless_writer
 
@@ -138,28 +155,31 @@ def _writer(header: bytes, parsed: Any, to_dict: Any) -> Callable[[Any], bytes]:
         return stream.getvalue()
 
     schema = _compiled(parsed)
-    write = write_dict if schema is None else kernel_avro.writer(schema, header, write_dict)
+    write = write_dict if schema is None else writer(schema, header, write_dict)
     return write if to_dict is None else lambda value: write(to_dict(value, None))
 
 
-def _reader(written: Any, wanted: Any, from_dict: Any) -> FromBytes:
+def _reader(written: Any, wanted: Any, from_dict: Any) -> Callable[[bytes], object]:
     from fastavro import schemaless_reader
 
     reader_schema = None if wanted == written else wanted  # None spares fastavro the comparison
+    check = bounds_check(written)
 
-    def read_dict(data: Any) -> Any:
+    def read_dict(data: bytes) -> object:
+        if check is not None:
+            check(data, _ID_END)
         stream = io.BytesIO(data)
         stream.seek(_ID_END)
         return schemaless_reader(stream, written, reader_schema)
 
     schema = _compiled(written) if reader_schema is None else None
-    read = read_dict if schema is None else kernel_avro.reader(schema, read_dict)
+    read = read_dict if schema is None else reader(schema, read_dict)
     return read if from_dict is None else lambda data: from_dict(read(data), None)
 
 
-def _compiled(parsed: Any) -> Any:
+def _compiled(parsed: Any) -> Type | None:
     """Return a schema for the kernel; None for one of fastavro's."""
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-    return None if kernel_avro is None else kernel_avro.compiled(parsed, LOGICAL_READERS, LOGICAL_WRITERS)
+    return compiled(parsed, LOGICAL_READERS, LOGICAL_WRITERS)

@@ -1,7 +1,7 @@
 """Conversions of values to bytes and back, of which the built-in serdes are made. They never get None.
 
-A serializer writes bytes that its deserializer reads back as an equal value, or raises. If it has to check each value
-for that, the kernel has a compiled version of it (codecs.pyx).
+A serializer writes bytes that its deserializer reads back as an equal value, or raises. What runs for each value is
+compiled (kernel/codecs.pyx).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, NoReturn
 from uuid import UUID
 
-from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel.codecs import typed, uuid_decoder, uuid_encoder
 
-from ..errors import SerializationError
+from ..errors import SerializationError, StreamsError
 
 #: See Serde.private.
 Private = Callable[
@@ -41,48 +42,43 @@ def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("penstock.java", _replace_as_java)
 
 
-def decode_string(data: bytes) -> str:
-    """Return UTF-8 as text."""
-    return str(data, "utf-8", "penstock.java")
+#: Raises the SerializationError for a value that a serde could not convert: (value, what its function raised).
+Refuse = Callable[[Any, Exception], NoReturn]
 
 
-def rewriter(
-    encode: Callable[[Any], bytes | None], decode: Callable[[bytes], Any], is_written: Callable[[bytes], bool] | None
-) -> Rewrite:
-    """Return Serde.rewrite."""
-    if kernel_codecs is not None:
-        made: Rewrite = kernel_codecs.Rewriter(encode, decode, is_written)
-        return made
+def refusal(name: str, verb: str) -> Refuse:
+    """Return the Refuse of a serde's function. name: of the serde, as in code; verb: "read" or "write"."""
 
-    def rewrite(data: bytes) -> bytes | None:
-        if is_written is not None and is_written(data):
-            return data
-        value = decode(data)
-        return None if value is None else encode(value)
+    def refuse(value: object, error: Exception) -> NoReturn:
+        if isinstance(error, StreamsError | MemoryError):  # they describe the error, or are not caused by the value
+            raise error
+        what = f"{len(value)} bytes" if isinstance(value, bytes) else f"a value of type {type(value).__name__}"
+        raise SerializationError(f"{name} cannot {verb} {what}: {_reason(error)}") from error
 
-    return rewrite
+    return refuse
 
 
-def sized_written(size: int | None) -> Callable[[bytes], bool]:
-    """Return Serde.is_written of a serde that rewrites all bytes of a size unchanged; None: of any size."""
-    return lambda data: size is None or len(data) == size
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def windowed_written(inside: Callable[[bytes], bool], times_size: int) -> Callable[[bytes], bool]:
-    """Return Serde.is_written of windowed keys. inside: that of the inner keys, which the window's times follow."""
-    return lambda data: len(data) > times_size and inside(data[:-times_size])
+def refusing(verb: str) -> Callable[[Any], Any]:
+    """Return a decorator for serialize or deserialize of a serde: it raises SerializationError, as guarded() does."""
+
+    def decorate(method: Callable[[Any, str, Any], object]) -> Callable[[Any, str, Any], object]:
+        @wraps(method)
+        def call(self: object, topic: str, value: object) -> Any:
+            try:
+                return method(self, topic, value)
+            except Exception as error:  # noqa: BLE001 - raised as the cause
+                refusal(repr(self), verb)(value, error)
+
+        return call
+
+    return decorate
 
 
-#: Serde.is_written of text, which recognizes ASCII only, and of UUIDs, which only the kernel recognizes.
-ascii_written: Callable[[bytes], bool] = bytes.isascii
-uuid_written: Callable[[bytes], bool] | None = None
-
-if kernel_codecs is not None:
-    ascii_written, uuid_written = kernel_codecs.ascii_written(), kernel_codecs.uuid_written()
-    sized_written, windowed_written = kernel_codecs.sized_written, kernel_codecs.windowed_written
-
-
-def check_bytes(value: Any) -> bytes:
+def check_bytes(value: object) -> bytes:
     """Return bytes unchanged and a buffer as bytes; raises SerializationError for anything else."""
     if type(value) is bytes:
         return value
@@ -93,29 +89,23 @@ def check_bytes(value: Any) -> bytes:
     raise _refused("bytes", "bytes", value)
 
 
-#: (encode, decode) -> (hold, read, bytes_of), see Serde.private. A dict that JSON reads back unchanged is held as a
-#: copy. The kernel copies faster than JSON is read; Python would not.
-private_dicts: Private | None = None if kernel_codecs is None else kernel_codecs.private_dicts
-
-
-def encode_uuid(value: Any) -> bytes:
+def _encode_odd_uuid(value: object) -> bytes:
     """Return a UUID as text; raises SerializationError for anything else."""
     if not isinstance(value, UUID):
         raise _refused("uuid", "a UUID", value)
     return str(value).encode()
 
 
-def decode_uuid(data: bytes) -> UUID:
+def _decode_odd_uuid(data: bytes) -> UUID:
     """Return the UUID of a text; raises ValueError for any other text."""
     return UUID(data.decode())
 
 
-if kernel_codecs is not None:
-    encode_uuid = kernel_codecs.uuid_encoder(encode_uuid)
-    decode_uuid = kernel_codecs.uuid_decoder(decode_uuid)
+encode_uuid: Callable[[Any], bytes] = uuid_encoder(_encode_odd_uuid)
+decode_uuid: Callable[[bytes], UUID] = uuid_decoder(_decode_odd_uuid)
 
 
-def encode_boolean(value: Any) -> bytes:
+def encode_boolean(value: object) -> bytes:
     """Return one byte, 1 or 0; raises SerializationError for anything but True and False."""
     if value is True or value is False:
         return b"\x01" if value else b"\x00"
@@ -137,12 +127,13 @@ def refuse_void(value: Any) -> bytes:
 def integer_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     """Return pack for integers, including NumPy's and other types with ``__index__``, but not bool."""
 
-    def convert(value: Any) -> int:
+    def convert(value: object) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise _refused(name, "an int", value)
         return operator.index(value)
 
-    return typed(int, pack, convert)
+    made: Callable[[Any], bytes] = typed(int, pack, convert)
+    return made
 
 
 def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -158,43 +149,9 @@ def float_encoder(name: str, pack: Callable[[Any], bytes]) -> Callable[[Any], by
             raise _refused(name, "a float, or a number that a float can be equal to", value)
         return number
 
-    return typed(float, pack, convert)
+    made: Callable[[Any], bytes] = typed(float, pack, convert)
+    return made
 
 
-def typed(kind: type, serialize: Callable[[Any], bytes], convert: Callable[[Any], Any]) -> Callable[[Any], bytes]:
-    """Return serialize for values of exactly this type; convert is applied to others first."""
-    if kernel_codecs is not None:
-        made: Callable[[Any], bytes] = kernel_codecs.typed(kind, serialize, convert)
-        return made
-
-    def serialize_typed(value: Any) -> bytes:
-        return serialize(value if type(value) is kind else convert(value))
-
-    return serialize_typed
-
-
-def checked_json(
-    dumps: Callable[[Any], bytes], look_again: Callable[[Any, bytes | None, Exception | None], bytes]
-) -> Callable[[Any], bytes]:
-    """Return dumps with a second look at values that it may have changed, or that it refused.
-
-    dumps writes NaN as null, so JSON without a null needs no second look. look_again(value, data, error) returns JSON
-    or raises; data is what dumps wrote, or None with the error that it raised. orjson's bytes occupy a block of 4 KB
-    even if they are few; the returned bytes occupy only what they need.
-    """
-    if kernel_codecs is not None:
-        made: Callable[[Any], bytes] = kernel_codecs.checked_json(dumps, look_again)
-        return made
-
-    def serialize(value: Any) -> bytes:
-        try:
-            data = dumps(value)
-        except TypeError as error:
-            return look_again(value, None, error)
-        return look_again(value, data, None) if b"null" in data else bytes(memoryview(data))
-
-    return serialize
-
-
-def _refused(name: str, expected: str, value: Any) -> SerializationError:
+def _refused(name: str, expected: str, value: object) -> SerializationError:
     return SerializationError(f"Serdes.{name}() expects {expected}, not a value of type {type(value).__name__}")

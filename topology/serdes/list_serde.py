@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from ..errors import SerializationError
+from .codecs import refusing
 from .serdes import Serde, SerdeLike, Serdes, as_serde, deserializer_for, serializer_for
 
 #: The first byte: all elements have the same size, or each follows its size.
@@ -49,6 +50,7 @@ class ListSerde(Serde[list[Any]]):
         return "elements of lists" if self.inner is None else self.inner.open_part()
 
     @override
+    @refusing("write")
     def serialize(self, topic: str, value: list[Any] | None) -> bytes | None:
         """Return the bytes; raises SerializationError for anything but a list."""
         if value is None:
@@ -67,17 +69,15 @@ class ListSerde(Serde[list[Any]]):
         return b"".join((_CONSTANT_SIZE, head, *(data for data in elements if data is not None)))
 
     @override
+    @refusing("read")
     def deserialize(self, topic: str, data: bytes | None) -> list[Any] | None:
         """Return the list; raises SerializationError for bytes that are not a list of such elements."""
         if data is None:
             return None
         from_bytes, size = deserializer_for(self._inner(), topic), _SIZES.get(self._inner())
-        try:
-            elements, end = _variable(data) if data[:1] == _VARIABLE_SIZE else _constant(data, size)
-            if end != len(data):
-                raise _NoListError(f"{len(data) - end} of them follow the last element")
-        except (struct.error, _NoListError) as error:
-            raise SerializationError(f"{self!r} cannot read {len(data)} bytes: {error}") from error
+        elements, end = _variable(data) if data[:1] == _VARIABLE_SIZE else _constant(data, size)
+        if end != len(data):
+            raise _NoListError(f"{len(data) - end} of them follow the last element")
         return [from_bytes(element) for element in elements]
 
     def _inner(self) -> Serde[Any]:

@@ -15,7 +15,11 @@ import msgspec
 from typing_extensions import override
 
 from ..errors import ConfigError, SchemaRegistryUnavailableError
+from .codecs import refusing
+from .json_codec import json_decoder, json_encoder
+from .schema_shapes import json_schema_shape, protobuf_shape
 from .serdes import Serde
+from .shape_changes import Shape
 
 #: Options that a deserializer has too: how schemas are looked up.
 _SHARED = ("subject.name.strategy", "use.latest.version", "use.latest.with.metadata")
@@ -26,11 +30,17 @@ _NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
 class RegistrySerde(Serde[Any]):
     """A serializer and a deserializer of confluent-kafka as one serde; is_key selects the subject ``<topic>-key``.
 
-    again: makes an equal serde, in another process too.
+    again: makes an equal serde, in another process too. shape: of its schema, None without one.
     """
 
     def __init__(
-        self, kind: str, serializer: Any, deserializer: Any, is_key: bool, again: Callable[[], Serde[Any]]
+        self,
+        kind: str,
+        serializer: Any,
+        deserializer: Any,
+        is_key: bool,
+        again: Callable[[], Serde[Any]],
+        shape: Shape | None = None,
     ) -> None:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -40,23 +50,26 @@ class RegistrySerde(Serde[Any]):
         self._serializer = serializer
         self._deserializer = deserializer
         self._again = again
+        self._shape = shape
         self._context = SerializationContext
         self._field = MessageField.KEY if is_key else MessageField.VALUE
         self._refused = SchemaRegistryError
         self._unreachable = httpx.TransportError
 
     @override
+    @refusing("write")
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Return a value as bytes; registers the schema if the serializer is configured to."""
         data: bytes | None = None if value is None else self._ask(self._serializer, topic, value)
         return data
 
     @override
+    @refusing("read")
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         """Return the value that the bytes stand for, by their schema in the registry."""
         return None if data is None else self._ask(self._deserializer, topic, data)
 
-    def _ask(self, function: Callable[[Any, Any], Any], topic: str, argument: Any) -> Any:
+    def _ask(self, function: Callable[[Any, Any], object], topic: str, argument: object) -> Any:
         try:
             return function(argument, self._context(topic, self._field))
         except self._unreachable as error:
@@ -65,6 +78,10 @@ class RegistrySerde(Serde[Any]):
             if error.http_status_code in _NOT_NOW:
                 raise _unavailable(topic, error) from error
             raise
+
+    @override
+    def shape(self) -> Shape | None:
+        return self._shape
 
     def __reduce__(self) -> Any:
         return self._again, ()  # connections to the registry cannot be sent
@@ -80,7 +97,7 @@ def _unavailable(topic: str, error: Exception) -> SchemaRegistryUnavailableError
     )
 
 
-def registry_client(registry: Any) -> Any:
+def registry_client(registry: object) -> Any:
     """Return a SchemaRegistryClient for a URL, a configuration dict or a client; ConfigError without the extra."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -107,11 +124,11 @@ def protobuf_serde(message_type: Any, registry: Any, *, is_key: bool = False, **
     # Needs no client: fields are identified by their numbers, whatever schema a message was written with.
     deserializer = ProtobufDeserializer(message_type, reading)
     again = partial(protobuf_serde, message_type, registry, is_key=is_key, **options)
-    return RegistrySerde("protobuf", serializer, deserializer, is_key, again)
+    return RegistrySerde("protobuf", serializer, deserializer, is_key, again, protobuf_shape(message_type.DESCRIPTOR))
 
 
 def json_schema_serde(
-    schema: Any, registry: Any, *, kind: Any = None, is_key: bool = False, **options: Any
+    schema: object, registry: object, *, kind: object = None, is_key: bool = False, **options: object
 ) -> Serde[Any]:
     """Return a JSON Schema serde for dicts that match the schema, or for objects of a type; see avro_serde."""
     client = registry_client(registry)
@@ -119,10 +136,11 @@ def json_schema_serde(
 
     to_dict, from_dict = conversions(kind, ())
     writing, reading = configurations(options, "validate")
-    serializer = JSONSerializer(schema, client, to_dict=to_dict, conf=writing)
-    deserializer = JSONDeserializer(schema, from_dict, client, conf=reading)
+    # Theirs write NaN as null, and read whole numbers beyond 64 bits as floats.
+    serializer = JSONSerializer(schema, client, to_dict=to_dict, conf=writing, json_encode=json_encoder())
+    deserializer = JSONDeserializer(schema, from_dict, client, conf=reading, json_decode=json_decoder())
     again = partial(json_schema_serde, schema, registry, kind=kind, is_key=is_key, **options)
-    return RegistrySerde("json_schema", serializer, deserializer, is_key, again)
+    return RegistrySerde("json_schema", serializer, deserializer, is_key, again, json_schema_shape(schema))
 
 
 def configurations(options: dict[str, Any], *shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -149,10 +167,10 @@ def conversions(kind: Any, natural: tuple[type, ...]) -> tuple[Any, Any]:
     if isinstance(described, msgspec.inspect.CustomType):
         raise ConfigError(f"kind={kind.__name__}: use a msgspec.Struct, a dataclass or a TypedDict")
 
-    def to_dict(value: Any, _: Any) -> Any:
+    def to_dict(value: object, _: object) -> object:
         return msgspec.to_builtins(value, builtin_types=natural)
 
-    def from_dict(value: Any, _: Any) -> Any:
+    def from_dict(value: object, _: object) -> object:
         return msgspec.convert(value, kind, builtin_types=natural)
 
     return to_dict, from_dict

@@ -9,9 +9,9 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from hashlib import sha256
-from typing import Any
 
 from .serdes import Serde, UserSerde
+from .shape_changes import PARTS, Shape
 
 #: An object's address in memory does not identify its serde.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -23,12 +23,23 @@ _SETTING_DIGITS = 4
 _CODE_DIGITS = 16
 
 
-def serde_name(serde: Any) -> str:
+def serde_name(serde: object) -> str:
     """Return a name that is the same in each process and for equal serdes."""
     return _ADDRESS.sub("", repr(serde))
 
 
-def serde_settings(serde: Any) -> dict[str, str]:
+def serde_shape(serde: object) -> Shape | None:
+    """Return the shape of a serde's values; None if its name implies it."""
+    if not isinstance(serde, Serde):
+        return None
+    if (shape := serde.shape()) is not None:
+        return shape
+    shapes = {name: serde_shape(part) for name, part in sorted(getattr(serde, "__dict__", {}).items())}
+    parts = {name: shape for name, shape in shapes.items() if shape is not None}
+    return {PARTS: parts} if parts else None
+
+
+def serde_settings(serde: object) -> dict[str, str]:
     """Return the settings of the user's serdes in a serde: a digest of each attribute's value, by its name.
 
     Serdes with a ``__repr__`` are left out, because it identifies them.
@@ -41,7 +52,7 @@ def serde_settings(serde: Any) -> dict[str, str]:
     }
 
 
-def serde_code(serde: Any) -> str:
+def serde_code(serde: object) -> str:
     """Return a digest of the code of the user's serdes in a serde; empty if there are none, or no source.
 
     Comments, blank lines and the version of Python do not change it.
@@ -50,7 +61,7 @@ def serde_code(serde: Any) -> str:
     return _digest(" ".join(texts), _CODE_DIGITS) if any(texts) else ""
 
 
-def _own(serde: Any) -> Iterator[Any]:
+def _own(serde: object) -> Iterator[object]:
     """Yield the user's serdes that a serde is or contains."""
     if isinstance(serde, UserSerde):
         yield serde.serde
@@ -61,12 +72,12 @@ def _own(serde: Any) -> Iterator[Any]:
         yield serde
 
 
-def _says_what_it_is(serde: Any) -> bool:
+def _says_what_it_is(serde: object) -> bool:
     """Return whether a serde's class defines ``__repr__``."""
     return any("__repr__" in vars(kind) for kind in type(serde).__mro__ if kind not in (object, Serde))
 
 
-def _setting(value: Any) -> str:
+def _setting(value: object) -> str:
     """Return a text that is the same in each process; it has only the type or name of anything but a plain value."""
     if isinstance(value, Enum) or value is None or isinstance(value, str | bytes | int | float):
         return repr(value)

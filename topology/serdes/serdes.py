@@ -10,18 +10,29 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FunctionType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as kernel_codecs
-from penstock.kernel import messages as kernel_messages
+from penstock.kernel.codecs import (
+    Rewriter,
+    Written,
+    ascii_written,
+    guarded,
+    number_decoder,
+    private_dicts,
+    sized_written,
+    typed,
+    uuid_written,
+)
+from penstock.kernel.codecs import nullable as compiled_nullable
+from penstock.kernel.messages import decode_text
 
 from ..errors import ConfigError
 from . import codecs
 from .json_codec import json_decoder, json_encoder
+from .shape_changes import Shape
 
 T = TypeVar("T")
 
@@ -64,10 +75,10 @@ class Serde(ABC, Generic[T]):
 
     serializer: ToBytes | None = None
     deserializer: FromBytes | None = None
-    exact: Callable[[Any], Any] | None = None
+    exact: Callable[[Any], object] | None = None
     exact_type: type | None = None
     rewrite: codecs.Rewrite | None = None
-    is_written: Callable[[bytes], bool] | None = None
+    is_written: Written | None = None
     private: codecs.Private | None = None
     default_part: str | None = None
 
@@ -95,14 +106,23 @@ class Serde(ABC, Generic[T]):
         """Return this serde; a serde of lists uses elements as the serde of its elements if that is missing."""
         return self
 
+    def in_application(self, application_id: str) -> Serde[T]:
+        """Return this serde; a serde that passes internal topics to another one uses the application's."""
+        return self
+
     def open_part(self) -> str | None:
         """Return a description of the serde that is still missing; None if this serde can be used."""
+        return None
+
+    def shape(self) -> Shape | None:
+        """Return the fields and types of its values; None if its name implies them. See shape_changes."""
         return None
 
 
 class PlainSerde(Serde[T]):
     """A serde whose bytes do not depend on the topic. encode and decode never get None.
 
+    Whatever they raise becomes the cause of a SerializationError.
     exact_type: an immutable type whose objects are read back unchanged if they can be written (see Serde.exact); fits:
     whether an object can be written, None if all can. is_written, private: see Serde.
     """
@@ -115,16 +135,18 @@ class PlainSerde(Serde[T]):
         *,
         exact_type: type | None = None,
         fits: Callable[[Any], bool] | None = None,
-        is_written: Callable[[bytes], bool] | None = None,
+        is_written: Written | None = None,
         private: codecs.Private | None = None,
     ) -> None:
         self.name = name
+        encode = guarded(encode, codecs.refusal(repr(self), "write"))
+        decode = guarded(decode, codecs.refusal(repr(self), "read"))
         self.serializer: ToBytes = nullable(encode)
         self.deserializer: FromBytes = nullable(decode)
         self.exact_type = exact_type
         self.exact = None if exact_type is None else _exact(exact_type, encode, decode, fits)
         self.is_written = is_written
-        self.rewrite = codecs.rewriter(encode, decode, is_written)
+        self.rewrite = Rewriter(encode, decode, is_written)
         self.private = private
 
     @override
@@ -253,66 +275,49 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
 
 
 def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde[Any] | None:
-    """Return a serde with its missing parts taken from the configuration; None if there is no default either."""
+    """Return a serde as the configuration completes it: its missing parts, and the names of the application's topics.
+
+    None if there is no default either.
+    """
     part = (serde and serde.default_part) or ("key" if is_key else "value")
     default = _configured(config, f"default.{part}.serde")
     elements = _configured(config, f"default.list.{part}.serde.inner")
     if default is not None:
         default = default.with_elements(elements)
     found = default if serde is None else serde.with_default(default)
-    return None if found is None else found.with_elements(elements)
+    if found is None:
+        return None
+    application_id = None if config is None else config.get("application.id")
+    return (found if application_id is None else found.in_application(application_id)).with_elements(elements)
 
 
 def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None:
     return None if config is None else as_serde(config.get(key))
 
 
-class Inline(NamedTuple):
-    """An expression that is equivalent to a function of one argument, for the loops of fusion.py.
-
-    template: the expression, with {} for the argument, a variable, and {name} for the objects in names; takes_none:
-    whether the argument may be None, for which the result is None.
-    """
-
-    template: str
-    names: Mapping[str, Any]
-    takes_none: bool = False
-
-    def of(self, argument: str) -> Inline:
-        """Return this expression applied to another one, which has {} or {0} for its variable."""
-        return self._replace(template=self.template.replace("{}", argument))
-
-    @property
-    def compiled(self) -> Callable[[Any], Any] | None:
-        """The compiled function that this expression does nothing but call, which the kernel may call; None if none."""
-        called = [function for name, function in self.names.items() if self.template == f"{{{name}}}({{}})"]
-        return called[0] if called and not self.takes_none and not isinstance(called[0], FunctionType) else None
+#: By function that maps None to None: the one for anything else, which the kernel calls; None if it changes nothing.
+_DIRECT: dict[Callable[..., Any], Callable[[Any], Any] | None] = {}
 
 
-#: Returns its argument unchanged.
-ITSELF = Inline("{}", {}, takes_none=True)
-#: Expressions by function. All of these functions return None for None.
-_INLINE: dict[Callable[..., Any], Inline] = {}
+def direct(function: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+    """Return what a serializer or deserializer does with anything but None; None if it changes nothing."""
+    return _DIRECT.get(function, function)
 
 
-def inline(function: Callable[..., Any]) -> Inline:
-    """Return an expression that is equivalent to a serializer or deserializer, at least a call of it."""
-    return _INLINE.get(function) or Inline("{call}({})", {"call": function}, takes_none=True)
+def takes_none(function: Callable[[Any], Any]) -> bool:
+    """Return whether a serializer or deserializer has to be called for None, too."""
+    return function not in _DIRECT
 
 
-def set_inline(function: Callable[..., Any], code: Inline) -> None:
-    """Set the expression that inline() returns for a function."""
-    _INLINE[function] = code
+def set_direct(function: Callable[..., Any], found: Callable[[Any], Any] | None) -> None:
+    """Set what direct() returns for a function that maps None to None."""
+    _DIRECT[function] = found
 
 
 def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for None, and calls another one for anything else."""
-
-    def plain(value: Any) -> Any:
-        return None if value is None else function(value)
-
-    call: Callable[[Any], Any] = plain if kernel_codecs is None else kernel_codecs.nullable(function)
-    _INLINE[call] = Inline("{call}({})", {"call": function})
+    call: Callable[[Any], Any] = compiled_nullable(function)
+    _DIRECT[call] = function
     return call
 
 
@@ -321,15 +326,15 @@ def same(value: Any) -> Any:
     return value
 
 
-set_inline(same, ITSELF)
+set_direct(same, None)
 
 
 def _exact(
-    kind: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], fits: Callable[[Any], bool] | None
-) -> Callable[[Any], Any]:
+    kind: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], object], fits: Callable[[Any], bool] | None
+) -> Callable[[Any], object]:
     """Return Serde.exact; see PlainSerde."""
 
-    def exact(value: Any) -> Any:
+    def exact(value: object) -> object:
         return value if type(value) is kind and (fits is None or fits(value)) else decode(encode(value))
 
     return exact
@@ -338,15 +343,12 @@ def _exact(
 def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
     """Return the serde of a number; exact: more arguments of PlainSerde."""
     packer = struct.Struct(layout)
-    unpack = packer.unpack
     encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
     # A 32-bit float is converted to 64 bits and back, which changes some NaNs.
-    is_written = None if layout == ">f" else codecs.sized_written(packer.size)
-    serde: PlainSerde[Any] = PlainSerde(
-        name, encoder(name, packer.pack), lambda data: unpack(data)[0], is_written=is_written, **exact
+    is_written = None if layout == ">f" else sized_written(packer.size)
+    return PlainSerde(
+        name, encoder(name, packer.pack), number_decoder(layout, packer.unpack), is_written=is_written, **exact
     )
-    set_inline(serde.deserializer, Inline("{unpack}({})[0]", {"unpack": unpack}))
-    return serde
 
 
 def _integer(name: str, layout: str) -> PlainSerde[int]:
@@ -357,24 +359,24 @@ def _integer(name: str, layout: str) -> PlainSerde[int]:
 _STRING: PlainSerde[str] = PlainSerde(
     "string",
     str.encode,
-    codecs.decode_string if kernel_messages is None else kernel_messages.decode_text,
+    decode_text,
     exact_type=str,
     fits=str.isascii,  # other texts may contain half of a surrogate pair
-    is_written=codecs.ascii_written,
+    is_written=ascii_written(),
 )
-if kernel_messages is not None:  # the kernel recognizes decode_text and reads keys as text itself
-    set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": kernel_messages.decode_text}))
+# The kernel recognizes decode_text and reads keys as text itself.
+set_direct(_STRING.deserializer, decode_text)
 _BYTES: PlainSerde[bytes] = PlainSerde(
     "bytes",
-    codecs.typed(bytes, bytes, codecs.check_bytes),
+    typed(bytes, bytes, codecs.check_bytes),
     bytes,
     exact_type=bytes,
-    is_written=codecs.sized_written(None),
+    is_written=sized_written(None),
 )
-set_inline(_BYTES.deserializer, ITSELF)
-_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=codecs.private_dicts)
+set_direct(_BYTES.deserializer, None)
+_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=private_dicts)
 _UUID: PlainSerde[UUID] = PlainSerde(
-    "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, is_written=codecs.uuid_written
+    "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, is_written=uuid_written()
 )
 _BOOLEAN: PlainSerde[bool] = PlainSerde("boolean", codecs.encode_boolean, codecs.decode_boolean, exact_type=bool)
 _VOID: PlainSerde[None] = PlainSerde("void", codecs.refuse_void, codecs.refuse_void)

@@ -8,13 +8,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar, cast
 
+import msgspec
 from msgspec import inspect
 from typing_extensions import override
 
+from penstock.kernel.codecs import Rewriter, guarded
+
 from ..errors import ConfigError
-from .codecs import rewriter
+from .codecs import refusal
 from .json_codec import json_decoder, json_encoder
+from .schema_shapes import without_words
 from .serdes import Serde, nullable
+from .shape_changes import Shape
 
 T = TypeVar("T")
 
@@ -22,9 +27,9 @@ T = TypeVar("T")
 class TypedJsonSerde(Serde[T]):
     """JSON objects as instances of a type: a msgspec.Struct, dataclass, NamedTuple, TypedDict, or of ``list[…]`` etc.
 
-    deserialize raises msgspec.DecodeError for invalid JSON, and msgspec.ValidationError, which names the field, for
-    JSON of another type. serialize does not check the type. allow_nan, and errors for numbers: see json_codec. Raises
-    ConfigError for a type that msgspec cannot read.
+    deserialize raises SerializationError for invalid JSON and for JSON of another type; the message names the field.
+    serialize does not check the type. allow_nan, and errors for numbers: see json_codec. Raises ConfigError for a type
+    that msgspec cannot read.
     """
 
     def __init__(self, kind: type[T], allow_nan: bool = False) -> None:
@@ -40,10 +45,11 @@ class TypedJsonSerde(Serde[T]):
             )
         self.kind = kind
         self.allow_nan = allow_nan
-        encode = json_encoder(kind, allow_nan)
+        encode = guarded(json_encoder(kind, allow_nan), refusal(repr(self), "write"))
+        decode = guarded(decode, refusal(repr(self), "read"))
         self.serializer = nullable(encode)
         self.deserializer = nullable(decode)
-        self.rewrite = rewriter(encode, decode, None)
+        self.rewrite = Rewriter(encode, decode, None)
 
     @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:
@@ -55,6 +61,11 @@ class TypedJsonSerde(Serde[T]):
 
     def __reduce__(self) -> Any:
         return (typed_json_serde, (self.kind, self.allow_nan))
+
+    @override
+    def shape(self) -> Shape:
+        shape: Shape = without_words(msgspec.json.schema(self.kind))
+        return shape
 
     def __repr__(self) -> str:
         given = [] if self.kind is Any else [str(getattr(self.kind, "__name__", self.kind))]

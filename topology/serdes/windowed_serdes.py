@@ -9,26 +9,26 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import override
 
-from penstock.kernel import codecs as kernel_codecs
+from penstock.kernel.codecs import Rewriter, guarded, windowed_decoder, windowed_written
+from penstock.kernel.codecs import windowed_encoder as compiled_encoder
 
 from ..common.durations import Duration, to_millis
 from ..errors import SerializationError
 from ..records import Change, Windowed
-from .codecs import rewriter, windowed_written
+from .codecs import refusal
 from .serdes import (
     FromBytes,
-    Inline,
     Serde,
     SerdeLike,
     ToBytes,
     TopicSerde,
     as_serde,
     deserializer_for,
-    inline,
+    direct,
     nullable,
     same,
     serializer_for,
-    set_inline,
+    set_direct,
 )
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class WindowedSerde(_OuterSerde[Windowed]):
             self.deserializer = self._deserializer(inner_serde.deserializer)
             if inner_serde.is_written is not None:
                 self.is_written = windowed_written(inner_serde.is_written, self.times_size)
-            self.rewrite = rewriter(encode, self.deserializer, self.is_written)
+            self.rewrite = Rewriter(encode, self.deserializer, self.is_written)
 
     @property
     def times_size(self) -> int:
@@ -91,7 +91,7 @@ class WindowedSerde(_OuterSerde[Windowed]):
     @override
     def _serializer(self, inner: ToBytes) -> ToBytes:
         made = nullable(windowed_encoder(inner, self.times))
-        set_inline(made, inline_windowed(inner, self.times))
+        set_direct(made, windowed_encoder(inner, self.times))
         return made
 
     @override
@@ -105,16 +105,15 @@ class WindowedSerde(_OuterSerde[Windowed]):
             start = times[1]
             return Windowed(inner(data[:-size]), start, times.get(2, min(start + self.window_size_ms, _TIME_MAX)))
 
-        if kernel_codecs is None:
-            return nullable(decode)
-        read_inner = inline(inner).compiled or inner
-        return nullable(kernel_codecs.windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed))
+        read_inner = direct(inner) or inner
+        made = windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed)
+        return nullable(guarded(made, refusal(repr(self), "read")))
 
     @override
     def open_part(self) -> str | None:
         return "inner key of windowed keys" if self.inner is None else self.inner.open_part()
 
-    def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
+    def serialize_base_key(self, topic: str, key: object) -> bytes | None:
         """Return the bytes of a windowed key's inner key, which determine its partition."""
         return self._inner().serialize(topic, key)
 
@@ -166,42 +165,33 @@ def windowed_encoder(to_key: ToBytes, times: tuple[int, ...]) -> Callable[[Any],
     """Return a function that serializes windowed keys; to_key serializes the inner key; times: see WindowedSerde."""
     pack = struct.Struct(f">{len(times)}q").pack
 
-    def encode(windowed: Any) -> bytes:
+    def encode(windowed: object) -> bytes:
         checked = _windowed(windowed)
         return (to_key(checked[0]) or b"") + pack(*(checked[field] for field in times))
 
-    if kernel_codecs is None:
-        return encode
-    as_it_is = to_key is same
-    made: Callable[[Any], bytes] = kernel_codecs.windowed_encoder(
-        encode, None if as_it_is else inline(to_key).compiled or to_key, times
-    )
-    return made
+    inner = direct(to_key)
+    made = compiled_encoder(encode, inner, times)
+    checked: Callable[[Any], bytes] = guarded(made, refusal("A serde of windowed keys", "write"))
+    return checked
 
 
-def _windowed(value: Any) -> tuple[Any, int, int]:
+def _windowed(value: object) -> tuple[object, int, int]:
     """Return a windowed key unchanged; raises SerializationError for anything else, and if its key is None."""
     if not isinstance(value, tuple) or len(value) != 3:
         raise SerializationError(f"a windowed key is needed, not a value of type {type(value).__name__}")
     if value[0] is None:
-        _refuse_no_key()
+        raise SerializationError("a windowed key is needed, not one whose key is None")
     return value
 
 
-def _refuse_no_key() -> bytes:
-    raise SerializationError("a windowed key is needed, not one whose key is None")
+def held_windows(serde: Serde[Any] | None) -> tuple[Serde[Any] | None, Callable[[Any], bytes] | None]:
+    """Return the inner serde of a windowed one, and a function that writes windowed keys with bytes as inner key.
 
-
-def inline_windowed(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
-    """Return an expression that is equivalent to windowed_encoder's function."""
-    if kernel_codecs is not None:
-        return Inline("{call}({})", {"call": windowed_encoder(to_key, times)})
-    key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
-    fields = ", ".join(f"{{0}}[{field}]" for field in times)
-    return Inline(
-        f"({{no_key}}() if {{0}}[0] is None else {key.template}) + {{pack}}({fields})",
-        {**key.names, "pack": pack, "no_key": _refuse_no_key},
-    )
+    None for other serdes.
+    """
+    if isinstance(serde, WindowedSerde) and serde.inner is not None:
+        return serde.inner, windowed_encoder(same, serde.times)
+    return None, None
 
 
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -249,7 +239,8 @@ class ChangedSerde(_OuterSerde[Change]):
                 return old + b"\x00"
             return write_varint(len(new)) + new + old + b"\x02"
 
-        return serialize
+        checked: ToBytes = guarded(serialize, refusal(repr(self), "write"))
+        return checked
 
     @override
     def _deserializer(self, inner: FromBytes) -> FromBytes:
@@ -267,7 +258,8 @@ class ChangedSerde(_OuterSerde[Change]):
             length, at = read_varint(body)
             return _new(Change, (inner(body[at : at + length]), inner(body[at + length :]), is_latest))
 
-        return deserialize
+        checked: FromBytes = guarded(deserialize, refusal(repr(self), "read"))
+        return checked
 
 
 def write_varint(number: int) -> bytes:

@@ -15,7 +15,7 @@ from ..context.store_interfaces import StoreBackend, StoreBuilder
 from ..errors import TopologyError
 from ..serdes.serdes import Serde, SerdeLike, as_serde, or_default
 from .stores import Stores, StoreSupplier, SupplierKind
-from .windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
+from .windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 _BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
 
@@ -121,7 +121,7 @@ class Materialized:
         return self.supplier is not None and self.supplier.versioned
 
 
-def _changed(materialized: Materialized, **changes: Any) -> Materialized:
+def _changed(materialized: Materialized, **changes: object) -> Materialized:
     copied = object.__new__(Materialized)
     for name in Materialized.__slots__:
         object.__setattr__(copied, name, changes.get(name, getattr(materialized, name)))
@@ -231,7 +231,7 @@ class StoreFactory:
         return replace(builder, backend=backend, headers_format=headers)
 
 
-def _is_given(config: Mapping[str, Any] | None, name: str) -> bool:
+def _is_given(config: Mapping[str, object] | None, name: str) -> bool:
     """Return whether a key was set directly, not through a deprecated one."""
     given = config.originals() if isinstance(config, StreamsConfig) else config
     return given is not None and given.get(name) is not None
@@ -271,7 +271,11 @@ def window_store(
     times = {"retention_ms": retention, "window_size_ms": size}
     supplier = _supplier(materialized, (SupplierKind.WINDOW,), "A windowed aggregation", **times)
     builder = Stores.timestamped_window_store_builder(supplier, materialized.key_serde, materialized.value_serde)
-    builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
+    builder = replace(
+        builder,
+        time_ordered=_time_ordered(materialized, emit_strategy),
+        logged_in_window=isinstance(windows, TimeWindows | SlidingWindows),
+    )
     if isinstance(windows, SlidingWindows):
         return _factory(materialized, builder, _caches(materialized, emit_strategy))
     return _factory(materialized, builder, materialized.given.caching)  # Kafka Streams: TimeOrderedCachingWindowStore
@@ -298,12 +302,14 @@ def _supplier(
 
 
 def _caches(materialized: MaterializedInternal, emit_strategy: EmitStrategy) -> bool:
-    """A cache would delay what a window that closes has to emit."""
+    """Return whether the store is cached: a cache would delay the results of closing windows."""
     return materialized.given.caching and emit_strategy is not EmitStrategy.ON_WINDOW_CLOSE
 
 
 def _time_ordered(materialized: MaterializedInternal, emit_strategy: EmitStrategy) -> bool:
-    """What closes is emitted in the order of time; the order of a store that the user supplies is that store's own."""
+    """Return whether the store is ordered by time, as closing windows are emitted; a user's store keeps its own
+    order.
+    """
     return emit_strategy is EmitStrategy.ON_WINDOW_CLOSE and materialized.given.supplier is None
 
 
@@ -321,7 +327,10 @@ def _retention(materialized: MaterializedInternal, needed_ms: int, rule: str) ->
 
 def _factory(materialized: MaterializedInternal, builder: StoreBuilder, caching: bool) -> StoreFactory:
     given = materialized.given
-    builder = replace(builder, caching=caching, logging=given.logging, log_config=given.log_config)
+    headers = given.supplier is not None and given.supplier.headers
+    builder = replace(
+        builder, caching=caching, logging=given.logging, log_config=given.log_config, headers_format=headers
+    )
     return StoreFactory(
         builder,
         named=materialized.queryable_store_name is not None,

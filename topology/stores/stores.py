@@ -6,16 +6,34 @@ A *supplier* names a kind of store and goes into ``Materialized``; a *builder* a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from ..common.arguments import check_type
+from ..common.arguments import check_function, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
 from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from ..context.store_types import (
+    K,
+    KeyValueStore,
+    SessionStore,
+    SessionStoreWithHeaders,
+    TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    V,
+    VersionedKeyValueStore,
+    WindowStore,
+)
 from ..errors import TopologyError
-from ..serdes.serdes import SerdeLike, as_serde
+from ..serdes.serdes import Serde, SerdeLike, Serdes, as_serde
+from .custom_store import StateStore
+
+#: The class of a user's store.
+C = TypeVar("C", bound=StateStore)
 
 
 class SupplierKind(Enum):
@@ -31,7 +49,8 @@ class SupplierKind(Enum):
 class StoreSupplier:
     """A store without serdes, as returned by Stores' supplier methods (Kafka Streams: KeyValueBytesStoreSupplier …).
 
-    timestamped: values are kept with their timestamps. Durations are in milliseconds.
+    timestamped: values are kept with their timestamps; headers: with their headers, too (KIP-1271). Durations are in
+    milliseconds.
     """
 
     name: str
@@ -44,6 +63,7 @@ class StoreSupplier:
     retention_ms: int | None = None
     window_size_ms: int | None = None
     retain_duplicates: bool = False
+    headers: bool = False
 
     @property
     def versioned(self) -> bool:
@@ -89,7 +109,9 @@ def _session_supplier(name: str, backend: StoreBackend, retention: Duration) -> 
     return StoreSupplier(validate_name(name), SupplierKind.SESSION, backend, timestamped=False, retention_ms=millis)
 
 
-def _builder(supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any) -> StoreBuilder:
+def _builder(
+    supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any
+) -> StoreBuilder[Any]:
     return StoreBuilder(
         supplier.name,
         kind,
@@ -106,6 +128,19 @@ def _builder(supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_ser
     )
 
 
+def _builder_with_headers(
+    supplier: StoreSupplier, where: str, supplied: SupplierKind, kind: StoreKind, key_serde: Any, value_serde: Any
+) -> StoreBuilder[Any]:
+    """Raises TopologyError for a store on disk that would drop headers: Kafka Streams accepts it, and loses them."""
+    _require(supplier, (supplied,), where)
+    if not supplier.headers and supplier.backend is StoreBackend.ROCKSDB:
+        raise TopologyError(
+            f'{where} needs a store that keeps headers, but "{supplier.name}" does not: use the supplier of Stores '
+            "whose name ends with _with_headers, or one in memory"
+        )
+    return _builder(supplier, kind, key_serde, value_serde, headers_format=True, keeps_headers=True)
+
+
 class Stores:
     """Suppliers and builders of all kinds of stores. Durations are ``timedelta`` or int milliseconds."""
 
@@ -118,6 +153,11 @@ class Stores:
     def persistent_timestamped_key_value_store(name: str) -> StoreSupplier:
         """A RocksDB store of values with their timestamps, the default of tables."""
         return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB)
+
+    @staticmethod
+    def persistent_timestamped_key_value_store_with_headers(name: str) -> StoreSupplier:
+        """A RocksDB store of values with their timestamps and headers (KIP-1271)."""
+        return replace(Stores.persistent_timestamped_key_value_store(name), headers=True)
 
     @staticmethod
     def in_memory_key_value_store(name: str) -> StoreSupplier:
@@ -168,6 +208,14 @@ class Stores:
         )
 
     @staticmethod
+    def persistent_timestamped_window_store_with_headers(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> StoreSupplier:
+        """A RocksDB store by key and window start, of values with their timestamps and headers (KIP-1271)."""
+        supplier = Stores.persistent_timestamped_window_store(name, retention_period, window_size, retain_duplicates)
+        return replace(supplier, headers=True)
+
+    @staticmethod
     def in_memory_window_store(
         name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> StoreSupplier:
@@ -182,58 +230,187 @@ class Stores:
         return _session_supplier(name, StoreBackend.ROCKSDB, retention_period)
 
     @staticmethod
+    def persistent_session_store_with_headers(name: str, retention_period: Duration) -> StoreSupplier:
+        """A RocksDB store by key and session, of aggregates with their headers (KIP-1271)."""
+        return replace(Stores.persistent_session_store(name, retention_period), headers=True)
+
+    @staticmethod
     def in_memory_session_store(name: str, retention_period: Duration) -> StoreSupplier:
         """A store by key and session in memory."""
         return _session_supplier(name, StoreBackend.IN_MEMORY, retention_period)
 
+    @overload
+    @staticmethod
+    def key_value_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[KeyValueStore[K, V]]: ...
+    @overload
     @staticmethod
     def key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[KeyValueStore[Any, Any]]: ...
+    @staticmethod
+    def key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A store whose ``get`` gives plain values."""
         _require(supplier, (SupplierKind.KEY_VALUE,), "key_value_store_builder")
         return _builder(supplier, StoreKind.KEY_VALUE, key_serde, value_serde)
 
+    @overload
+    @staticmethod
+    def timestamped_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[TimestampedKeyValueStore[K, V]]: ...
+    @overload
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[TimestampedKeyValueStore[Any, Any]]: ...
+    @staticmethod
+    def timestamped_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A store whose ``get`` gives ValueAndTimestamp."""
         _require(supplier, (SupplierKind.KEY_VALUE,), "timestamped_key_value_store_builder")
         return _builder(
             supplier, StoreKind.TIMESTAMPED_KEY_VALUE, key_serde, value_serde, plain_values=not supplier.timestamped
         )
 
+    @overload
+    @staticmethod
+    def versioned_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[VersionedKeyValueStore[K, V]]: ...
+    @overload
     @staticmethod
     def versioned_key_value_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[VersionedKeyValueStore[Any, Any]]: ...
+    @staticmethod
+    def versioned_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A store whose ``get`` gives VersionedRecord."""
         _require(supplier, (SupplierKind.VERSIONED,), "versioned_key_value_store_builder")
         return _builder(supplier, StoreKind.VERSIONED_KEY_VALUE, key_serde, value_serde)
 
+    @overload
+    @staticmethod
+    def window_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[WindowStore[K, V]]: ...
+    @overload
     @staticmethod
     def window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[WindowStore[Any, Any]]: ...
+    @staticmethod
+    def window_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A window store whose ``fetch`` gives plain values."""
         _require(supplier, (SupplierKind.WINDOW,), "window_store_builder")
         return _builder(supplier, StoreKind.WINDOW, key_serde, value_serde)
 
+    @overload
+    @staticmethod
+    def timestamped_window_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[TimestampedWindowStore[K, V]]: ...
+    @overload
     @staticmethod
     def timestamped_window_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[TimestampedWindowStore[Any, Any]]: ...
+    @staticmethod
+    def timestamped_window_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A window store whose ``fetch`` gives ValueAndTimestamp."""
         _require(supplier, (SupplierKind.WINDOW,), "timestamped_window_store_builder")
         return _builder(
             supplier, StoreKind.TIMESTAMPED_WINDOW, key_serde, value_serde, plain_values=not supplier.timestamped
         )
 
+    @overload
+    @staticmethod
+    def session_store_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[SessionStore[K, V]]: ...
+    @overload
     @staticmethod
     def session_store_builder(
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
-    ) -> StoreBuilder:
+    ) -> StoreBuilder[SessionStore[Any, Any]]: ...
+    @staticmethod
+    def session_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
         """A session store."""
         _require(supplier, (SupplierKind.SESSION,), "session_store_builder")
         return _builder(supplier, StoreKind.SESSION, key_serde, value_serde)
+
+    @overload
+    @staticmethod
+    def timestamped_key_value_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[TimestampedKeyValueStoreWithHeaders[K, V]]: ...
+    @overload
+    @staticmethod
+    def timestamped_key_value_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[TimestampedKeyValueStoreWithHeaders[Any, Any]]: ...
+    @staticmethod
+    def timestamped_key_value_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
+        """A store whose ``get`` gives ValueTimestampHeaders (KIP-1271)."""
+        where = "timestamped_key_value_store_with_headers_builder"
+        kinds = SupplierKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE
+        return _builder_with_headers(supplier, where, *kinds, key_serde, value_serde)
+
+    @overload
+    @staticmethod
+    def timestamped_window_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[TimestampedWindowStoreWithHeaders[K, V]]: ...
+    @overload
+    @staticmethod
+    def timestamped_window_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[TimestampedWindowStoreWithHeaders[Any, Any]]: ...
+    @staticmethod
+    def timestamped_window_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
+        """A window store whose ``fetch`` gives ValueTimestampHeaders (KIP-1271)."""
+        where = "timestamped_window_store_with_headers_builder"
+        kinds = SupplierKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW
+        return _builder_with_headers(supplier, where, *kinds, key_serde, value_serde)
+
+    @overload
+    @staticmethod
+    def session_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: Serde[K], value_serde: Serde[V]
+    ) -> StoreBuilder[SessionStoreWithHeaders[K, V]]: ...
+    @overload
+    @staticmethod
+    def session_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[SessionStoreWithHeaders[Any, Any]]: ...
+    @staticmethod
+    def session_store_with_headers_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder[Any]:
+        """A session store of AggregationWithHeaders (KIP-1271)."""
+        where = "session_store_with_headers_builder"
+        kinds = SupplierKind.SESSION, StoreKind.SESSION
+        return _builder_with_headers(supplier, where, *kinds, key_serde, value_serde)
+
+    @staticmethod
+    def custom_store_builder(name: str, supplier: Callable[[str], C]) -> StoreBuilder[C]:
+        """A store of your own. supplier: a StateStore class, or a function; called with the name for each task."""
+        check_function(supplier, "The supplier of custom_store_builder()")
+        rows = Serdes.bytes()
+        return StoreBuilder(validate_name(name), StoreKind.CUSTOM, rows, rows, StoreBackend.CUSTOM, supplier=supplier)

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from typing_extensions import override
 
@@ -39,7 +38,7 @@ class Windows(ABC):
         """Return the windows that hold a timestamp (ms), by their start, in the order of their updates."""
 
 
-def _init(instance: Any, **values: Any) -> None:
+def _init(instance: object, **values: object) -> None:
     for name, value in values.items():
         object.__setattr__(instance, name, value)
 

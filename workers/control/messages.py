@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 
@@ -45,12 +46,33 @@ class ReleaseHost:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Command: read a state store; the answer is a QueryResult with the same id."""
+    """Command: read a state store; the answer is a QueryResult with the same id.
+
+    partition: of this task only. stale: also of standby tasks, and of active ones that are restored.
+    """
 
     id: int
     store: str
     method: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
+    partition: int | None = None
+    stale: bool = False
+
+
+class LagInfo(NamedTuple):
+    """The position of a task's store in its changelog (Kafka Streams: LagInfo).
+
+    current_offset: the next to read. end_offset: of the changelog, as of its last fetch. Of a task that processes
+    records, both are the offset of its last commit or restore.
+    """
+
+    current_offset: int
+    end_offset: int
+
+    @property
+    def offset_lag(self) -> int:
+        """The number of offsets left to read."""
+        return max(self.end_offset - self.current_offset, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +126,8 @@ class TakeSnapshot:
 
 #: The method of a Query for summaries of all stores, whatever its store.
 LIST_STORES = "view_stores"
+#: The method of a Query for the positions in the changelogs of all stores, by task; see StoreChangelogReader.positions.
+LIST_LAGS = "changelog_lags"
 
 Command = (
     Shutdown
@@ -131,8 +155,9 @@ class StateChanged:
 class TaskStatus:
     """The status of one task.
 
-    lags: unprocessed records of each input partition, on the broker and in the task; None while unknown. buffered: the
-    number of them buffered in the task. waiting: records that wait for async functions and batches.
+    lags: unprocessed records of each input partition, on the broker and in the task; None while unknown. buffered: how
+    many of them are buffered in the task. waiting: records that wait for async functions and batches. end_offsets: of
+    each input partition, as of its last fetch; None before the first.
     """
 
     task_id: str
@@ -144,6 +169,7 @@ class TaskStatus:
     lags: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     buffered: int = 0
     waiting: int = 0
+    end_offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
     @property
     def restore_eta_seconds(self) -> float | None:
@@ -155,7 +181,8 @@ class TaskStatus:
 class Status:
     """Report: the liveness beat, sent by the loop itself. Totals count from the start of the process.
 
-    lag: unprocessed records, on the broker and in the tasks' buffers.
+    lag: unprocessed records, on the broker and in the tasks' buffers. waits: what the thread and its Kafka
+    clients wait for, as texts.
     """
 
     state: str
@@ -164,15 +191,20 @@ class Status:
     lag: int = 0
     restore_rate: float = 0.0  # records per second
     metrics: dict[str, float] = field(default_factory=dict)
+    waits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Report: the answer to a command that has an id; error is None or what went wrong."""
+    """Report: the answer to a command that has an id.
+
+    error: None, or what went wrong; kind: the exception to raise for it.
+    """
 
     id: int
     value: Any = None
     error: str | None = None
+    kind: type[StreamsError] = StreamsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +221,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, traceback: str, *, logged: bool = False) -> Failed:
-        """Return the report of an exception; notes of where it arose are part of its message."""
+        """Return the report of an exception; its notes about the place are part of the message."""
         texts = [str(error), *getattr(error, "__notes__", ())]
         return cls(type(error).__name__, ": ".join(filter(None, texts)), traceback, logged)
 
@@ -200,14 +232,14 @@ class ListenerCall:
 
     listener: str
     method: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HostsChanged:
-    """Report: where the tasks of the application are, by the members' application.server (streams_metadata.py).
+    """Report: the location of the application's tasks, by the members' application.server (streams_metadata.py).
 
-    active, standby: input partitions by host:port. store_topics: of each store the topics that reach it, with their
+    active, standby: input partitions by host:port. store_topics: by store, the topics that reach it, with their
     partition counts.
     """
 
@@ -226,8 +258,8 @@ class ApplicationShutdownRequested:
 class PartitionStalled:
     """Report: a partition is stalled although the broker has records for it (stall_watchdog.py).
 
-    position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
-    REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.
+    position: the next offset to read; end: of the partition; for_ms: the duration so far. action: REOPEN_TASK or
+    REPLACE_PROCESS; with the latter this stream thread closes, and its process must be replaced.
     """
 
     task_id: str
@@ -237,8 +269,13 @@ class PartitionStalled:
     for_ms: int
     action: str
 
+    @property
+    def replaces_process(self) -> bool:
+        """True if the process closes itself, to be replaced."""
+        return self.action == "REPLACE_PROCESS"
+
     def __str__(self) -> str:
-        done = "its task is reopened" if self.action == "REOPEN_TASK" else "the process is replaced"
+        done = "the process is replaced" if self.replaces_process else "its task is reopened"
         return (
             f"partition {self.partition} of task {self.task_id} is stalled: its position has been at offset "
             f"{self.position} for {self.for_ms} ms, while the broker has {self.end - self.position} records behind it; "

@@ -1,4 +1,4 @@
-"""The seven states of a stream thread (seed 000; Kafka Streams: StreamThread.State)."""
+"""The seven states of a stream thread (Kafka Streams: StreamThread.State)."""
 
 from __future__ import annotations
 

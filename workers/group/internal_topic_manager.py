@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.clients.clock import Clock
-from penstock.clients.cluster.admin import Admin, NewTopic
+from penstock.clients.cluster.admin import Admin, NewTopic, TopicSetting
 from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.connection.listener_probe import security_mismatch
-from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, UnreachableError
+from penstock.clients.errors import BrokerError, ClientError, ErrorCode, RetriableError, TlsError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
@@ -50,8 +50,12 @@ _DESCRIBE_MS = 5_000
 _LOG_INTERVAL_MS = 5_000
 
 
-#: The setting of a topic that is checked.
+#: A setting of internal topics that is checked.
 POLICY = "cleanup.policy"
+#: Settings of internal topics that accept every timestamp. Since Kafka 4.0, brokers refuse records that are more than
+#: an hour in the future, but the input topics may accept them. Unknown before Kafka 3.6, where nothing is refused. Not
+#: part of the topology, which members of a streams group must agree on, those in Java included.
+TIMESTAMP_LIMITS = dict.fromkeys(("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(_LONG_MAX))
 #: Time limit of a request, in ms; without a response nothing is logged until the next check.
 REQUEST_MS = 10_000
 
@@ -106,7 +110,7 @@ class InternalTopicManager:
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        self._policies = CleanupPolicies(self.admin, self.config["bootstrap.servers"], self.log)
+        self._settings = InternalTopicSettings(self.admin, self.config["bootstrap.servers"], self.log)
         self._obstacle = "the brokers are not done with them yet"
         self._with_racks: bool = self.config["rack.aware.assignment.strategy"] != "none"
         #: The racks of the replicas of all partitions, as of the last make_ready. Only with a
@@ -115,6 +119,8 @@ class InternalTopicManager:
         # As in Kafka Streams: the member must poll in time.
         self._retry_timeout_ms: int = self.config["max.poll.interval.ms"] // 2
         self._patience_ms: int | None = None
+        #: Settings of new topics beside those of the topology.
+        self._more_settings: Mapping[str, str] = TIMESTAMP_LIMITS
 
     def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
         """Create missing internal topics; return the partition counts of all topics.
@@ -128,7 +134,7 @@ class InternalTopicManager:
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
         internal = self._until_ready(lambda waited_ms: self._make(needed))
-        self._policies.check({name: topic.config["cleanup.policy"] for name, topic in needed.items() if topic.config})
+        self._settings.check({name: topic.config["cleanup.policy"] for name, topic in needed.items() if topic.config})
         return {**counts, **internal}
 
     def _describe_user_topics(self, topics: Mapping[int, TopicsInfo], waited_ms: int) -> dict[str, int] | None:
@@ -170,10 +176,13 @@ class InternalTopicManager:
         if not new:
             return existing
         self.log.info("Creating internal topics %s", ", ".join(f"{t.name} ({t.num_partitions})" for t in new))
+        new = [replace(topic, config={**self._more_settings, **topic.config}) for topic in new]
         made = self._asked("Could not create topics", lambda: self.admin.create_topics(new, self._limit(_CREATE_MS)))
-        for name, refusal in (made or {}).items():
-            if refusal is not None:
-                self._note(f"Could not create topic {name}", refusal)
+        refusals = {name: refusal for name, refusal in (made or {}).items() if refusal is not None}
+        if self._more_settings and any(each.code == ErrorCode.INVALID_CONFIG for each in refusals.values()):
+            self._more_settings, refusals = {}, {}  # an older broker does not know them
+        for name, refusal in refusals.items():
+            self._note(f"Could not create topic {name}", refusal)
         return None  # described again, until the brokers know them
 
     def _check_count(self, name: str, actual: int, expected: int) -> None:
@@ -217,7 +226,8 @@ class InternalTopicManager:
             raise StreamsError(f"{what}: {error}.") from error
         self.log.debug("%s: %s", what, error)
         said = f"{what}: {error}"
-        self._obstacle = f"{self._silence()}: {said}" if isinstance(error, UnreachableError) else said
+        is_silent = isinstance(error, UnreachableError) and not isinstance(error, TlsError)
+        self._obstacle = f"{self._silence()}: {said}" if is_silent else said
 
     def _silence(self) -> str:
         """Return a message that no broker answers; at the start, when no task waits, also probe the listener for the
@@ -253,15 +263,17 @@ class InternalTopicManager:
                     self._retry_timeout_ms,
                     self.config["bootstrap.servers"],
                 )
-            self.sleep(self.config["retry.backoff.ms"] / 1000)
+            self.sleep(self.config.of_client("retry.backoff.ms", "admin.") / 1000)
         return result
 
 
-class CleanupPolicies:
-    """Checks the cleanup policy of each topic until the brokers have answered once.
+class InternalTopicSettings:
+    """Checks the settings of each internal topic until the brokers have answered once.
 
-    With a wrong policy the broker silently deletes state or input. It is only logged: it may be intended, and a restart
-    would not fix it (Kafka Streams: InternalTopicManager.validate). servers: for the command in the log that fixes it.
+    With a wrong cleanup policy the broker silently deletes state or input. It is only logged: it may be intended, and a
+    restart would not fix it (Kafka Streams: InternalTopicManager.validate). Limits of timestamps that are the brokers'
+    defaults are removed; Kafka Streams leaves them, and ends at a record beyond them. servers: for the commands in the
+    log.
     """
 
     def __init__(self, admin: Admin, servers: str, log: PrefixedLogger) -> None:
@@ -271,36 +283,67 @@ class CleanupPolicies:
         self._checked: set[str] = set()
 
     def check(self, needed: Mapping[str, str]) -> None:
-        """Log wrong policies. needed: by topic, the policy that a new topic would get."""
+        """Log wrong policies, and remove limits. needed: by topic, the policy that a new topic would get."""
         new = [name for name in needed if name not in self._checked]
         if not new:
             return
         try:
-            found = self._admin.topic_config(new, POLICY, REQUEST_MS)
+            found = self._admin.topic_config(new, (POLICY, *TIMESTAMP_LIMITS), REQUEST_MS)
         except (RetriableError, BrokerError) as error:
-            self._log.debug("The cleanup policies could not be read: %s", error)
+            self._log.debug("The settings of internal topics could not be read: %s", error)
             return
+        limited = []
         for name, actual in found.items():
             if isinstance(actual, BrokerError):  # not allowed, or not known there yet
-                self._log.debug("The cleanup policy of %s could not be read: %s", name, actual)
+                self._log.debug("The settings of %s could not be read: %s", name, actual)
                 continue
             self._checked.add(name)
-            self._judge(name, actual, needed[name])
+            self._judge(name, actual[POLICY].value, needed[name])
+            if any(key in actual and _is_limit(actual[key]) for key in TIMESTAMP_LIMITS):
+                limited.append(name)
+        if limited:
+            self._remove_limits(limited)
 
     def _judge(self, name: str, actual: str, needed: str) -> None:
         consequence = _consequence(set(actual.replace(" ", "").split(",")), needed)
         if consequence is not None:
             self._log.error(
-                "Internal topic %s has cleanup.policy=%s instead of %s: %s. Fix it with: kafka-configs "
-                "--bootstrap-server %s --alter --entity-type topics --entity-name %s --add-config cleanup.policy=[%s]",
+                "Internal topic %s has cleanup.policy=%s instead of %s: %s. Fix it with: %s cleanup.policy=[%s]",
                 name,
                 actual,
                 needed,
                 consequence,
-                self._servers,
-                name,
+                self._command(name),
                 needed,
             )
+
+    def _command(self, name: str) -> str:
+        alter = f"kafka-configs --bootstrap-server {self._servers} --alter"
+        return f"{alter} --entity-type topics --entity-name {name} --add-config"
+
+    def _remove_limits(self, names: Collection[str]) -> None:
+        refusals: Mapping[str, ClientError | None]
+        try:
+            refusals = self._admin.alter_topic_config(dict.fromkeys(names, TIMESTAMP_LIMITS), REQUEST_MS)
+        except (RetriableError, BrokerError) as error:
+            refusals = dict.fromkeys(names, error)
+        for name, refusal in refusals.items():
+            if refusal is None:
+                self._log.info("Removed the limits of timestamps of internal topic %s", name)
+                continue
+            self._log.warning(
+                "Internal topic %s does not accept records whose timestamps are too far from the present, and this "
+                "cannot be changed (%s). The application stops at such a record. Let an administrator run: %s %s",
+                name,
+                refusal,
+                self._command(name),
+                ",".join(f"{key}={value}" for key, value in TIMESTAMP_LIMITS.items()),
+            )
+
+
+def _is_limit(setting: TopicSetting) -> bool:
+    """Return whether timestamps are limited, by a default of the brokers."""
+    return not setting.is_own and int(setting.value) < _LONG_MAX
 
 
 def _consequence(actual: set[str], needed: str) -> str | None:

@@ -71,7 +71,7 @@ class Rebalancer:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether processing must stop until the group has answered.
+        """True if processing must stop until the group has answered.
 
         Others may own the tasks by now. Or this member has requested a shutdown of all members because a record cannot
         be processed; processing it again would end this member before it has sent the request.

@@ -101,7 +101,7 @@ class StreamsMetadataState:
         return [m for m in self._metadata if store in m.state_store_names or store in m.standby_state_store_names]
 
     def key_query_metadata(
-        self, store: str, key: Any, key_serde: SerdeLike | None, partitioner: Partitioner | None
+        self, store: str, key: object, key_serde: SerdeLike | None, partitioner: Partitioner | None
     ) -> KeyQueryMetadata | None:
         """Return the location of a key of a store, None before the first assignment.
 
@@ -135,7 +135,9 @@ def _stores_of(hosts: HostsChanged, partitions: Iterable[TopicPartition]) -> fro
     return frozenset(store for store, sources in hosts.store_topics.items() if not topics.isdisjoint(sources))
 
 
-def _partition(key: Any, topic: str, count: int, key_serde: SerdeLike | None, partitioner: Partitioner | None) -> int:
+def _partition(
+    key: object, topic: str, count: int, key_serde: SerdeLike | None, partitioner: Partitioner | None
+) -> int:
     if partitioner is not None:
         partition = partitioner(topic, key, None, count)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from typing_extensions import override
 
@@ -63,7 +62,7 @@ class CustomMetrics(processor_api.StreamsMetrics):
         self._tags = tags
         self._make_sensor = make_sensor
         self._now_ms = now_ms
-        self._sensors: dict[Any, CustomSensor] = {}
+        self._sensors: dict[object, CustomSensor] = {}
         self._metrics: dict[MetricKey, tuple[CustomSensor, Statistic]] = {}
 
     @override
@@ -104,13 +103,13 @@ class CustomMetrics(processor_api.StreamsMetrics):
     def groups(self) -> Iterator[MetricGroup]:
         """Yield all metrics."""
         now_ms = self._now_ms()
-        found: dict[tuple[Any, ...], dict[str, float]] = {}
+        found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, float]] = {}
         for (group, tags, name), (sensor, statistic) in self._metrics.items():
             found.setdefault((group, tags), {})[name] = READ[statistic](sensor, now_ms)
         for (group, tags), values in found.items():
             yield MetricGroup(group, {**self._tags, **dict(tags)}, values)
 
-    def _sensor(self, key: Any, parents: tuple[CustomSensor, ...] = ()) -> CustomSensor:
+    def _sensor(self, key: object, parents: tuple[CustomSensor, ...] = ()) -> CustomSensor:
         sensor = self._sensors.get(key)
         if sensor is None:
             sensor = self._sensors[key] = CustomSensor(self._make_sensor(), self._now_ms, self._add, parents)

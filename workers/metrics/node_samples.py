@@ -12,9 +12,10 @@ from dataclasses import InitVar, dataclass
 from time import perf_counter_ns
 from typing import TypeVar
 
-from penstock.topology.context.error_handling import ErrorHandling
+from penstock.topology.context.task_context import TaskContext
 from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology, SourceNode
-from penstock.topology.operators.stateless import KTableToStream, PassThrough
+from penstock.topology.operators.stateless import PassThrough
+from penstock.topology.operators.table import KTablePassThrough
 
 from .loop_time import LoopTime
 from .node_tracer import NodeTracer, Trace
@@ -69,7 +70,7 @@ class _Turns:
         self._due_ms = 0
 
     def due(self, now_ms: int) -> bool:
-        return now_ms >= self._due_ms and self._budget.allows(now_ms) and NodeTracer.possible()
+        return now_ms >= self._due_ms and self._budget.allows(now_ms)
 
     def taken(self, began_ms: int) -> None:
         ended_ms = self._time.read_ms()
@@ -82,7 +83,7 @@ class NodeSamples:
     """The samples of one task while it runs. process: the task's sensor of processed records."""
 
     topology: InitVar[ProcessorTopology]
-    errors: ErrorHandling
+    task: TaskContext
     thread: InitVar[ThreadMetrics]
     process: Sensor
     time: LoopTime
@@ -96,7 +97,7 @@ class NodeSamples:
         self._silent = {
             name
             for name, node in topology.nodes.items()
-            if isinstance(node, ProcessorNode) and isinstance(node.operator, PassThrough | KTableToStream)
+            if isinstance(node, ProcessorNode) and isinstance(node.operator, PassThrough | KTablePassThrough)
         }
         edges = [(name, child) for name, children in self._children.items() for child in children]
         self._following: NodeTracer | None = None
@@ -137,7 +138,7 @@ class NodeSamples:
 
     def _take(self, call: Callable[[], T], source: str | None, turns: _Turns) -> tuple[Trace, T]:
         began_ms = self.time.read_ms()
-        self._following = tracer = NodeTracer(self.errors, self._silent, source, self.clock_ns)
+        self._following = tracer = NodeTracer(self.task, source, self.clock_ns)
         try:
             result = tracer.run(call)
         finally:

@@ -7,7 +7,7 @@ module of the topology sets.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -102,8 +102,8 @@ class OpenTelemetrySpans(Spans):
         return list(found.values())
 
 
-def _extent(messages: Any) -> dict[str, str | int]:
-    first: Message = messages[0]
+def _extent(messages: Sequence[Message]) -> dict[str, str | int]:
+    first = messages[0]
     return {
         "messaging.destination.partition.id": str(first.partition()),
         "messaging.kafka.offset": first.offset(),

@@ -15,15 +15,15 @@ from typing import Any
 
 import orjson
 
-from penstock.statestore.stores.key_value_store import KeyValueStore
-from penstock.statestore.stores.segmented_stores import SessionStore, WindowStore
+from penstock.statestore.stores.key_value_store import TaskKeyValueStore
+from penstock.statestore.stores.segmented_stores import TaskSessionStore, TaskWindowStore
 from penstock.statestore.stores.state_store import LONG_MAX, StateStore
 from penstock.statestore.stores.versioned_store import VersionedStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes, as_serde
@@ -39,6 +39,8 @@ from ..tasks.task_manager import TaskManager
 from ..tasks.task_state import TaskState
 from .store_answers import Reply, Row, StoreRead
 
+#: Stands for the id of a task in answers about a global store.
+GLOBAL = "global"
 READABLE = (
     *(StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE),
     *(StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION),
@@ -66,15 +68,17 @@ class StoreReader:
             return self._read(request)
         except BrokerUnavailableError as error:
             return StoreRead(Reply.NOT_YET, str(error))
+        except UnknownStateStoreError as error:
+            return StoreRead(Reply.UNKNOWN_STORE, str(error))
         except StreamsError as error:
             return StoreRead(Reply.BAD_REQUEST, str(error))
         except Exception as error:  # noqa: BLE001  a user's serde may raise anything
             return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
 
     def _read(self, request: ReadStore) -> StoreRead:
-        topology = next((t for t in self.topologies if request.store in t.stores), None)
-        if topology is None:
+        if self.is_global(request.store):
             return self._read_global(request)
+        topology = next(t for t in self.topologies if request.store in t.stores)
         builder = topology.stores[request.store]
         check_readable(builder)
         topics = self._topics(request.store)
@@ -89,14 +93,18 @@ class StoreReader:
             return StoreRead(Reply.ELSEWHERE, partition=partition, topics=topics)
         return replace(self._read_task(request, task), partition=partition, topics=topics)
 
+    def is_global(self, store: str) -> bool:
+        """Return whether a store is global; raises UnknownStateStoreError if the topology has none of this name."""
+        of_tasks = {name for topology in self.topologies for name in topology.stores}
+        of_threads = {name for topology in self.topologies for name in topology.global_stores}
+        if store not in of_tasks | of_threads:
+            known = ", ".join(sorted(of_tasks | of_threads)) or "none"
+            raise UnknownStateStoreError(f"The topology has no state store {store!r}; it has: {known}.")
+        return store in of_threads
+
     def _read_global(self, request: ReadStore) -> StoreRead:
-        names = {name for topology in self.topologies for name in topology.global_stores}
-        if request.store not in names:
-            known = sorted(names | {name for topology in self.topologies for name in topology.stores})
-            detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
-            return StoreRead(Reply.UNKNOWN_STORE, detail)
         store = self.global_state.store(request.store)
-        return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
+        return StoreRead(Reply.OK, rows=_rows(request, store, GLOBAL), partition=-1, tasks=(GLOBAL,))
 
     def _topics(self, store: str) -> tuple[str, ...]:
         return tuple(sorted(store_topics(self.topologies, self.topics).get(store, ())))
@@ -104,7 +112,7 @@ class StoreReader:
     def _partitions(self, topics: tuple[str, ...]) -> int:
         return max(map(self.partition_count, topics), default=1)
 
-    def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
+    def _partition(self, key: object, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
         serde = as_serde(builder.key_serde)
         data = None if serde is None or not topics else serde.serialize(topics[0], key)
         if data is None:
@@ -183,7 +191,7 @@ def _rows(request: ReadStore, store: StateStore, task: str) -> tuple[Row, ...]:
 def check_readable(builder: StoreBuilder) -> None:
     """Raise BadKeyError for an operator's internal store."""
     if builder.kind not in READABLE:
-        raise BadKeyError(f"The store {builder.name} is a {builder.kind.value}, which cannot be read from outside.")
+        raise BadKeyError(f"{builder.name} is a {builder.kind.value} store, which cannot be read as rows.")
 
 
 def rows_of(request: ReadStore, store: StateStore, task: str) -> Generator[Row, None, None]:
@@ -191,10 +199,10 @@ def rows_of(request: ReadStore, store: StateStore, task: str) -> Generator[Row, 
     builder: StoreBuilder = store.builder
     check_readable(builder)
     encode = _order(builder)
-    if isinstance(store, WindowStore | SessionStore):
+    if isinstance(store, TaskWindowStore | TaskSessionStore):
         rows = _window_rows(request, store, builder)
     else:
-        assert isinstance(store, KeyValueStore | VersionedStore)  # see READABLE
+        assert isinstance(store, TaskKeyValueStore | VersionedStore)  # see READABLE
         rows = _key_value_rows(request, store, builder)
     for key, value in rows:
         order = encode(key.key) + b"%020d" % key.start if builder.windowed else encode(key)
@@ -221,7 +229,7 @@ def _order(builder: StoreBuilder) -> Callable[[Any], bytes]:
     return lambda key: (serde.serialize("", key) if serde is not None else None) or b""
 
 
-def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
+def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[object, object]:
     low, high = (None if text is None else _key(text, builder) for text in (request.key_from, request.key_to))
     serde = as_serde(builder.key_serde)
     if request.after and not builder.windowed and serde is not None:
@@ -229,7 +237,7 @@ def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
     return low, high
 
 
-def _key_value_rows(request: ReadStore, store: KeyValueStore | VersionedStore, builder: StoreBuilder) -> _Found:
+def _key_value_rows(request: ReadStore, store: TaskKeyValueStore | VersionedStore, builder: StoreBuilder) -> _Found:
     versioned = isinstance(store, VersionedStore)
     if request.time_from is not None or (request.time_to is not None and not versioned):
         names = "time_from= is" if versioned else "time_from= and time_to= are"
@@ -254,7 +262,7 @@ def _prefix(text: str, builder: StoreBuilder) -> bytes:
     return prefix
 
 
-def _window_rows(request: ReadStore, store: WindowStore | SessionStore, builder: StoreBuilder) -> _Found:
+def _window_rows(request: ReadStore, store: TaskWindowStore | TaskSessionStore, builder: StoreBuilder) -> _Found:
     if request.prefix is not None:
         raise BadKeyError(f"prefix= is for key-value stores, and {builder.name} is a {builder.kind.value} store.")
     first = 0 if request.time_from is None else request.time_from
@@ -265,15 +273,15 @@ def _window_rows(request: ReadStore, store: WindowStore | SessionStore, builder:
     return islice(fetch_keys(*_bounds(request, builder), first, last), int(request.after or 0), None)
 
 
-def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
-    """Return {"key", "value"}, and "window", "timestamp" and "valid_to" if the row has them."""
+def row_json(key: Any, value: object, builder: StoreBuilder) -> bytes:
+    """Return {"key", "value"}, and "window", "timestamp", "headers" and "valid_to" if the row has them."""
     row: dict[str, Any] = {"key": key}
     if builder.windowed:
         row = {"key": key.key, "window": {"start": key.start, "end": key.end}}
     return to_json({**row, **parts_of(builder.kind, value)})
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """Return JSON. Bytes are written as in spelling.py, other objects that JSON cannot represent as their repr."""
     try:
         return orjson.dumps(plain(value))

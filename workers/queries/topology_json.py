@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
@@ -28,7 +27,7 @@ def topology_json(topology: Topology, built: Iterable[ProcessorTopology], names:
     )
 
 
-def _node(node: Node, names: TopicNames) -> dict[str, Any]:
+def _node(node: Node, names: TopicNames) -> dict[str, object]:
     if isinstance(node, SourceNode):
         return {
             "name": node.name,
@@ -49,7 +48,7 @@ def _node(node: Node, names: TopicNames) -> dict[str, Any]:
     }
 
 
-def _stores(topology: ProcessorTopology, names: TopicNames) -> list[dict[str, Any]]:
+def _stores(topology: ProcessorTopology, names: TopicNames) -> list[dict[str, object]]:
     return [
         {
             "name": name,

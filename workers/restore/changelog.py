@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from enum import Enum
 
 from penstock.clients.log_context import PrefixedLogger
@@ -18,26 +19,36 @@ class ChangelogState(Enum):
 
     ::
 
-        REGISTERED -> WAITING
+        REGISTERED -> PROBING, WAITING
+        PROBING ----> WAITING
         WAITING ----> RESTORING, COMPLETED
         RESTORING --> COMPLETED
         COMPLETED -->
 
+    PROBING: its newest records are read, to find out where those begin whose rows have not expired.
     WAITING: its bounds are known, but it is not being read yet. Standby tasks never complete.
     """
 
     REGISTERED = "REGISTERED"
+    PROBING = "PROBING"
     WAITING = "WAITING"
     RESTORING = "RESTORING"
     COMPLETED = "COMPLETED"
 
 
 CHANGELOG_TRANSITIONS: Transitions[ChangelogState] = {
-    ChangelogState.REGISTERED: (ChangelogState.WAITING,),
+    ChangelogState.REGISTERED: (ChangelogState.PROBING, ChangelogState.WAITING),
+    ChangelogState.PROBING: (ChangelogState.WAITING,),
     ChangelogState.WAITING: (ChangelogState.RESTORING, ChangelogState.COMPLETED),
     ChangelogState.RESTORING: (ChangelogState.COMPLETED,),
     ChangelogState.COMPLETED: (),
 }
+
+
+#: The number of offsets before the end that are probed. Some may be transaction markers.
+PROBED_OFFSETS = 100
+#: Changelogs with fewer offsets to read are not probed: that would take as long.
+PROBE_FROM_OFFSETS = 1_000
 
 
 class Changelog:
@@ -55,6 +66,9 @@ class Changelog:
         self.start = 0
         self.position = 0
         self.total_restored = 0
+        #: The end when its bounds were requested, and the pending offset of the first record that is not skipped.
+        self.end = 0
+        self.first_alive: Future[int] | None = None
 
     @property
     def state(self) -> ChangelogState:
@@ -71,6 +85,14 @@ class Changelog:
         end = min(bounds.end, committed) if self.is_source else bounds.end
         self.limit = None if self.follows else end
         self.start = self.position = bounds.first if stored is None else stored
+        self.end = bounds.end
+        expires = self.manager.stores[self.store].builder.logged_in_window
+        probes = expires and self.end - self.position >= PROBE_FROM_OFFSETS
+        self.states.transition_to(ChangelogState.PROBING if probes else ChangelogState.WAITING)
+
+    def skip_to(self, offset: int) -> None:
+        """Begin at this offset, or at the store's if that is higher: rows of earlier records have expired."""
+        self.start = self.position = max(self.position, offset)
         self.states.transition_to(ChangelogState.WAITING)
 
     @property

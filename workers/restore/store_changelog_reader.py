@@ -11,18 +11,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.clients.clock import Clock
+from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.clients.reading.reader import Records
 from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
+from ..control.messages import LagInfo
 from ..stalls.stall_response import RestoreStallResponse
 from ..tasks.changelog_bounds import Bounds, ChangelogBounds
 from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from ..tasks.task import Task
 from ..tasks.task_timeouts import TaskTimeouts
-from .changelog import Changelog, ChangelogState
+from .changelog import PROBED_OFFSETS, Changelog, ChangelogState
 from .listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from .restore_progress import RestoreProgress
 
@@ -111,6 +113,19 @@ class StoreChangelogReader:
         known = [max(end - c.position, 0) for end, c in zip(ends, mine, strict=True) if end is not None]
         return sum(known) if len(known) == len(mine) else None
 
+    def positions(self, task: Task) -> dict[str, LagInfo]:
+        """Return the position of each of a task's stores in its changelog, without those whose bounds are unknown."""
+        offsets, found = task.state_manager.changelog_offsets(), {}
+        for changelog in self._changelogs_of(task):
+            end = self.consumer.end(changelog.partition) if changelog.follows else changelog.limit
+            if changelog.state is _S.COMPLETED:
+                at = max(offsets[changelog.partition] or 0, changelog.position)
+                found[changelog.store] = LagInfo(at, at)
+            elif changelog.state is not _S.REGISTERED:
+                at = max(self.consumer.position(changelog.partition) or 0, changelog.position)  # behind markers, too
+                found[changelog.store] = LagInfo(at, at if end is None else end)
+        return found
+
     def restored(self, task: Task) -> dict[str, int]:
         """Return the number of changelog records applied to each store of a task since it was opened."""
         return {c.store: c.total_restored for c in self._changelogs_of(task)}
@@ -136,7 +151,7 @@ class StoreChangelogReader:
         Raises TaskCorruptedError if a store's offset is not in its changelog, BrokerUnavailableError if no broker
         answers for task.timeout.ms, or ProcessorStateError if a store fails.
         """
-        self._initialize_changelogs()
+        self.initialize_changelogs()
         self._choose()
         if not self.consumer.assignment() and self.bounds.wait(wait_seconds):
             return 0
@@ -161,6 +176,8 @@ class StoreChangelogReader:
         applied = self._apply_all(records)
         for changelog in self._in_state(_S.RESTORING):
             self._complete_if_at_end(changelog)
+        for changelog in self._in_state(_S.PROBING):
+            self._end_probe(changelog)
         return applied
 
     def _apply_all(self, records: Records) -> int:
@@ -179,6 +196,9 @@ class StoreChangelogReader:
         return applied
 
     def _apply(self, changelog: Changelog, messages: Sequence[Message]) -> int:
+        if changelog.state is _S.PROBING:
+            self._look_behind(changelog, messages)
+            return 0
         limit = changelog.limit
         if limit is not None and messages[-1].offset() >= limit:
             messages = [message for message in messages if message.offset() < limit]
@@ -227,7 +247,8 @@ class StoreChangelogReader:
 
     # -- starting
 
-    def _initialize_changelogs(self) -> None:
+    def initialize_changelogs(self) -> None:
+        """Learn where new changelogs begin and end, without blocking: progress() then counts what is left of them."""
         registered = self._in_state(_S.REGISTERED)
         if not registered:
             return
@@ -249,6 +270,42 @@ class StoreChangelogReader:
             reason = f"its store is at offset {stored}, but the changelog holds offsets {bounds.first} to {bounds.end}"
             raise self._corrupted([partition], reason)
         changelog.begin(bounds, stored, committed)
+        if changelog.state is _S.PROBING:
+            self.consumer.assign({partition: max(changelog.position, changelog.end - PROBED_OFFSETS)})
+        else:
+            self._tell_start(changelog)
+
+    def _look_behind(self, changelog: Changelog, messages: Sequence[Message]) -> None:
+        """Look up where the rows begin that have not expired by the newest records."""
+        alive_from = changelog.manager.stores[changelog.store].alive_from(messages)
+        self.consumer.unassign([changelog.partition])
+        if alive_from > 0:
+            changelog.first_alive = self.bounds.first_at(changelog.partition, alive_from)
+        else:
+            self._begin_at(changelog, 0)
+
+    def _end_probe(self, changelog: Changelog) -> None:
+        """Let the restore begin if the offset has been found, or cannot be."""
+        partition, first_alive, offset = changelog.partition, changelog.first_alive, 0
+        if first_alive is None:
+            if (self.consumer.position(partition) or 0) < changelog.end:
+                return
+            self.consumer.unassign([partition])  # there were only transaction markers
+        elif not first_alive.done():
+            return
+        else:
+            try:
+                offset = first_alive.result()
+            except (RetriableError, BrokerError) as error:
+                self.log.warning("Restoring all of %s, expired rows too: %s", partition, error)
+        self._begin_at(changelog, offset)
+
+    def _begin_at(self, changelog: Changelog, offset: int) -> None:
+        changelog.skip_to(offset)
+        self._tell_start(changelog)
+
+    def _tell_start(self, changelog: Changelog) -> None:
+        partition = changelog.partition
         if changelog.active:
             self.restore_listener.on_restore_start(
                 partition, changelog.store, changelog.start, changelog.start + changelog.total
@@ -331,7 +388,7 @@ class StoreChangelogReader:
     def _in_state(self, state: ChangelogState) -> list[Changelog]:
         return [changelog for changelog in self._changelogs.values() if changelog.state is state]
 
-    # -- end
+    # -- shutdown
 
     def clear(self) -> None:
         """Forget all changelogs."""

@@ -24,6 +24,9 @@ END_OFFSETS_TIMEOUT_MS = 10_000
 #: Requests the end offsets of partitions without blocking; records of open transactions do not count.
 AskEnds = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Future[int]"]]
 
+#: Returns how long ago a partition's broker has ended its last throttle, in ms; None without one.
+ThrottledAgo = Callable[[TopicPartition], "float | None"]
+
 
 class StallAction(Enum):
     """The response to a stalled partition."""
@@ -65,9 +68,14 @@ class StallWatchdog:
 
     A partition is stalled if its position has not moved for timeout_ms, during which the broker had unread records. The
     first reopen_max times its task is reopened; after that the process must be replaced. timeout_ms 0: never.
+    throttled_ago_ms: how long ago a partition's broker has ended its last throttle (see Reader): for timeout_ms after
+    that nothing is a stall, because a quota is no fault of the consumer.
     """
 
-    def __init__(self, timeout_ms: int, reopen_max: int, ask_ends: AskEnds, log: PrefixedLogger) -> None:
+    def __init__(
+        self, timeout_ms: int, reopen_max: int, ask_ends: AskEnds, throttled_ago_ms: ThrottledAgo, log: PrefixedLogger
+    ) -> None:
+        self._throttled_ago_ms = throttled_ago_ms
         self._timeout_ms = timeout_ms
         self._reopen_max = reopen_max
         self._ask_ends = ask_ends
@@ -98,6 +106,9 @@ class StallWatchdog:
         self._watched = {p: w for p, w in self._watched.items() if p in positions or (w.reopened and p in owned)}
         for partition, position in positions.items():
             self._note(partition, position, now_ms)
+            ago_ms = self._throttled_ago_ms(partition)
+            if ago_ms is not None and ago_ms < self._timeout_ms:
+                self._watched[partition].still_since_ms = now_ms
         stalls = [stall for p, end in self._answers() if (stall := self._judge(p, end, now_ms)) is not None]
         self._ask(now_ms)
         return stalls

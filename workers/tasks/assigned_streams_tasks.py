@@ -1,4 +1,4 @@
-"""The registry of active tasks (seed 002; Kafka Streams 2.x: AssignedStreamsTasks)."""
+"""The registry of active tasks (Kafka Streams 2.x: AssignedStreamsTasks)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A registry of a stream thread's tasks, with the operations on all of them (seed 004; Kafka Streams 2.x:
-AssignedTasks).
+"""A registry of a stream thread's tasks, with the operations on all of them (Kafka Streams 2.x: AssignedTasks).
 
-A task holds its own state; the seed's registries (created, restoring, running, suspended) are views by state.
+A task holds its own state; Kafka's registries (created, restoring, running, suspended) are views by state.
 """
 
 from __future__ import annotations

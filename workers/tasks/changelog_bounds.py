@@ -71,6 +71,10 @@ class ChangelogBounds:
         self._ask([p for p, q in self._questions.items() if q.futures is None and q.next_try_ms <= now_ms])
         return dict(self._answers(now_ms))
 
+    def first_at(self, partition: TopicPartition, time_ms: int) -> Future[int]:
+        """Look up the offset of the first record at or after a time; negative if there is none."""
+        return self._admin.offsets({partition: time_ms}, REQUEST_TIMEOUT_MS)[partition]
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the pending requests for these partitions, and their answers.
 

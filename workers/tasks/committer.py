@@ -11,7 +11,8 @@ At-least-once need not block until the group has accepted the offsets, unless it
 AtLeastOnceCommit.start.
 
 With exactly-once, too, records are acknowledged first. Otherwise a process that is suspended between sending its
-offsets and its records could commit records that the new owner of its tasks has not restored.
+offsets and its records could commit records that the new owner of its tasks has not restored: one on Java restores
+before it reads the offsets. One of Penstock waits for that transaction first, see StreamTask.initialize_state_stores.
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer, and all
 its records are acknowledged. So every record before the end is in the store, or older than the records that it was
@@ -85,7 +86,10 @@ class Commit(ABC):
             self.tasks.append(task)
 
     def start(self) -> bool:
-        """Carry it out. False: except for the group's response, which finish() waits for. Raises as finish() does."""
+        """Carry out the commit.
+
+        False: only the group's response is missing, which finish() waits for. Raises as finish() does.
+        """
         self.finish()
         return True
 
@@ -95,7 +99,7 @@ class Commit(ABC):
         return True
 
     def finish(self) -> int:
-        """Carry it out, or the rest that start() has left. Returns how many tasks were committed.
+        """Carry out the commit, or the part that start() has left. Returns how many tasks were committed.
 
         Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if a retry may
         succeed, StreamsError for a record that could not be written.
@@ -120,7 +124,8 @@ class Commit(ABC):
             self.producer.flush()
 
     def changelog_ends(self) -> dict[TopicPartition, int]:
-        """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if it is not time.
+        """Wait until every record is acknowledged, then return the ends of the tasks' changelogs, {} if they are not
+        due.
 
         If the ends are due for one task, they are requested for all, in one request. Also returns {} if no broker
         answers: the offsets do not depend on the ends, and the next owner would process uncommitted work again.
@@ -157,8 +162,8 @@ class AtLeastOnceCommit(Commit):
     def start(self) -> bool:
         """Write records and stores, send the offsets, and return: tasks continue before the group has answered.
 
-        No changelog offsets are stored then, so the stores are written first, while they hold only acknowledged
-        updates: after a crash they contain what a restore would put there. A commit that requests ends is carried out
+        No changelog offsets are stored then. So the stores are written first, while they hold only acknowledged
+        updates: after a crash they contain the same rows as after a restore. A commit that requests ends is carried out
         as a whole.
         """
         if not self.offsets or self.wants_ends:

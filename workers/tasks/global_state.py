@@ -18,6 +18,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.store_factory import build_store
+from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
@@ -56,7 +57,7 @@ class GlobalTask(TaskContext):
         log: PrefixedLogger,
     ) -> None:
         super().__init__(TaskId(-1, -1), config)
-        self.stores: dict[str, Any] = {}
+        self.stores: dict[str, StateStore] = {}
         self.commit_requested = False
         self._topics = topics
         self._streams_metrics = streams_metrics
@@ -92,7 +93,7 @@ class GlobalTask(TaskContext):
             raise UnknownStateStoreError(
                 f"There is no state store {name}: neither in this sub-topology nor a global one"
             )
-        return self.stores[name]
+        return self.stores[name].exposed
 
     @override
     def request_commit(self) -> None:
@@ -105,12 +106,14 @@ class GlobalTask(TaskContext):
         self._log.debug("Skipping a record of a global table at %s: %s", node, reason)
 
     @override
-    def send(self, topic: str, *_: Any) -> None:
+    def send(self, topic: str, *_: object) -> None:
         """Raise StreamsError: every process would send the same record."""
         raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(
+        self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None], start_ms: int | None = None
+    ) -> Cancellable:
         """Raise StreamsError, as Kafka Streams does."""
         raise StreamsError("schedule() is not supported in the processor of a global store")
 

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.clients.errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Reader, ReaderEvent, Records
+from penstock.clients.throttle import Health
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -132,6 +133,14 @@ class PartitionConsumer:
         for partition, run in records.items():
             self._positions[partition] = run[-1].offset() + 1
         return records
+
+    def health(self) -> Health:
+        """Return what the reader waits for, and its throttle times; see Reader."""
+        return self._reader.health()
+
+    def throttled_ago_ms(self, partition: TopicPartition) -> float | None:
+        """Return the ms since the last throttle of the partition's broker ended; see Reader."""
+        return self._reader.throttled_ago_ms(partition) if partition in self._positions else None
 
     def wake(self) -> None:
         """Make poll() return; see Reader.wake."""

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from penstock.clients.log_context import PrefixedLogger
-from penstock.kernel import messages as kernel_messages
+from penstock.kernel.messages import timestamps
 from penstock.topology.records import Message, TopicPartition
 
 from .topic_partition_metadata import UNKNOWN
@@ -26,15 +26,6 @@ MAX_TASK_IDLE_MS_DISABLED = -1
 LagProvider = Callable[[TopicPartition], int | None]
 
 _MAX_TIMESTAMP = (1 << 63) - 1
-
-
-def _timestamps(messages: Iterable[Message]) -> list[int]:
-    return [message.timestamp()[1] for message in messages]
-
-
-_timestamps_of: Callable[[Iterable[Message]], list[int]] = (
-    _timestamps if kernel_messages is None else kernel_messages.timestamps
-)
 
 
 class Source(Protocol):
@@ -85,7 +76,7 @@ class RecordQueue:
         if self._stamped:
             records = list(self._source.stamped(messages))
         if not self._alone:
-            added = [r.timestamp for r in records] if self._stamped else _timestamps_of(records)
+            added = [r.timestamp for r in records] if self._stamped else timestamps(records)
             self._timestamps = [*self._timestamps[self._next :], *added]
         self._records = [*self._records[self._next :], *records]
         self._next = 0

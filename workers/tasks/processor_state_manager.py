@@ -11,13 +11,14 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.rows.rocksdb_errors import is_corruption
 from penstock.statestore.stores.state_store import StateStore
+from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorruptedError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import Message, TaskId, TopicPartition
@@ -33,7 +34,7 @@ PERSIST_INTERVAL_MS = 10_000
 CHECKPOINT_INTERVAL_MS = PERSIST_INTERVAL_MS
 
 #: Makes a store from its StoreBuilder, the task's directory, and the recycled store or None.
-Build = Callable[[Any, Any, Any], Any]
+Build = Callable[[StoreBuilder, Path, StateStore | None], StateStore]
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class RecycledStores:
     The lock on the task's directory goes with them. offsets_in_memory: the offsets of in-memory stores.
     """
 
-    stores: dict[str, Any]
+    stores: dict[str, StateStore]
     offsets_in_memory: dict[TopicPartition, int]
 
 
@@ -63,7 +64,7 @@ class ProcessorStateManager:
         background: Executor,
         log: PrefixedLogger,
     ) -> None:
-        self.stores: dict[str, Any] = {}
+        self.stores: dict[str, StateStore] = {}
         changelogs = {
             TopicPartition(topics.full(topic), task_id.partition): (store, topic in topology.source_topics)
             for store, topic in topology.changelog_topics.items()
@@ -258,6 +259,16 @@ class ProcessorStateManager:
             directory = self._state_directory.directory_for_task(self._task_id)
             OffsetCheckpoint(directory / CHECKPOINT_FILE_NAME).write(offsets)
 
+    def stores_with_rows(self) -> dict[str, bool]:
+        """Return the stores with rows that are not from an input topic, and whether a task that ran committed each."""
+        of_inputs = {self.changelogs[partition] for partition in self.source_changelogs}
+        with self._damage_told():
+            return {
+                name: store.was_committed()
+                for name, store in self.stores.items()
+                if name not in of_inputs and store.has_rows()
+            }
+
     def persist(self) -> None:
         """Make committed updates survive a SIGKILL."""
         self._end_persisting()
@@ -320,7 +331,7 @@ class ProcessorStateManager:
             self._locked = False
 
 
-def persist_all(stores: Iterable[Any], beside_writes: bool) -> None:
+def persist_all(stores: Iterable[StateStore], beside_writes: bool) -> None:
     """Persist the committed updates of stores. beside_writes: their task continues to write."""
     for store in stores:
         store.persist(beside_writes)

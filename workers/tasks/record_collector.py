@@ -10,12 +10,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from penstock.clients.errors import ClientError, Kind
+from penstock.clients.errors import BrokerError, ClientError, ErrorCode, Kind
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.writing.writer import BY_KEY, Lost
 from penstock.topology.context.exception_handlers import (
+    LETTER_HEADER,
     PRODUCTION,
     ErrorHandlerContext,
     FailedProcessingError,
@@ -25,7 +26,7 @@ from penstock.topology.context.exception_handlers import (
     configured_handler,
 )
 from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.records import Message, TaskId
+from penstock.topology.records import Message, TaskId, as_headers
 
 from .changelog_bounds import CHANGELOG_DELETED
 from .sink_topics import CHANGELOG_SUFFIX, SinkTopics
@@ -52,13 +53,23 @@ class Decision(NamedTuple):
     dead_letters: Sequence[ProducerRecord] = ()
 
 
-#: Decides on a record that could not be written: (message, error, task or None).
-ProductionExceptionHandler = Callable[[Message, ClientError, TaskId | None], Decision]
+#: The header of a dead letter that was written with another timestamp than the failed record's.
+TIMESTAMP_HEADER = f"{LETTER_HEADER}timestamp"
+#: The setting that limits timestamps of the future; one hour by default since Kafka 4.0.
+AFTER_MAX = "message.timestamp.after.max.ms"
+
+#: Decides on a record that could not be written: (lost record, task or None).
+ProductionExceptionHandler = Callable[[Lost, TaskId | None], Decision]
 
 
-def fail_on_production_error(message: Message, error: ClientError, task_id: TaskId | None) -> Decision:
+def fail_on_production_error(lost: Lost, task_id: TaskId | None) -> Decision:
     """Never continue: ``production.exception.handler=fail``, the default."""
     return Decision(goes_on=False)
+
+
+def is_bad_timestamp(error: ClientError) -> bool:
+    """Return whether a topic refuses the timestamp of a record."""
+    return isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TIMESTAMP
 
 
 @dataclass(eq=False)
@@ -75,13 +86,15 @@ class RecordCollector:
     transactional: bool
 
     def __post_init__(self) -> None:
-        #: Reported errors that are not classified yet, or must be raised; every send checks them. Without a record: the
-        #: client has failed.
-        self.errors: list[Lost] = []
+        #: Reported errors that are not classified yet, or must be raised; every send checks them. A ClientError:
+        #: the failure of the client itself.
+        self.errors: list[Lost | ClientError] = []
         #: Whether the client must be replaced.
         self.has_lost_client = False
         #: Number of skipped records.
         self.dropped = 0
+        #: Number of dead letters passed to the producer, those that were written again included.
+        self.letters = 0
         #: Number of dead letters, by their topic and the error's class.
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         self._error: StreamsError | None = None
@@ -99,15 +112,15 @@ class RecordCollector:
 
     def note_failure(self, error: ClientError) -> None:
         """Add the failure of the client itself."""
-        self.errors.append(Lost(error, None))
+        self.errors.append(error)
 
     def check(self) -> None:
         """Raise the first reported error, if any, until forget_errors is called."""
         while self.errors:
             if self._error is None:
-                self._error = self._judge(*self.errors[0])
+                self._error = self._judge(self.errors[0])
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)  # for each send: the traceback would grow
             del self.errors[0]
 
     def forget_errors(self) -> None:
@@ -116,27 +129,33 @@ class RecordCollector:
         self.errors.clear()
         self._error = None
 
-    def refused(self, error: ClientError, record: Message, task_id: TaskId | None) -> None:
-        """Handle a record that the client refused immediately: return to skip it, or raise.
+    def refused(self, lost: Lost, task_id: TaskId | None) -> None:
+        """Handle a record that the client refused immediately: return to skip it, or raise."""
+        text = self._failure(lost.error, lost.record, task_id)
+        if not self._may_go_on(lost, task_id):
+            raise FailedProcessingError(text) from lost.error
+        self._leave_out(text)
 
-        It never was in the transaction, so the handler may skip it with exactly-once, too.
+    def _judge(self, lost: Lost | ClientError) -> StreamsError | None:
+        """Return the error to raise for a report, None to skip the record.
+
+        With exactly-once only a record that was refused alone can be skipped: it was never in the transaction.
         """
-        if self._may_go_on(record, error, task_id):
-            self._leave_out(self._failure(error, record, task_id))
-        else:
-            raise FailedProcessingError(self._failure(error, record, task_id)) from error
-
-    def _judge(self, error: ClientError, record: Message | None) -> StreamsError | None:
-        """Return the error to raise for a report, None to skip the record."""
-        if record is None:
+        if isinstance(lost, ClientError):
             self.has_lost_client = True
-            return TaskMigratedError(f"The producer cannot continue: {error}")
-        text = self._failure(error, record, None)
+            return TaskMigratedError(f"The producer cannot continue: {lost}")
+        error, record = lost.error, lost.record
+        task_id = None if lost.source is None else lost.source[0]
+        text = self._failure(error, record, task_id)
         if error.kind in FENCED:
             self.has_lost_client = True
             return TaskMigratedError(f"{text}. The producer is fenced: its tasks have moved.")
-        if self._may_go_on(record, error, None):
-            if not self.transactional:
+        if self._wrote_letter_again(error, record):
+            return None
+        if self._may_go_on(lost, task_id):
+            if lost.is_refused and record.topic().endswith(CHANGELOG_SUFFIX):
+                return FailedProcessingError(f"{text}. It cannot be skipped: the store has it already.")
+            if lost.is_refused or not self.transactional:
                 self._leave_out(text)
                 return None
             why = "With exactly_once_v2 it cannot be skipped: the broker aborts the whole transaction."
@@ -148,19 +167,39 @@ class RecordCollector:
             )
         return FailedProcessingError(f"{text}. No offset is committed; records since the last commit are read again.")
 
-    def _may_go_on(self, record: Message, error: ClientError, task_id: TaskId | None) -> bool:
+    def _wrote_letter_again(self, error: ClientError, record: Message) -> bool:
+        """Write a dead letter again with the current time, if its topic refuses the failed record's timestamp.
+
+        A header keeps that timestamp, for replays. Returns False for any other record.
+        """
+        headers = list(as_headers(record.headers()) or ())
+        names = {name for name, _ in headers}
+        if not (is_bad_timestamp(error) and f"{LETTER_HEADER}exception" in names) or TIMESTAMP_HEADER in names:
+            return False
+        headers.append((TIMESTAMP_HEADER, str(record.timestamp()[1]).encode()))
+        self._write_letter(ProducerRecord(record.topic(), record.key(), record.value(), None, headers))
+        return True
+
+    def _may_go_on(self, lost: Lost, task_id: TaskId | None) -> bool:
         """Call the handler and write its dead letters; a dead letter that cannot be written gets none."""
-        goes_on, letters = self.handler(record, error, task_id)
-        for letter in letters if record.topic() not in self._dead_letter_topics else ():
+        goes_on, letters = self.handler(lost, task_id)
+        for letter in letters if lost.record.topic() not in self._dead_letter_topics else ():
             self._dead_letter_topics.add(letter.topic)
-            to = BY_KEY if letter.partition is None else letter.partition
-            headers = None if letter.headers is None else list(letter.headers)
-            try:
-                self.produce(letter.topic, letter.key, letter.value, to, letter.timestamp, headers)
-                self.dead_letters[letter.topic, type(error).__qualname__] += 1
-            except ClientError as refusal:  # e.g. it is too large, like the record
-                self.log.error("The dead letter could not be sent to topic %s: %s", letter.topic, refusal)
+            if self._write_letter(letter):
+                self.dead_letters[letter.topic, type(lost.error).__qualname__] += 1
         return goes_on
+
+    def _write_letter(self, letter: ProducerRecord) -> bool:
+        """Return whether the producer accepted it; a letter may be too large, like its record."""
+        to = BY_KEY if letter.partition is None else letter.partition
+        headers = None if letter.headers is None else list(letter.headers)
+        try:
+            self.produce(letter.topic, letter.key, letter.value, to, letter.timestamp, headers)
+        except ClientError as refusal:
+            self.log.error("The dead letter could not be sent to topic %s: %s", letter.topic, refusal)
+            return False
+        self.letters += 1
+        return True
 
     def _leave_out(self, text: str) -> None:
         self.dropped += 1
@@ -176,6 +215,11 @@ class RecordCollector:
             advice = ". The topic does not exist: create it, or correct its name in the topology"
             if topic.endswith(CHANGELOG_SUFFIX):
                 advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
+        if is_bad_timestamp(error):
+            advice = (
+                f". If records may have such timestamps, raise {AFTER_MAX} or message.timestamp.before.max.ms of topic "
+                f"{topic} with kafka-configs --alter"
+            )
         return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
 
     def check_changelogs(self) -> None:
@@ -185,28 +229,47 @@ class RecordCollector:
             raise missing
 
 
-def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
+def production_error_handler(config: Mapping[str, object]) -> ProductionExceptionHandler:
     """Return the configured handler as RecordCollector calls it; raises ConfigError if it does not exist.
 
-    Its context has no input record, because the task has moved on by then. The dead letters of the built-in handlers
-    therefore hold the record that could not be written. The task is known only if the client refused the record
-    immediately. RETRY after a transient error restarts the thread's tasks from the last commit (Kafka Streams:
-    TaskCorruptedException), which writes the record again; after any other error it counts as FAIL.
+    Its context has the input record of the lost one. If that is unknown, as for a record of a punctuation, the dead
+    letters of the built-in handlers hold the record that could not be written. RETRY after a transient error restarts
+    the thread's tasks from the last commit (Kafka Streams: TaskCorruptedException), which writes the record again;
+    after any other error it counts as FAIL.
     """
     handle = configured_handler(config, PRODUCTION)
 
-    def decide(message: Message, error: ClientError, task_id: TaskId | None) -> Decision:
-        context = ErrorHandlerContext(None, -1, -1, None, PRODUCER_NODE, task_id or UNKNOWN_TASK, -1, None, None)
-        key, value = message.key(), message.value()
-        record = ProducerRecord(message.topic(), key, value, message.timestamp()[1], None, message.partition())
-        response = handle(context, record, error)
+    def decide(lost: Lost, task_id: TaskId | None) -> Decision:
+        error, message = lost.error, lost.record
+        key, value, timestamp = message.key(), message.value(), message.timestamp()[1]
+        record = ProducerRecord(
+            message.topic(), key, value, timestamp, as_headers(message.headers()), message.partition()
+        )
+        response = handle(_context(lost, task_id), record, error)
         if response.result is Result.RETRY and error.kind not in TRANSIENT:
             logger.warning(
                 "%s returned RETRY for an error that is not transient, which counts as FAIL (%s)", PRODUCTION, error
             )
         letters = response.dead_letter_queue_records
-        if isinstance(handle, LogAndFail):
-            letters = [replace(letter, key=key, value=value, timestamp=record.timestamp) for letter in letters]
+        if isinstance(handle, LogAndFail) and lost.source is None:
+            letters = [replace(letter, key=key, value=value, timestamp=timestamp) for letter in letters]
         return Decision(response.result is Result.RESUME, letters)
 
     return decide
+
+
+def _context(lost: Lost, task_id: TaskId | None) -> ErrorHandlerContext:
+    if lost.source is None:
+        return ErrorHandlerContext(None, -1, -1, None, PRODUCER_NODE, task_id or UNKNOWN_TASK, -1, None, None)
+    task_id, message = lost.source
+    return ErrorHandlerContext(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        as_headers(message.headers()),
+        PRODUCER_NODE,
+        task_id,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+    )

@@ -22,14 +22,18 @@ TRANSACTION_LOG = "__transaction_state"
 COUNT_MS = 30_000
 #: Time limit for a request of whether a topic exists, in ms; sent only after a record was dropped.
 METADATA_MS = 5_000
-#: How long partition counts are cached, in ms (metadata.max.age.ms).
+#: How long partition counts are cached by default, in ms (metadata.max.age.ms).
 PARTITION_COUNT_MS = 300_000
 
 
 class SinkTopics:
-    """The existence and the partition counts of topics."""
+    """The existence and the partition counts of topics.
 
-    def __init__(self, admin: Admin, clock: Clock) -> None:
+    max_age_ms: how long partition counts are cached: the producer's metadata.max.age.ms.
+    """
+
+    def __init__(self, admin: Admin, clock: Clock, max_age_ms: int = PARTITION_COUNT_MS) -> None:
+        self._max_age_ms = max_age_ms
         self._admin = admin
         self._clock = clock
         self._partition_counts: dict[str, int] = {}
@@ -42,8 +46,8 @@ class SinkTopics:
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError.
 
-        Partitioners call this for every record. Counts are cached for PARTITION_COUNT_MS, and used longer if the broker
-        does not answer, like the metadata of Kafka's producer.
+        Partitioners call this for every record. Counts are cached for max_age_ms, and used longer if the broker does
+        not answer, like the metadata of Kafka's producer.
         """
         count = self._partition_counts.get(topic)
         if count is None:
@@ -66,11 +70,11 @@ class SinkTopics:
         return len(found.partitions)
 
     def forget_old_counts(self) -> None:
-        """Drop partition counts that are PARTITION_COUNT_MS old."""
+        """Drop partition counts that are max_age_ms old."""
         now = self._clock.monotonic_ms()
         if now >= self._forget_counts_at:
             self.forget_counts()
-            self._forget_counts_at = now + PARTITION_COUNT_MS
+            self._forget_counts_at = now + self._max_age_ms
 
     def forget_counts(self) -> None:
         """Drop all partition counts: a topic may have been recreated."""

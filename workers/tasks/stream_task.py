@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from penstock.clients.log_context import listed
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
+from penstock.clients.writing.writer import Source
 from penstock.statestore.cache.caching_store import CachingStore
-from penstock.topology.context.punctuation_queue import PunctuationQueue
+from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable
-from penstock.topology.errors import HandedOverError, StreamsError
+from penstock.topology.errors import HandedOverError, LostOffsetsError, StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import Message, TaskId, TopicPartition
@@ -21,6 +23,7 @@ from ..metrics.function_metrics import FunctionMetrics
 from ..metrics.node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup
+from .partition_offsets import OFFSET_END
 from .record_sends import make_log_change, make_send
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
@@ -62,8 +65,9 @@ class StreamTask(Task):
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
         # Instance attributes replace the methods, because they run for every record.
-        self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
-        self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
+        source = self.source if clients.producer.keeps_sources else None
+        self.send = make_send(clients.producer, task_id, source)  # type: ignore[method-assign]
+        self.log_change = make_log_change(clients.producer, written, task_id, source)  # type: ignore[method-assign]
         self.holds_removals = not clients.producer.transactional
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
@@ -79,6 +83,10 @@ class StreamTask(Task):
         self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
+
+    def source(self) -> Source | None:
+        """Return the source of the record that is written now, None in a punctuation; see Writer.produce."""
+        return None if self.message is None else (self.task_id, self.message)
 
     def _sink_topics(self) -> set[str]:
         """Return the topics of sinks whose names are known before records arrive."""
@@ -118,7 +126,7 @@ class StreamTask(Task):
             self._group.set_partition_time(partition, time_ms)
         self._compiled.init()
         self.samples = NodeSamples(
-            self.topology, self._compiled.errors, self.environment.metrics, self.metrics.process, self.environment.time
+            self.topology, self, self.environment.metrics, self.metrics.process, self.environment.time
         )
         self.functions = [
             FunctionMetrics(records, self.environment.metrics) for records in self._compiled.waiting.operators
@@ -164,10 +172,40 @@ class StreamTask(Task):
     def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         start = self._clients.start_offset
         consumer = self._clients.consumer
-        consumer.assign({p: start(p) if at is None else at.offset for p, at in sorted(committed.items())})
+        starts = {p: start(p) if at is None else at.offset for p, at in sorted(committed.items())}
+        if not any(committed.values()) and any(offset != OFFSET_END for offset in starts.values()):
+            self._begin_without_offsets(starts.keys())
+        consumer.assign(starts)
         consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
         # Start offsets need not be committed: nothing was processed yet.
         self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
+
+    def _begin_without_offsets(self, inputs: Collection[TopicPartition]) -> None:
+        """Refuse to process records again that the state contains already: raise LostOffsetsError.
+
+        With at-least-once a task may also have crashed before its first commit. Its changelog then has records,
+        although no store has been committed. So rows that may come from there are only reported, and processing
+        continues. Kafka Streams reports nothing.
+        """
+        filled = self.state_manager.stores_with_rows()
+        if not filled or self.config["penstock.lost.offsets"] == "accept":
+            return
+        what = (
+            f"Task {self.task_id} has state in {listed(sorted(filled))}, but the group {self.application_id} has no "
+            f"committed offset of its input {listed(sorted(inputs))}"
+        )
+        if self._clients.producer.transactional or any(filled.values()):
+            raise LostOffsetsError(
+                f"{what}: they have expired, or the group or the topics were deleted. The records would be processed "
+                "again, on top of the state that contains them. To start over, run `penstock reset MODULE:TOPOLOGY "
+                "--execute`. If the input has only new records, run the application once with "
+                "penstock.lost.offsets=accept"
+            )
+        self.log.warning(
+            "%s. If the application did not crash before its first commit, these offsets have expired, or the group or "
+            "the topics were deleted: records that the state contains are processed again",
+            what,
+        )
 
     def suspend(self) -> None:
         """Stop reading and processing, and close the users' processors; buffered records will be read again."""
@@ -208,13 +246,13 @@ class StreamTask(Task):
 
     @property
     def has_work(self) -> bool:
-        """Whether process() has something to do: of many tasks few do at any time."""
+        """True if process() has something to do; of many tasks few do at any time."""
         return not self._partition_group.is_idle or self.records_waiting > 0
 
     def process(self, max_records: int) -> int:
         """Process up to max_records buffered records, unless the task must wait for others. Returns how many.
 
-        What async functions have completed makes room only once it is forwarded: see ``pass_on``.
+        Completed async calls make room only once their results are forwarded: see ``pass_on``.
 
         Raises StreamsError naming operator, topic, partition and offset of the record that failed.
         """
@@ -299,11 +337,15 @@ class StreamTask(Task):
     # -- punctuation
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
-        """Schedule it. By stream time it runs first with the next record, by wall clock after interval_ms."""
+    def schedule(
+        self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None], start_ms: int | None = None
+    ) -> Cancellable:
+        """Schedule it; see punctuation_queue.first_due_ms."""
         if punctuation is Punctuation.STREAM_TIME:
-            return self._stream_time_queue.schedule(0, interval_ms, callback)
-        return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
+            queue, now_ms = self._stream_time_queue, self.stream_time_ms
+        else:
+            queue, now_ms = self._system_time_queue, self.wall_clock_ms()
+        return queue.schedule(first_due_ms(punctuation, interval_ms, now_ms, start_ms), interval_ms, callback)
 
     @property
     def has_punctuations(self) -> bool:
@@ -365,8 +407,8 @@ class StreamTask(Task):
         """Flush the stores, so that all records resulting from the input so far have been passed to the producer.
 
         Returns the offsets to commit: the next record to read of each partition. Unchanged offsets are included,
-        because only a commit with offsets fails for a process that has lost its tasks: punctuations, too, must not be
-        committed then.
+        because only a commit with offsets fails for a process that has lost its tasks: punctuations must not be
+        committed then, either.
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")

@@ -24,7 +24,9 @@ from penstock.clients.errors import (
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
-from penstock.clients.writing.writer import TransactionalWriter, Writer
+from penstock.clients.throttle import Health
+from penstock.clients.writing.writer import Lost, Source, TransactionalWriter, Writer
+from penstock.kernel.sinks import RecordTaker
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
@@ -48,10 +50,11 @@ class StreamsProducer:
     """One producer for all tasks of a thread.
 
     topics: metadata of the topics written to. transactional: exactly_once_v2; make_writer then returns a
-    TransactionalWriter, whose transaction spans all tasks and is committed with their offsets. transaction_timeout_ms:
-    ``transaction.timeout.ms``. timeout_ms: how long the initialization of transactions may fail (``task.timeout.ms``).
+    TransactionalWriter, whose transaction spans all tasks and is committed with their offsets. keeps_sources: see
+    asks_for_sources. transaction_timeout_ms: ``transaction.timeout.ms``. timeout_ms: how long the initialization of
+    transactions may fail (``task.timeout.ms``).
 
-    Raises ConfigError if the broker refuses the transaction timeout, BrokerUnavailableError after timeout_ms.
+    With exactly-once, call initialize() until it returns True before anything else.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class StreamsProducer:
         topics: SinkTopics,
         transactional: bool = False,
         handler: ProductionExceptionHandler = fail_on_production_error,
+        keeps_sources: bool = False,
         clock: Clock | None = None,
         transaction_timeout_ms: int = 60_000,
         timeout_ms: int = 300_000,
         in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
         self.transactional = transactional
+        #: Whether tasks pass the source of each record; see Writer.produce.
+        self.keeps_sources = keeps_sources
         self.in_transaction = False
         #: Number of aborted transactions since the thread started.
         self.transactions_aborted = 0
@@ -81,12 +87,8 @@ class StreamsProducer:
         self._writer = make_writer()
         #: Handles records that could not be written.
         self.collector = RecordCollector(self._produce, topics, log, handler, transactional)
-        if transactional:
-            try:
-                self._initialize_transactions()
-            except BaseException:
-                self._writer.close()
-                raise
+        #: When to stop trying to initialize transactions; None while that is not under way.
+        self._initialize_until_ms: int | None = None
 
     @property
     def _transactions(self) -> TransactionalWriter:
@@ -101,9 +103,13 @@ class StreamsProducer:
         return self._writer.produce
 
     @property
-    def records(self) -> Any | None:
+    def records(self) -> RecordTaker | None:
         """Accepts ordinary records without a call of produce; see Writer."""
         return self._writer.records
+
+    def health(self) -> Health:
+        """Return what the client waits for, and its throttle times; see Writer."""
+        return self._writer.health()
 
     def send_due(self) -> None:
         """Send due batches, if no other thread does; does not block. Raises as poll() does."""
@@ -122,15 +128,13 @@ class StreamsProducer:
         """Wait until every record is acknowledged.
 
         Raises StreamsError with topic and partition of the first record that was not, TaskMigratedError if the broker
-        was unavailable for too long or the producer is fenced, RetriableCommitError if the membership is in doubt by
-        then: requests that are repeated could put an older value behind that of a new owner. Brokers refuse it with
-        exactly-once.
+        was unavailable for too long or the producer is fenced, and RetriableCommitError if the membership is in doubt
+        by then: repeated requests could put an older value behind that of a new owner. With exactly-once, brokers
+        refuse them.
         """
         letters = -1
-        while (
-            letters != self.collector.dead_letters.total()
-        ):  # dead letters about records lost in this flush must be flushed, too
-            letters = self.collector.dead_letters.total()
+        while letters != self.collector.letters:  # those about records lost in this flush must be flushed, too
+            letters = self.collector.letters
             self._serve(self._flush)
 
     def _flush(self) -> None:
@@ -141,7 +145,9 @@ class StreamsProducer:
                     "when the group has confirmed that it still owns its tasks."
                 )
 
-    def refused(self, error: ClientError, record: RawRecord, task_id: TaskId | None) -> None:
+    def refused(
+        self, error: ClientError, record: RawRecord, task_id: TaskId | None, source: Source | None = None
+    ) -> None:
         """Handle a record that produce refused immediately: return to skip it, or raise."""
         self._serve(self._writer.poll)  # an earlier report may be the cause
         if isinstance(error, UnusableClientError) or error.kind in FENCED:
@@ -149,7 +155,7 @@ class StreamsProducer:
             if self.transactional and error.kind not in FENCED:  # its transaction has failed, for an unknown reason
                 self.check_changelogs()
             raise TaskMigratedError(f"The producer accepts no more records ({error}).") from error
-        self.collector.refused(error, record, task_id)
+        self.collector.refused(Lost(error, record, source, is_refused=True), task_id)
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; see SinkTopics.partition_count."""
@@ -227,19 +233,28 @@ class StreamsProducer:
         self._writer.close()
         self._writer = self._make_writer()
         self.collector.has_lost_client = False
-        if self.transactional:
-            self._initialize_transactions()
+        while not self.initialize():
+            pass
 
-    def _initialize_transactions(self) -> None:
-        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
-        while True:
-            try:
-                self._transactions.init_transactions(INITIALIZE_SECONDS)
-                return
-            except TransactionError as error:
-                self._judge_initialization(error, deadline_ms)
-                self._writer.close()
-                self._writer = self._make_writer()
+    def initialize(self) -> bool:
+        """Make one attempt to initialize transactions; return whether it succeeded. True without exactly-once.
+
+        An attempt takes up to INITIALIZE_SECONDS. Raises ConfigError if the broker refuses the transaction timeout,
+        StreamsError if another attempt cannot help, BrokerUnavailableError after failures for timeout_ms.
+        """
+        if not self.transactional:
+            return True
+        if self._initialize_until_ms is None:
+            self._initialize_until_ms = self._clock.monotonic_ms() + self._timeout_ms
+        try:
+            self._transactions.init_transactions(INITIALIZE_SECONDS)
+        except TransactionError as error:
+            self._judge_initialization(error, self._initialize_until_ms)
+            self._writer.close()
+            self._writer = self._make_writer()
+            return False
+        self._initialize_until_ms = None
+        return True
 
     def _judge_initialization(self, error: TransactionError, deadline_ms: int) -> None:
         """Return to retry, or raise."""
@@ -258,7 +273,7 @@ class StreamsProducer:
             ) from error
         self._log.warning("Failed to initialize transactions, trying again: %s. %s", error, hint)
 
-    def _attempt(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
+    def _attempt(self, what: str, call: Callable[..., object], *arguments: object) -> None:
         """Call once, and translate errors."""
         try:
             call(*arguments)

@@ -59,7 +59,7 @@ class TaskEnvironment:
     cache: ThreadCache
     metrics: ThreadMetrics
     changelogs: Changelogs
-    global_store: Callable[[str], Any]
+    global_store: Callable[[str], object]
     log_prefix: str
     background: Executor
     streams_metrics: CustomMetrics
@@ -223,7 +223,7 @@ class Task(TaskContext, ABC):
     def store(self, name: str) -> Any:
         """Return a state store of this task, or a global one; raises UnknownStateStoreError."""
         if name in self.state_manager.stores:
-            return self.state_manager.stores[name]
+            return self.state_manager.stores[name].exposed
         return self.environment.global_store(name)
 
     @override

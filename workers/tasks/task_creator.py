@@ -1,4 +1,4 @@
-"""Creates tasks (Kafka Streams: ActiveTaskCreator and StandbyTaskCreator; in seed 000 TaskCreator)."""
+"""Creates tasks (Kafka Streams: ActiveTaskCreator and StandbyTaskCreator, in 1.0 TaskCreator)."""
 
 from __future__ import annotations
 

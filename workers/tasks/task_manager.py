@@ -1,4 +1,4 @@
-"""Coordinates the tasks of one stream thread (seed 003; Kafka Streams: TaskManager).
+"""Coordinates the tasks of one stream thread (Kafka Streams: TaskManager).
 
 It decides what happens to tasks, and in which order. The registries know which task is in which state, the tasks
 implement the states, and TaskCommits decides when to commit.
@@ -98,7 +98,9 @@ class TaskManager:
 
     @contextmanager
     def _asked_together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Within this context, one request each returns the committed offsets and the start offsets of these."""
+        """Within this context, one request fetches the committed offsets of these partitions, and one their start
+        offsets.
+        """
         with self.committed.together(partitions), self.offset_reset.together(partitions):
             yield
 

@@ -28,7 +28,7 @@ class BatchSizer:
     def record(self, iterations: int, processed: int, latency_ms: int) -> None:
         """Adapt to the time of a batch: halve the size if it was too slow, double it if a full batch was fast.
 
-        Many tasks may take that long with one record each; then there is nothing to halve.
+        Many tasks may take that long with one record each; then the size cannot be halved.
         """
         if latency_ms > TARGET_MS:
             if self.max_records(iterations) > 1:

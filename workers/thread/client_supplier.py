@@ -1,7 +1,7 @@
 """Creates all Kafka clients of a stream thread (Kafka Streams: DefaultKafkaClientSupplier).
 
 By default Penstock's own client reads and writes. librdkafka, behind the same protocols Reader and Writer, is used if
-it is configured, for settings that Penstock does not know, and without the compiled kernel. All clients, including the
+it is configured, and for settings that Penstock does not know. All clients, including the
 group member and the admin client, get the same brokers and the same TLS and SASL settings. Settings with a client's
 prefix override the ones set here, except those that the runtime depends on.
 """
@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.clients import librdkafka
 from penstock.clients.clock import Clock, SystemClock
@@ -33,13 +33,12 @@ from penstock.clients.writing import produce_settings as producing
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
-from penstock.kernel import record_accumulator, record_batches
 from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 
 from ..group.assignment.streams_group_bytes import StreamsGroupBytes
-from ..group.assignment.subscription_info import user_endpoint
+from ..group.assignment.subscription_info import user_host
 
 if TYPE_CHECKING:
     from penstock.clients.librdkafka import AdminClient, Consumer, Producer
@@ -56,14 +55,14 @@ _RENAMED: Mapping[str, str] = {
 }
 
 #: Defaults that a prefixed setting may override.
-_CONSUMER_DEFAULTS: Mapping[str, Any] = {
+_CONSUMER_DEFAULTS: Mapping[str, object] = {
     "check.crcs": True,  # as in Java's consumer; a corrupt record must not get into a store
     "fetch.wait.max.ms": 100,  # a partition assigned during a pending fetch is fetched only after it
     "fetch.queue.backoff.ms": 10,  # librdkafka's 1000: with full queues it sleeps longer than it takes to empty them
 }
 #: Settings that the runtime depends on: GroupMember handles membership, positions are explicit, ends are reported as
 #: events.
-_CONSUMER_FIXED: Mapping[str, Any] = {
+_CONSUMER_FIXED: Mapping[str, object] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "allow.auto.create.topics": False,
@@ -72,7 +71,7 @@ _CONSUMER_FIXED: Mapping[str, Any] = {
     "max.poll.interval.ms": 86_400_000,  # GroupMember enforces it; this is librdkafka's maximum
 }
 #: Partitions must equal those that Java's producer chooses; otherwise a key's records end in different partitions.
-_PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
+_PRODUCER_FIXED: Mapping[str, object] = {"partitioner": "murmur2_random"}
 #: Prefixes whose keys StreamsConfig resolves itself (max.poll.records, linger.ms …).
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: The ones that librdkafka's producer knows.
@@ -109,21 +108,19 @@ class KafkaClientSupplier:
     def _reader(self, client_id: str, *prefixes: str) -> Reader:
         settings = self._consumer_settings(client_id, *prefixes)
         unknown = fetching.unknown_settings(settings)
-        if not self._is_own("penstock.fetcher", "Reading", record_batches is not None, unknown):
+        if not self._is_own("penstock.fetcher", "Reading", unknown):
             return librdkafka.make_reader(settings)
         log = PrefixedLogger("penstock.clients.reading", f"[{client_id}] ")
-        found = fetching.fetch_settings(settings)
+        found = fetching.fetch_settings(settings, max_record_bytes=self._config["penstock.record.max.bytes"])
         return Fetcher(KafkaBrokers(found), found, self._clock, log)
 
-    def _is_own(self, key: str, doing: str, is_built: bool, unknown: Collection[str]) -> bool:
+    def _is_own(self, key: str, doing: str, unknown: Collection[str]) -> bool:
         """Return whether Penstock's own client is used; the log names the reason if not."""
         if self._config[key] == "librdkafka":
             return False
-        if not is_built:
-            LOG.info("%s with librdkafka: the compiled kernel is not built here", doing)
-        elif unknown:
+        if unknown:
             LOG.info("%s with librdkafka, which knows %s", doing, ", ".join(unknown))
-        return is_built and not unknown
+        return not unknown
 
     def get_producer(self, client_id: str, transactional_id: str | None = None) -> Writer | Producer:
         """Return the writer: idempotent, with Java's partitioner.
@@ -132,7 +129,7 @@ class KafkaClientSupplier:
         """
         settings = self._producer_settings(client_id, transactional_id)
         unknown = producing.unknown_settings(settings)
-        if not self._is_own("penstock.sender", "Writing", record_accumulator is not None, unknown):
+        if not self._is_own("penstock.sender", "Writing", unknown):
             return librdkafka.make_writer(settings)
         found = producing.produce_settings(settings)
         kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
@@ -147,7 +144,7 @@ class KafkaClientSupplier:
         """Return a confluent_kafka.Producer; see get_producer."""
         return librdkafka.make_producer(self._producer_settings(client_id, transactional_id))
 
-    def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, Any]:
+    def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, object]:
         """Return the settings of a consumer, by librdkafka's names."""
         return {
             **self._common(client_id, *prefixes),
@@ -159,7 +156,7 @@ class KafkaClientSupplier:
             "group.id": self._config["application.id"],
         }
 
-    def _producer_settings(self, client_id: str, transactional_id: str | None) -> dict[str, Any]:
+    def _producer_settings(self, client_id: str, transactional_id: str | None) -> dict[str, object]:
         """Return the settings of a producer, by librdkafka's names."""
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
@@ -185,7 +182,7 @@ class KafkaClientSupplier:
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
         member_config, network = self._member_settings(client_id, instance_id)
-        return GroupMember(member_config, network, assign, self._clock, endpoint_of=user_endpoint)
+        return GroupMember(member_config, network, assign, self._clock, host_of=user_host)
 
     def get_streams_group_member(
         self, client_id: str, topology: StreamsTopology, instance_id: str | None = None
@@ -221,14 +218,14 @@ class KafkaClientSupplier:
         )
         return member_config, network_settings(settings)
 
-    def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
+    def _common(self, client_id: str, *prefixes: str) -> dict[str, object]:
         """Return the settings shared by all clients; also checks TLS and SASL keys with prefixes."""
         shared = self._config.common_client_settings()
         check_security_keys({**shared, **self._given(*prefixes)})
         settings = {_RENAMED.get(name, name): value for name, value in shared.items() if value not in (None, "")}
         return {**settings, "client.id": client_id}
 
-    def _given(self, *prefixes: str) -> dict[str, Any]:
+    def _given(self, *prefixes: str) -> dict[str, object]:
         """Return the prefixed settings (the last prefix wins), without keys that StreamsConfig resolves."""
         return {
             _RENAMED.get(name, name): value

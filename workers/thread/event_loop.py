@@ -89,12 +89,18 @@ class EventLoopThread(AsyncCalls):
     def _check(self) -> None:
         if self._failure is not None:
             raise StreamsError(f"The event loop {self._name} has ended") from self._failure
+        if self._calls is not None:
+            self._calls.check()
 
     @override
     def in_flight(self, of: Hashable) -> int:
-        """Return the number of calls in flight; raises StreamsError if the loop has ended."""
+        """Return the number of calls in flight; raises StreamsError if the loop or a lifespan has ended."""
         self._check()
         return 0 if self._calls is None else self._calls.in_flight(of)
+
+    @override
+    def opening(self) -> str:
+        return "" if self._calls is None else self._calls.opening()
 
     @override
     def count(self, of: Hashable, by: int) -> None:

@@ -1,4 +1,4 @@
-"""The stream thread: the loop that polls, restores, processes, punctuates and commits (seeds 000 and 001).
+"""The stream thread: the loop that polls, restores, processes, punctuates and commits (Kafka Streams: StreamThread).
 
 Kafka Streams: StreamThread. In Penstock each one is the main thread of its own process.
 """
@@ -130,19 +130,28 @@ class StreamThread:
             self.complete_shutdown(clean_run)
 
     def start(self) -> None:
-        """Read the global tables and join the group, before the first iteration."""
+        """Initialize transactions, read the global tables and join the group, before the first iteration.
+
+        The supervisor and systemd already know that the process is up: from now on it may wait for its brokers.
+        """
         self._states.transition_to(_S.STARTING)
         self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
+        self.status.wait_for(f"a broker of {self._parts.config['bootstrap.servers']} to answer")
+        self._until(self.producer.initialize)
         self.global_state.start()
-        while self.is_running and not self.global_state.catch_up():
+        self._until(self.global_state.catch_up)
+        self.group.subscribe()
+
+    def _until(self, step: Callable[[], bool]) -> None:
+        """Repeat a step until it returns True or the thread is stopped; execute commands and report in between."""
+        while self.is_running and not step():
             self.time.advance()
             self.commands.poll()
             self.status.report()
-        self.group.subscribe()
 
     @property
     def goes_on(self) -> bool:
-        """Whether another iteration follows, until the thread is stopped.
+        """True while another iteration follows, until the thread is stopped.
 
         A pending rebalance is completed first, because nothing can be committed during it.
         """
@@ -166,7 +175,7 @@ class StreamThread:
             "Detected the states of tasks %s are corrupted. "
             "Will close the task as dirty and re-create and bootstrap from scratch. %s",
             listed(error.task_ids),
-            error,
+            str(error),  # a kept error would keep the cursor of its frames, and so the damaged files, open
         )
         try:
             self.task_manager.handle_corruption(error.task_ids)
@@ -238,6 +247,8 @@ class StreamThread:
         start_ms = self.time.now_ms
         self.commands.poll()
         self.group.poll()
+        if self.status.waiting_for:
+            self.status.wait_for("")  # the first join needs responses of brokers
         poll_ms = self._poll_phase()
         if not self.group.in_doubt:  # otherwise changelogs that others own by now could get buffered records
             self.producer.poll()
@@ -318,7 +329,10 @@ class StreamThread:
             self._log.info("Restoration took %s ms for all active tasks %s", took_ms, active)
             self._states.transition_to(_S.RUNNING)
             return 0
-        if self.paused or self.task_manager.opening:  # which changelog is read first depends on all of them
+        if self.paused:
+            self.changelog_reader.initialize_changelogs()
+            return 0
+        if self.task_manager.opening:  # which changelog is read first depends on all of them
             return 0
         self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
         wait_ms = RESTORE_IDLE_WAIT_MS if self.task_manager.active.running else self.poll_ms

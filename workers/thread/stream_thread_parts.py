@@ -1,4 +1,4 @@
-"""Assembles a stream thread from its parts (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
+"""Assembles a stream thread from its parts (Kafka Streams: StreamThread.create)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from penstock.clients.group.group_member import StreamsGroupMember
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import limit_ms
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.exception_handlers import asks_for_sources
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.graph.topology import Topology
@@ -43,6 +45,7 @@ from ..group.source_topics import BuiltTopologies, SourceTopics
 from ..group.streams_metadata import HostReporter
 from ..group.task_offset_reporter import TaskOffsetReporter
 from ..group.topic_names import TopicNames
+from ..metrics.client_health import ClientHealth
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
@@ -206,6 +209,13 @@ class StreamThreadParts:
             self._log("open_transactions"),
             max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions may last that long
         )
+        self.client_health = ClientHealth(
+            self.name,
+            {"consumer": self.consumer.health, "restore-consumer": restore_consumer.health},
+            self.producer.health,
+            (self.membership.waits, self.admin.waits),
+            self.metrics,
+        )
         self.status = StatusReporter(
             self.config,
             self.time,
@@ -214,11 +224,15 @@ class StreamThreadParts:
             self.task_manager,
             self.consumer,
             self.changelog_reader,
+            self.client_health,
             self.metrics,
+            self.async_calls,
             self.log,
         )
         self.answers = self._answers()
-        self.stalls = StallResponse(self._stall_watchdog(), self.task_manager, self.metrics, self.control, self.log)
+        self.stalls = StallResponse(
+            self._stall_watchdog(self.consumer), self.task_manager, self.metrics, self.control, self.log
+        )
         self.close_clients: Mapping[str, Callable[[], None]] = {
             "offsets reader": self.offsets_reader.close,
             "admin client": self.admin.close,
@@ -276,6 +290,7 @@ class StreamThreadParts:
                 self.consumer,
                 self.producer,
                 reader,
+                self.client_health,
                 self.metrics,
                 self.custom_metrics,
             ),
@@ -298,15 +313,16 @@ class StreamThreadParts:
             self.clock,
             self.config["commit.interval.ms"],
             self.timeouts,
-            RestoreStallResponse(self._stall_watchdog(), consumer, self._log("stall_response")),
+            RestoreStallResponse(self._stall_watchdog(consumer), consumer, self._log("stall_response")),
             self._log("store_changelog_reader"),
         )
 
-    def _stall_watchdog(self) -> StallWatchdog:
+    def _stall_watchdog(self, consumer: PartitionConsumer) -> StallWatchdog:
         return StallWatchdog(
             self.config["penstock.partition.stall.timeout.ms"],
             self.config["penstock.partition.stall.reopen.max"],
             self._ask_ends,
+            consumer.throttled_ago_ms,
             self.log,
         )
 
@@ -323,9 +339,10 @@ class StreamThreadParts:
         return StreamsProducer(
             lambda: as_writer(self.supplier.get_producer(f"{self.name}-producer", transactional_id=transactional_id)),
             self._log("streams_producer"),
-            topics=SinkTopics(self.admin, self.clock),
+            topics=SinkTopics(self.admin, self.clock, self._metadata_max_age_ms("producer.")),
             transactional=transactional,
             handler=production_error_handler(self.config),
+            keeps_sources=asks_for_sources(self.config),
             clock=self.clock,
             transaction_timeout_ms=self.config["transaction.timeout.ms"],
             timeout_ms=self.config["task.timeout.ms"],
@@ -388,6 +405,10 @@ class StreamThreadParts:
             return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
         return self.supplier.get_group_member(client_id, self.assignor.assign, self.instance_id)
 
+    def _metadata_max_age_ms(self, *prefixes: str) -> int:
+        """Return metadata.max.age.ms of the client with these prefixes; 0 is no limit, as for the client."""
+        return limit_ms(self.config.of_client("metadata.max.age.ms", *prefixes))
+
     def _source_topics(self) -> SourceTopics:
         log = self._log("internal_topic_manager")
         manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
@@ -398,7 +419,7 @@ class StreamThreadParts:
             (lambda infos, patience_ms: self._topic_counts(patience_ms)) if broker_makes_them else manager.make_ready,
             lambda infos, counts: self.assignor.update_topics(infos, counts, manager.partition_racks),
             self.clock,
-            self.config["metadata.max.age.ms"],
+            self._metadata_max_age_ms("consumer.", "main.consumer."),
             log,
         )
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.directory.snapshot import checkpoint_stores
+from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.stores.store_iterator import has_rows
 from penstock.statestore.view.store_view import summary
-from penstock.topology.errors import InvalidStateStoreError, StreamsError
+from penstock.topology.errors import InvalidStateStoreError, StateStoreTypeError, StreamsError
 from penstock.topology.graph.topology import Topology
+from penstock.topology.records import TaskId
 
 from ..control.messages import (
+    LIST_LAGS,
     LIST_STORES,
     Command,
     DescribeTopology,
@@ -29,16 +34,20 @@ from ..control.messages import (
     TakeSnapshot,
     ThreadControl,
 )
+from ..control.stream_thread_state import StreamThreadState
 from ..group.source_topics import BuiltTopologies
 from ..group.topic_names import TopicNames
-from ..queries.store_reads import StoreReader
+from ..queries.store_reads import GLOBAL, StoreReader
 from ..queries.topology_json import topology_json
+from ..tasks.task import Task
 from ..tasks.task_manager import TaskManager
 from .thread_status import Measurement
 
 if TYPE_CHECKING:
     from .stream_thread import StreamThread
 
+
+T = TypeVar("T", bound=Task)
 
 #: Reading methods; docs/state-stores.md describes them.
 READ_METHODS = frozenset(
@@ -92,7 +101,7 @@ class ThreadCommands:
             case ReleaseHost():
                 self._thread.group.release_host(command.endpoint)
             case Query():
-                self._control.report(answer(command, self._thread.task_manager))
+                self._control.report(answer(command, self._answers.reader, self._is_settled()))
             case Measure():
                 self._control.report(QueryResult(command.id, self._answers.measurement.groups()))
             case ReadStore():
@@ -102,44 +111,90 @@ class ThreadCommands:
             case DescribeTopology():
                 self._control.report(QueryResult(command.id, self._answers.describe_topology()))
 
+    def _is_settled(self) -> bool:
+        """Return True if this thread has all of its tasks, and no further one is about to be assigned."""
+        return self._thread.state is StreamThreadState.RUNNING and not self._thread.group.rebalance_in_progress
 
-def answer(query: Query, task_manager: TaskManager) -> QueryResult:
-    """Return the result of every active task here that has the store: a dict by task id, rows of iterators as lists.
 
-    Failures become the result's error: a task that is still restoring, an unknown method or store.
+def answer(query: Query, reader: StoreReader, is_settled: bool = True) -> QueryResult:
+    """Return the result of every task here that has the store and may answer: a dict by task id, iterators as lists.
+
+    A global store is that of a task "global". Failures become the result's error: a task that is still restoring, an
+    unknown method or store. is_settled: False while this thread may get tasks that no other one has any more, so that
+    an answer could lack rows.
     """
     try:
-        return QueryResult(query.id, _results(query, task_manager))
+        return QueryResult(query.id, _results(query, reader, is_settled))
     except StreamsError as error:
-        return QueryResult(query.id, error=str(error))
+        return QueryResult(query.id, error=str(error), kind=type(error))
     except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's, not this thread's
         return QueryResult(query.id, error=f"{type(error).__name__}: {error}")
 
 
-def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
+def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, object]:
+    task_manager = reader.task_manager
     if query.method == LIST_STORES:
         return _all_stores(task_manager)
-    if query.method not in READ_METHODS:
-        raise InvalidStateStoreError(
-            f"{query.method} does not read a store; use one of {', '.join(sorted(READ_METHODS))}"
-        )
+    if query.method == LIST_LAGS:
+        return {str(task.task_id): reader.changelog_reader.positions(task) for task in task_manager.all_tasks()}
+    if reader.is_global(query.store):
+        return {GLOBAL: _read(query, reader.global_state.task.stores[query.store])}
+    stores = _stale_stores(query, task_manager) if query.stale else _current_stores(query, task_manager, is_settled)
+    return {str(task_id): _read(query, store) for task_id, store in stores.items()}
+
+
+def _current_stores(query: Query, task_manager: TaskManager, is_settled: bool) -> dict[TaskId, StateStore]:
+    """Return the stores of active tasks; raises InvalidStateStoreError unless all tasks run and no further one is
+    pending.
+    """
     active = task_manager.active
-    waiting = [
-        i for i, task in active.all_tasks().items() if i not in active.running and query.store in task.topology.stores
-    ]
+    asked = _asked(query, active.all_tasks())
+    waiting = [task_id for task_id in asked if task_id not in active.running]
     if waiting:
         raise InvalidStateStoreError(
             f"The state store {query.store} is not readable yet: task {waiting[0]} is still restoring; try again"
         )
-    stores = {
-        i: t.state_manager.stores[query.store]
-        for i, t in active.running.items()
-        if query.store in t.state_manager.stores
+    if not is_settled and not (asked and query.partition is not None):
+        raise InvalidStateStoreError(
+            f"The tasks of the store {query.store} may be moving: the group rebalances; try again"
+        )
+    return {task_id: task.state_manager.stores[query.store] for task_id, task in asked.items()}
+
+
+def _stale_stores(query: Query, task_manager: TaskManager) -> dict[TaskId, StateStore]:
+    """Return the open stores of active and standby tasks (Kafka: StreamThread.readyOnlyAllTasks)."""
+    tasks: dict[TaskId, Task] = {**task_manager.standby.all_tasks(), **task_manager.active.all_tasks()}
+    opened = {task_id: task.state_manager.stores.get(query.store) for task_id, task in _asked(query, tasks).items()}
+    return {task_id: store for task_id, store in opened.items() if store is not None}
+
+
+def _asked(query: Query, tasks: Mapping[TaskId, T]) -> dict[TaskId, T]:
+    return {
+        task_id: task
+        for task_id, task in tasks.items()
+        if query.store in task.topology.stores and query.partition in (None, task_id.partition)
     }
-    return {str(task_id): _plain(getattr(store, query.method)(*query.arguments)) for task_id, store in stores.items()}
 
 
-def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
+def _read(query: Query, store: StateStore) -> object:
+    reads = store.own_reads or READ_METHODS
+    if query.method not in READ_METHODS and not store.own_reads:
+        raise StateStoreTypeError(f"{query.method} does not read a store; use one of {', '.join(sorted(READ_METHODS))}")
+    read = getattr(store.exposed, query.method, None) if query.method in reads else None
+    if read is None:
+        has = ", ".join(sorted(method for method in reads if hasattr(store.exposed, method)))
+        raise StateStoreTypeError(
+            f"{query.store} is a {store.builder.kind.value} store, which has no method {query.method}; it has {has}"
+        )
+    try:
+        inspect.signature(read).bind(*query.arguments)
+    except TypeError as error:
+        raise StateStoreTypeError(f"{query.method} of {query.store}: {error}") from error
+    found = read(*query.arguments)
+    return list(found) if has_rows(found) else found
+
+
+def _all_stores(task_manager: TaskManager) -> dict[str, object]:
     """Return summaries of the stores of each task here; only the name for a store that is not open yet."""
     return {
         f"{kind}:{task_id}": [
@@ -154,10 +209,6 @@ def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
         for kind, tasks in (("active", task_manager.active), ("standby", task_manager.standby))
         for task_id, task in tasks.all_tasks().items()
     }
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if has_rows(value) else value
 
 
 def take(command: TakeSnapshot, task_manager: TaskManager) -> QueryResult:

@@ -12,10 +12,12 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.view.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.records import TopicPartition
 
 from ..control.messages import Status, TaskStatus, ThreadControl
 from ..control.stream_thread_state import StreamThreadState
+from ..metrics.client_health import FETCH_GROUP, ClientHealth
 from ..metrics.custom_metrics import CustomMetrics
 from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import MetricGroup, ThreadMetrics
@@ -34,8 +36,6 @@ UPDATER_GROUP = "stream-state-updater-metrics"
 #: Penstock's own.
 TRANSACTION_GROUP = "penstock-transaction-metrics"
 STORE_GROUP = "stream-state-metrics"
-#: Of the main consumer; Kafka's Java consumer has it.
-FETCH_GROUP = "consumer-fetch-manager-metrics"
 
 
 @dataclass(eq=False)
@@ -49,11 +49,15 @@ class StatusReporter:
     task_manager: TaskManager
     consumer: PartitionConsumer
     changelog_reader: StoreChangelogReader
+    clients: ClientHealth
     metrics: ThreadMetrics
+    async_calls: AsyncCalls
     log: PrefixedLogger
 
     def __post_init__(self, config: StreamsConfig) -> None:
         self.records_processed = 0
+        #: The operation that the thread waits for, "" for none; see Status.
+        self.waiting_for = ""
         self._beat_interval_ms: int = config["penstock.worker.beat.interval.ms"]
         self._summary_interval_ms: int = config["log.summary.interval.ms"]
         self._last_beat_ms = self._last_summary_ms = self.time.now_ms
@@ -83,6 +87,17 @@ class StatusReporter:
             self._processed = self._punctuated = self._committed = 0
             self._last_summary_ms = now_ms
 
+    def wait_for(self, what: str) -> None:
+        """Report now, and from now on, that the thread waits for an operation before it can process; "" for none."""
+        self.waiting_for = what
+        self.control.report(Status(self.states.state.name, waits=tuple(self._own_waits())))
+
+    def _own_waits(self) -> Iterator[str]:
+        """Yield the operations that the thread itself waits for, without those of its Kafka clients."""
+        for what in (self.waiting_for, self.async_calls.opening()):
+            if what:
+                yield f"waiting for {what}"
+
     def status(self, now_ms: int) -> Status:
         """Return the current status of the thread."""
         reader, tasks = self.changelog_reader, self.task_manager.all_tasks()
@@ -100,6 +115,7 @@ class StatusReporter:
             sum(lag or 0 for status in statuses for lag in status.lags.values()),
             restored * 1000 / passed_ms,
             self.metrics.snapshot(now_ms),
+            (*self._own_waits(), *self.clients.look(now_ms)),
         )
 
     def _task_status(self, task: Task) -> TaskStatus:
@@ -109,15 +125,16 @@ class StatusReporter:
         if not isinstance(task, StreamTask):
             return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
         lags = {partition: self._lag(task, partition) for partition in sorted(task.input_partitions)}
+        ends = {partition: self.consumer.end(partition) for partition in lags}
         buffered, waiting = task.num_buffered(), task.records_waiting
-        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting)
+        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting, ends)
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
         """Return the number of unprocessed records of a partition, None if it is unknown."""
         consumer, buffered = self.consumer, task.num_buffered(partition)
         lag = consumer.lag(partition)
         if lag == 1 and consumer.end(partition) == consumer.position(partition):
-            lag = 0  # the consumer reports at least 1 until it has seen the end
+            lag = 0  # the consumer reports at least 1 until it has reached the end
         return lag if lag is None and not buffered else (lag or 0) + buffered
 
 
@@ -138,6 +155,7 @@ class Measurement:
     consumer: PartitionConsumer
     producer: StreamsProducer
     changelog_reader: StoreChangelogReader
+    clients: ClientHealth
     metrics: ThreadMetrics
     custom_metrics: CustomMetrics
 
@@ -152,6 +170,7 @@ class Measurement:
             MetricGroup(UPDATER_GROUP, tags, self._restoring(tasks)),
             MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(self.producer.transactions_aborted)}),
             *dead_letters(tags, self.producer),
+            *self.clients.groups(now_ms),
             *self.custom_metrics.groups(),
             *(group for task in tasks for group in self._of_task(task, now_ms)),
         )

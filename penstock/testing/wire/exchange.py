@@ -275,7 +275,7 @@ async def rewrite(request: Request, answer: bytes, place: Place) -> bytes:
     return answer
 
 
-async def _moved(broker: Any, place: Place) -> Any:
+async def _moved(broker: Any, place: Place) -> object:
     if not broker.host:  # no coordinator
         return broker
     node = broker.broker_id if hasattr(broker, "broker_id") else broker.node_id

@@ -27,7 +27,7 @@ def decode_answer(request: Request, data: bytes) -> Any:
     return _decode(answer_type(request), data)
 
 
-def decode_request(request: Request) -> Any:
+def decode_request(request: Request) -> object:
     """Return a request's body; raises WireError for a version that kio does not have."""
     return _decode(_known(load_request_schema, request), request.data)
 
@@ -63,13 +63,13 @@ def error_codes(entity: Any) -> Iterator[ErrorCode]:
                 yield from error_codes(item)
 
 
-def _known(load: Callable[[int, int], Any], request: Request) -> Any:
+def _known(load: Callable[[int, int], object], request: Request) -> object:
     try:
         return load(request.api_key, request.version)
     except UnknownEntity as error:
         raise WireError(f"{request} is newer than kio's schemas: update kio") from error
 
 
-def _decode(kind: Any, data: bytes) -> Any:
+def _decode(kind: Any, data: bytes) -> object:
     body_at = entity_reader(kind.__header_schema__)(data, 0)[1]
     return entity_reader(kind)(data, body_at)[0]

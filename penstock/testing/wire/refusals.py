@@ -27,7 +27,7 @@ _READS = {
 _WHOLE = {ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch, ErrorCode.rebootstrap_required}
 #: Names of a response's field for the partition number, if the request lists plain numbers.
 _PARTITION = {"partition_index", "partition", "index"}
-_EMPTY: dict[str, Any] = {
+_EMPTY: dict[str, object] = {
     "string": "",
     "bytes": b"",
     "bool": False,
@@ -62,21 +62,21 @@ def with_error(request: Request, answer: bytes, error: ErrorCode) -> bytes:
     return encode_answer(request, replace(decoded, error_code=error) if whole else _with_errors_below(decoded, error))
 
 
-def _has_codes_below(kind: Any) -> bool:
+def _has_codes_below(kind: object) -> bool:
     items = filter(None, map(_item_type, get_type_hints(kind).values()))
     return any("error_code" in item.__dataclass_fields__ or _has_codes_below(item) for item in items)
 
 
 def _with_errors_below(entity: Any, error: ErrorCode) -> Any:
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for name, items in _entities(entity):
         changes[name] = tuple(_with_errors_below(_failed(item, error), error) for item in items)
     return replace(entity, **changes)
 
 
-def _failed(entity: Any, error: ErrorCode) -> Any:
+def _failed(entity: Any, error: ErrorCode) -> object:
     names = {field.name for field in fields(entity)}
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if "error_code" in names:
         changes["error_code"] = error
         if "records" in names:
@@ -84,7 +84,7 @@ def _failed(entity: Any, error: ErrorCode) -> Any:
     return replace(entity, **changes)
 
 
-def _entities(entity: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _entities(entity: Any) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield the non-empty lists of entities in an entity."""
     for field in fields(entity):
         value = getattr(entity, field.name)
@@ -92,7 +92,7 @@ def _entities(entity: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield field.name, value
 
 
-def _made_up(kind: Any, asked: Any, error: ErrorCode) -> Any:
+def _made_up(kind: Any, asked: object, error: ErrorCode) -> object:
     """Return a response, or a part of it, with an error and with the names and numbers of the request or its part."""
     types = get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -111,13 +111,13 @@ def _made_up(kind: Any, asked: Any, error: ErrorCode) -> Any:
     return kind(**values)
 
 
-def _lists(asked: Any) -> Iterator[tuple[Any, ...]]:
+def _lists(asked: object) -> Iterator[tuple[object, ...]]:
     if is_dataclass(asked):
         values = (getattr(asked, field.name) for field in fields(asked))
         yield from (value for value in values if isinstance(value, tuple))
 
 
-def _item_type(hint: Any) -> Any:
+def _item_type(hint: object) -> Any:
     """Return the type of the entities in a list, None if the hint is not a list of entities."""
     for choice in (hint, *get_args(hint)):
         if get_origin(choice) is tuple and is_dataclass(get_args(choice)[0]):
@@ -125,7 +125,7 @@ def _item_type(hint: Any) -> Any:
     return None
 
 
-def _value(field: Field[Any], hint: Any, asked: Any) -> dict[str, Any]:
+def _value(field: Field[Any], hint: object, asked: object) -> dict[str, object]:
     """Return a plain field's value by its name; an empty dict if the default is right."""
     if isinstance(asked, int) and field.name in _PARTITION:
         return {field.name: asked}

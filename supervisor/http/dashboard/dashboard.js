@@ -448,6 +448,9 @@ async function look() {
     } catch (error) {
       say(error instanceof TypeError ? "The application does not answer: it has ended, or the network is gone." : error.message);
       by("message").dataset.of = "look";
+      text(by("state"), "NO ANSWER");
+      by("state").className = "badge";
+      document.title = document.title.replace(/:.*/, ": NO ANSWER");
     }
     looking = false;
   }

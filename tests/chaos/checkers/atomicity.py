@@ -1,17 +1,22 @@
-"""Holds each transaction of the numbers program against itself: what it consumed, what it wrote, what it remembers.
+"""Checks that each transaction of the numbers program is consistent: its consumed records, its outputs, and its state.
 
 Precisely: a committed transaction moves the group's offset of an input partition from a to b. So it has processed the
-committed records in [a, b), and everything else in it has to follow from these and from nothing else:
+committed records in [a, b). Everything else in it must follow from these records alone:
 
-- the copies: these records, one copy each, in their order (or that of their keys, see Places); the repartition topic:
-  the same records;
-- tallies and their changelog: of each key of these records, the value after its last one, and of no other key;
-- behind the repartition topic the same: the offset's move there, against the groups' tallies and their changelog.
+- the copies: these records, one copy each, in their order (or in the order of their keys, see Places); the repartition
+  topic: the same records;
+- tallies and their changelog: for each key of these records, the value after its last record, and no other keys;
+- behind the repartition topic the same: the move of the offset there, compared with the groups' tallies and their
+  changelog.
 
-A part that was committed in another transaction than its offsets, or in none, or that lacks, is *torn*: some reader
-would have seen, or a crash would have left, the one without the other. An output that follows from an aborted record
-is an *aborted read*. Beside that each partition's marker has to be what the coordinator decided (``transactions``), and
-nothing may be open at the end.
+A part that is missing, or was committed in another transaction than its offsets or in none, is *torn*: some reader
+would have seen one without the other, or a crash would have left them so. An output that follows from an aborted record
+is an *aborted read*. In addition, each partition's marker must agree with the coordinator's decision
+(``transactions``), and no transaction may be open at the end.
+
+Where a broker dropped a marker, the application is judged by its own actions and its input: its transaction must be
+consistent, and its consumers process what readers get, not what was decided. Damage that no process can repair later is
+excused: the numbers of these records, and from then on the tallies of their keys and groups.
 """
 
 from __future__ import annotations
@@ -20,23 +25,22 @@ import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos.checkers.dropped_markers import DroppedMarkers
+from tests.chaos.checkers.excuse import Excuse, Number, Stall
 from tests.chaos.checkers.log_reader import Log, LogReader, Partition
 from tests.chaos.checkers.record_batches import Record
 from tests.chaos.checkers.report import Report
 from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, Transaction, committed_offset
 
-#: A record of the feeder: key and number.
-Number = tuple[str, int]
-
 
 @dataclass(frozen=True)
 class Places:
-    """Where the program reads and writes. groups: key kN belongs to group gM with M = N modulo groups.
+    """The topics that the program reads and writes. groups: key kN belongs to group gM with M = N modulo groups.
 
-    by_key: copies keep the order of their key, not that of their partition.
+    by_key: copies keep the order of their key, but not that of their partition.
     """
 
     group: str
@@ -61,31 +65,50 @@ class Places:
         of_keys = (self.copies, self.tallies, self.tally_changelog, self.repartition)
         return (*of_keys, self.group_tallies, self.group_changelog)
 
+    def stopped_by(self, partition: Partition) -> list[str]:
+        """Return the outputs that may stop while read_committed readers are blocked in a partition; none: all
+        outputs.
+        """
+        topic, number = partition
+        if topic == OFFSETS_TOPIC:  # no task can start
+            return []
+        of_keys = topic in (self.numbers, self.copies, self.tallies, self.tally_changelog)
+        return [f"{self.copies if of_keys else self.group_tallies}-{number}"]
+
     def group_of(self, key: str) -> str:
         """Return the group of a key."""
         return f"g{int(key[1:]) % self.groups}"
 
 
-def audit(bootstrap_servers: str, places: Places, seen: Mapping[Partition, Iterable[int]]) -> Report:
-    """Read a cluster at rest, and judge. seen: the offsets that a read_committed reader was given, by partition."""
+def audit(
+    bootstrap_servers: str,
+    places: Places,
+    seen: Mapping[Partition, Iterable[int]],
+    dropped: Iterable[DroppedMarkers] = (),
+) -> tuple[Report, Excuse]:
+    """Judge a cluster at rest. seen: the offsets that a read_committed reader received, by partition."""
     with LogReader(bootstrap_servers) as reader:
-        history = History.read(reader, places.topics)
+        history = History.read(reader, places.topics, dropped)
         logs = reader.read_topics(places.repartition, *{topic for topic, _ in seen})
     judge = Atomicity(places, history, {partition: log.start for partition, log in logs.items()})
     faults = [*history.faults, *judge.faults(), *misread(history, logs, seen)]
-    return Report.of("transactions", judge.committed, "committed transactions", faults)
+    return Report.of("transactions", judge.committed, "committed transactions", faults), judge.excuse
 
 
 def misread(history: History, logs: Mapping[Partition, Log], seen: Mapping[Partition, Iterable[int]]) -> Iterator[str]:
-    """Yield what a read_committed reader was given and should not have been, and the reverse."""
+    """Yield the records that a read_committed reader received but should not have, and the reverse."""
     for partition, offsets in seen.items():
         committed = {
-            record.offset
-            for transaction in history.transactions
-            if transaction.decision.commit
-            for record in transaction.parts.get(partition, ())
+            record.offset for transaction in history.transactions for record in history.given(transaction, partition)
         }
-        committed |= {r.offset for batch in logs[partition].batches if not batch.transactional for r in batch.records}
+        end = history.held.get(partition, logs[partition].end)
+        committed |= {
+            record.offset
+            for batch in logs[partition].batches
+            if not batch.transactional
+            for record in batch.records
+            if record.offset < end
+        }
         given = Counter(offsets)
         name = f"{partition[0]}-{partition[1]}"
         for offset in sorted(given.keys() - committed):
@@ -96,63 +119,147 @@ def misread(history: History, logs: Mapping[Partition, Log], seen: Mapping[Parti
             yield f"a read_committed reader was given {name} offset {offset} more than once"
 
 
+@dataclass
+class _Moves:
+    """The offsets of a producer's transactions until a marker ends them. before: the offsets before."""
+
+    before: dict[Partition, int] = field(default_factory=dict)
+    moves: dict[Partition, int] = field(default_factory=dict)
+    since: int = 0
+
+
 class Atomicity:
-    """Judges transactions by their content. starts: where the repartition partitions begin now."""
+    """Judges transactions by their content. starts: the current start offsets of the repartition partitions."""
 
     def __init__(self, places: Places, history: History, starts: Mapping[Partition, int]) -> None:
         self._places = places
+        self._history = history
         self._starts = starts
-        self._committed = [t for t in history.transactions if t.decision.commit]
         self._numbers = self._records_of(places.numbers)
         self._repartitioned = self._records_of(places.repartition)
         self._offsets: dict[Partition, int] = {}
-        #: What each group has counted of each key, as its changelog had it last.
+        #: By producer: the transactions that the next marker ends.
+        self._moves: defaultdict[int, _Moves] = defaultdict(_Moves)
+        #: The last count of each group by key, from its changelog.
         self._counted: dict[str, dict[str, int]] = {}
-        #: How many transactions of the program were judged.
+        #: Number of the program's transactions that were judged.
         self.committed = 0
+        #: Consequences of markers that brokers dropped; complete when all transactions are judged.
+        self.excuse = self._excuse()
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong."""
+        """Yield the violations."""
         for transaction, moves in self._in_order():
-            self.committed += 1
-            consumed = {partition: self._move(partition, offset) for partition, offset in moves.items()}
-            for partition, (begin, end) in consumed.items():
-                if end < begin:
-                    yield f"{transaction}: the offset of {partition[0]}-{partition[1]} goes back from {begin} to {end}"
-            for what in (*self._of_keys(transaction, consumed), *self._of_groups(transaction, consumed)):
-                yield f"{transaction}: {what}"
+            if transaction.decision.commit:
+                self.committed += 1
+                consumed = {p: (self._offsets.get(p, 0), offset) for p, offset in moves.items()}
+                for (topic, number), (begin, end) in consumed.items():
+                    if end < begin:
+                        yield f"{transaction}: the offset of {topic}-{number} goes back from {begin} to {end}"
+                for what in (*self._of_keys(transaction, consumed), *self._of_groups(transaction, consumed)):
+                    yield f"{transaction}: {what}"
+            self._move(transaction, moves)
+        for unended in self._moves.values():
+            self._settle(unended, commit=False)
+        self._excuse_tasks_that_cannot_start()
 
     def _records_of(self, topic: str) -> dict[Partition, list[Record]]:
-        """Return the committed records of a topic in the order of their offsets."""
+        """Return the records of a topic that readers receive, in the order of their offsets."""
         found: defaultdict[Partition, list[Record]] = defaultdict(list)
-        for transaction in self._committed:
-            for partition, records in transaction.parts.items():
+        for transaction in self._history.transactions:
+            for partition in transaction.parts:
                 if partition[0] == topic:
-                    found[partition] += records
+                    found[partition] += self._history.given(transaction, partition)
         return {partition: sorted(records, key=lambda r: r.offset) for partition, records in found.items()}
 
     def _in_order(self) -> list[tuple[Transaction, dict[Partition, int]]]:
-        """Return the program's transactions with the offsets they commit, as the group's log has them in order."""
-        found = []
-        for transaction in self._committed:
+        """Return the program's transactions with their committed offsets, in the order of their decisions."""
+        found, waiting = [], set()
+        for transaction in self._history.transactions:
             moves: dict[Partition, int] = {}
-            at = -1
             for partition, records in transaction.parts.items():
                 if partition[0] == OFFSETS_TOPIC:
-                    for record in records:
-                        if (move := committed_offset(record, self._places.group)) is not None:
-                            moves[move[0]] = move[1]
-                            at = record.offset
-            if moves or any(topic in self._places.outputs for topic, _ in transaction.parts):
-                found.append((at, transaction, moves))
-        return [(transaction, moves) for _, transaction, moves in sorted(found, key=lambda entry: entry[0])]
+                    moves |= filter(None, (committed_offset(record, self._places.group) for record in records))
+            producer_id = transaction.decision.producer_id
+            if moves or producer_id in waiting or any(topic in self._places.outputs for topic, _ in transaction.parts):
+                found.append((transaction, moves))
+            waiting.discard(producer_id)
+            if any(topic == OFFSETS_TOPIC for topic, _ in transaction.unmarked):
+                waiting.add(producer_id)  # the next marker commits its offsets
+        return sorted(found, key=lambda entry: entry[0].decision.at)
 
-    def _move(self, partition: Partition, offset: int) -> tuple[int, int]:
-        begin = self._offsets.get(partition, 0)
-        self._offsets[partition] = offset
-        return begin, offset
+    # -- offsets
 
-    # -- the first half: copies, the tallies of keys, and what continues to the groups
+    def _move(self, transaction: Transaction, moves: Mapping[Partition, int]) -> None:
+        """Advance offsets. A worker that has committed continues from there, regardless of its marker."""
+        open_ = self._moves[transaction.decision.producer_id]
+        for partition, offset in moves.items():
+            open_.before.setdefault(partition, self._offsets.get(partition, 0))
+            open_.moves[partition] = offset
+        if transaction.decision.commit:
+            self._offsets |= moves
+        if not any(topic == OFFSETS_TOPIC for topic, _ in transaction.unmarked):
+            self._settle(open_, transaction.decision.commit)
+            del self._moves[transaction.decision.producer_id]
+        elif not open_.since:
+            open_.since = transaction.decision.at
+
+    def _settle(self, ended: _Moves, commit: bool) -> None:
+        """Advance offsets as decided by the marker that ended one or more transactions.
+
+        If a worker has continued elsewhere, the records in between are skipped, or processed again.
+        """
+        for partition, before in ended.before.items():
+            after = ended.moves[partition] if commit else before
+            between = sorted((self._offsets.get(partition, 0), after))
+            self._offsets[partition] = after
+            self._excuse_input(partition, between[0], between[1], ended.since)
+
+    # -- the excuse
+
+    def _excuse(self) -> Excuse:
+        """Return the consequences of dropped markers, except for those of offsets."""
+        excuse, places = Excuse(), self._places
+        for transaction in self._history.transactions:
+            since = transaction.decision.at
+            for partition, end in transaction.unmarked.items():
+                excuse.markers[str(transaction)] = excuse.markers.get(str(transaction), 0) + 1
+                excuse.stalls.append(Stall(places.stopped_by(partition), since, end.until))
+        for transaction, (topic, _), records in self._history.set_aside():
+            since = transaction.decision.at
+            if topic in (places.numbers, places.copies):
+                excuse.numbers |= {_number(record) for record in records}
+            names = [(record.key or b"").decode() for record in records if topic != OFFSETS_TOPIC]
+            if topic in (places.numbers, places.tallies, places.tally_changelog):
+                excuse.add(since, keys=names)
+            if topic in (places.numbers, places.repartition):
+                excuse.add(since, groups=[places.group_of(_number(record)[0]) for record in records])
+            if topic in (places.group_tallies, places.group_changelog):
+                excuse.add(since, groups=names)
+        return excuse
+
+    def _excuse_input(self, partition: Partition, begin: int, end: int, since: int) -> None:
+        """Excuse the consequences of input records that are skipped or processed again."""
+        places, excuse = self._places, self.excuse
+        records = (self._numbers if partition[0] == places.numbers else self._repartitioned).get(partition, [])
+        numbers = [_number(record) for record in _between(records, begin, end)]
+        excuse.add(since, groups=[places.group_of(key) for key, _ in numbers])
+        if partition[0] == places.numbers:
+            excuse.numbers |= set(numbers)
+            excuse.add(since, keys=[key for key, _ in numbers])
+
+    def _excuse_tasks_that_cannot_start(self) -> None:
+        """Excuse input that was not processed because a task waits for its changelog, or for its offsets."""
+        places = self._places
+        for held in self._history.held:
+            since = max(t.decision.at for t in self._history.transactions if held in t.unmarked)
+            for partition, records in (self._numbers | self._repartitioned).items():
+                changelog = places.tally_changelog if partition[0] == places.numbers else places.group_changelog
+                if held == (changelog, partition[1]) or held[0] == OFFSETS_TOPIC:
+                    end = records[-1].offset + 1 if records else 0
+                    self._excuse_input(partition, self._offsets.get(partition, 0), end, since)
+
+    # -- the first half: copies, the tallies of keys, and the records of the repartition topic
 
     def _of_keys(self, transaction: Transaction, consumed: Mapping[Partition, tuple[int, int]]) -> Iterator[str]:
         places = self._places
@@ -168,19 +275,20 @@ class Atomicity:
         repartitioned = self._parts(transaction, places.repartition)
         yield from self._copied(sorted(wanted), repartitioned, "repartition", transaction)
         last = dict(sorted(wanted))
+        excuse, at = self.excuse, transaction.decision.at
         for topic in (places.tallies, places.tally_changelog):
-            found = _table(self._parts(transaction, topic))
-            yield from _differences(topic, {key: _tally(number) for key, number in last.items()}, found)
+            tables = {key: _tally(number) for key, number in last.items()}, _table(self._parts(transaction, topic))
+            yield from _differences(topic, *(excuse.without(table, excuse.keys, at) for table in tables))
 
     def _copied(
         self, wanted: list[Number], records: list[Record], where: str, transaction: Transaction | None = None
     ) -> Iterator[str]:
-        """Compare records with what was consumed. transaction: of the repartition topic, whose order between partitions
-        means nothing, and which may have been emptied in part.
+        """Compare records with the consumed ones. transaction: of the repartition topic, whose order between partitions
+        has no meaning, and which may be partly deleted.
         """
         found = []
         for record in records:
-            if json.loads(record.value or b"null").get("aborted"):
+            if json.loads(record.value or b"null").get("aborted") and _number(record) not in self.excuse.numbers:
                 yield f"aborted read: {where} hold {record.value!r} of an aborted transaction"
             else:
                 found.append(_number(record))
@@ -203,7 +311,7 @@ class Atomicity:
     # -- the second half: the tallies of groups
 
     def _of_groups(self, transaction: Transaction, consumed: Mapping[Partition, tuple[int, int]]) -> Iterator[str]:
-        places = self._places
+        places, excuse, at = self._places, self.excuse, transaction.decision.at
         wanted: dict[str, dict[str, int]] = {}
         unknown = False
         for partition, (begin, end) in consumed.items():
@@ -216,11 +324,12 @@ class Atomicity:
         for topic, found in zip((places.group_tallies, places.group_changelog), tables, strict=True):
             if not unknown:
                 tallies = {group: self._group_tally(group, keys, found.get(group)) for group, keys in wanted.items()}
-                yield from _differences(topic, tallies, found)
+                judged = (excuse.without(table, excuse.groups, at) for table in (tallies, found))
+                yield from _differences(topic, *judged)
         self._counted |= {group: dict(tally["last"]) for group, tally in tables[1].items()}
 
     def _group_tally(self, group: str, keys: Mapping[str, int], found: Any) -> dict[str, Any]:
-        """Return what a group's tally has to be. found: what it is; where the beginning is not known, that counts."""
+        """Return the expected tally of a group. found: the actual one; it is accepted if the beginning is not known."""
         before = self._counted.get(group)
         if before is None:
             before = found["last"] if found and any(self._starts.values()) else {}
@@ -230,7 +339,7 @@ class Atomicity:
 
 
 def _between(records: list[Record], begin: int, end: int) -> list[Record]:
-    """Return those with offsets in [begin, end); records: in the order of their offsets."""
+    """Return the records with offsets in [begin, end); records: in the order of their offsets."""
     first, last = (bisect_left(records, offset, key=lambda record: record.offset) for offset in (begin, end))
     return records[first:last]
 
@@ -241,7 +350,7 @@ def _number(record: Record) -> Number:
 
 
 def _tally(number: int) -> dict[str, int]:
-    """Return the tally of a key whose last number is this one."""
+    """Return the tally of a key with this last number."""
     return {"records": number, "sum": number * (number + 1) // 2, "last": number, "breaks": 0}
 
 

@@ -1,7 +1,7 @@
 """Reads partitions from their leaders byte by byte, with a Kafka client of a hundred lines that nothing else uses.
 
-Only old, plain versions of four requests, which every broker since 2.1 takes. It is for a cluster at rest: an error is
-raised, not retried.
+It uses old, simple versions of four requests, which every broker since 2.1 supports. It is for a cluster at rest:
+errors are raised, not retried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.chaos.checkers.record_batches import Batch, decode
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 4, 1, 1
 TIMEOUT_SECONDS = 30.0
-#: Of one answer; a larger batch comes whole, as the first one of a partition always does.
+#: Size of a response; the first batch of a partition is always returned complete, even if it is larger.
 FETCH_BYTES = 4 * 1024 * 1024
 FETCH_WAIT_MS = 500
 EARLIEST, LATEST = -2, -1
@@ -28,7 +28,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class Log:
-    """A partition as it is. start: its first offset that still counts; end: the next one to be written."""
+    """The contents of a partition. start: its log start offset; end: its log end offset."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Log:
 
 
 class Fields:
-    """Takes fields off an answer, one after the other."""
+    """Reads fields from a response, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._position = data, 0
@@ -48,23 +48,23 @@ class Fields:
         return int(number)
 
     def data(self, layout: str) -> bytes:
-        """Return bytes behind their length; b"" for none."""
+        """Return length-prefixed bytes; b"" for null."""
         length = max(self.take(layout), 0)
         self._position += length
         return self._data[self._position - length : self._position]
 
     def text(self) -> str:
-        """Return text behind its length."""
+        """Return a length-prefixed text."""
         return self.data("h").decode()
 
     def count(self) -> range:
-        """Return the numbers of an array's elements."""
+        """Return the indexes of an array's elements."""
         return range(self.take("i"))
 
-    # What newer versions have in place of these: lengths plus one as unsigned numbers of seven bits a byte, and tags.
+    # Newer versions instead have lengths plus one as unsigned varints, and tagged fields.
 
     def unsigned(self) -> int:
-        """Return the next number of seven bits a byte."""
+        """Return the next unsigned varint."""
         number = shift = 0
         while (byte := self.take("B")) >= 0x80:
             number |= (byte & 0x7F) << shift
@@ -72,15 +72,15 @@ class Fields:
         return number | byte << shift
 
     def length(self, flexible: bool) -> int:
-        """Return how many elements an array has, 0 for none."""
+        """Return the length of an array, 0 for null."""
         return max(self.unsigned() - 1 if flexible else self.take("i"), 0)
 
     def compact_text(self) -> str:
-        """Return text behind its length."""
+        """Return a length-prefixed text of the compact encoding."""
         return bytes(self.take("B") for _ in range(self.length(flexible=True))).decode()
 
     def skip_tags(self) -> None:
-        """Leave out tagged fields."""
+        """Skip tagged fields."""
         for _ in range(self.unsigned()):
             self.unsigned()
             for _ in range(self.unsigned()):
@@ -88,19 +88,19 @@ class Fields:
 
 
 class _Connection:
-    """One broker. Raises OSError if it is away."""
+    """A connection to one broker. Raises OSError if it is unreachable."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), TIMEOUT_SECONDS)
         self._stream = self._socket.makefile("rb")
 
     def ask(self, api: int, version: int, body: bytes) -> Fields:
-        """Return the answer to a request."""
+        """Return the response to a request."""
         header = struct.pack(">hhi", api, version, api) + _text("chaos-log-reader")
         self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
         size = struct.unpack(">i", self._read(4))[0]
         answer = Fields(self._read(size))
-        answer.take("i")  # the request's number
+        answer.take("i")  # the correlation id
         return answer
 
     def _read(self, size: int) -> bytes:
@@ -115,7 +115,7 @@ class _Connection:
 
 
 class LogReader:
-    """A context manager. bootstrap_servers: host:port, the first one is asked for the others."""
+    """A context manager. bootstrap_servers: host:port; the first one is asked for the others."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
@@ -135,11 +135,11 @@ class LogReader:
             connection.close()
 
     def partitions(self, topic: str) -> list[Partition]:
-        """Return the partitions of a topic, none if there is no such topic."""
+        """Return the partitions of a topic, none if it does not exist."""
         return sorted(partition for partition in self._leaders if partition[0] == topic)
 
     def read(self, partition: Partition) -> Log:
-        """Return everything that a partition holds; raises ConnectionError if its leader answers with an error."""
+        """Return the whole contents of a partition; raises ConnectionError if its leader responds with an error."""
         start, end = self._offset(partition, EARLIEST), self._offset(partition, LATEST)
         return Log(start, end, tuple(self._batches(partition, start, end)))
 
@@ -163,13 +163,13 @@ class LogReader:
             self._brokers[node] = (host, port)
         answer.take("i")  # the controller
         for _ in answer.count():
-            answer.take("h")  # an error of a topic that is just being deleted, perhaps: it has no partitions then
+            answer.take("h")  # e.g. the error of a topic that is just being deleted, which has no partitions
             topic = answer.text()
-            answer.take("b")  # whether it is internal
+            answer.take("b")  # is_internal
             for _ in answer.count():
-                answer.take("h")  # an error of a partition without a leader: -1
+                answer.take("h")  # the error of a partition without a leader: -1
                 number, leader = answer.take("i"), answer.take("i")
-                for _ in range(2):  # replicas, those in sync
+                for _ in range(2):  # replicas and in-sync replicas
                     for _ in answer.count():
                         answer.take("i")
                 self._leaders[topic, number] = leader
@@ -193,17 +193,17 @@ class LogReader:
         limits = struct.pack(">iiiib", -1, FETCH_WAIT_MS, 1, FETCH_BYTES, READ_UNCOMMITTED)
         body = limits + _one_partition(partition, struct.pack(">qi", offset, FETCH_BYTES))
         answer = self._leader(partition).ask(FETCH, FETCH_VERSION, body)
-        answer.take("i")  # how long it was throttled
+        answer.take("i")  # the throttle time
         self._one_answer(answer, partition)
         answer.take("q")  # the high watermark
         answer.take("q")  # the last stable offset
-        for _ in answer.count():  # aborted transactions: the markers say the same
+        for _ in answer.count():  # aborted transactions, which the markers show too
             answer.take("q")
             answer.take("q")
         return answer.data("i")
 
     def _one_answer(self, answer: Fields, partition: Partition) -> None:
-        """Go to what is said of the one partition that was asked for."""
+        """Move to the part of the response about the only requested partition."""
         answer.take("i")  # topics
         answer.text()
         answer.take("i")  # partitions

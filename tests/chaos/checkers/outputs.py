@@ -1,4 +1,6 @@
-"""Holds what came out of a topic against what an oracle made of the same input: a table, a bag of records, or sums."""
+"""Compares the records of an output topic with an oracle's results for the same input: a table, a bag of records, or
+sums.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ Row = tuple[bytes, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 @dataclass
 class Differences:
-    """lost, doubled, alien: records that are missing, too many, or of no input; a table's rows count like records.
+    """lost, doubled, alien: records that are missing, duplicated, or without an input; rows of a table count like
+    records.
 
     wrong: rows with another value than the oracle's.
     """
@@ -25,7 +28,7 @@ class Differences:
 
     @property
     def none(self) -> bool:
-        """Whether there are none."""
+        """True if there are no differences."""
         return not (self.lost or self.doubled or self.alien or self.wrong)
 
     def __add__(self, other: Differences) -> Differences:
@@ -34,7 +37,7 @@ class Differences:
 
 
 def compare_tables(name: str, expected: Iterable[Row], found: Iterable[Row]) -> Differences:
-    """Compare the last value of each key; a key whose last value is none is not in the table."""
+    """Compare the last value of each key; a key whose last value is null is not in the table."""
     wanted, rows = _table(expected), _table(found)
     wrong = [
         f"{name}, {key!r}: {rows[key]!r} instead of {value!r}"
@@ -50,12 +53,12 @@ def _table(records: Iterable[Row]) -> dict[bytes, bytes]:
 
 
 def compare_bags(expected: Iterable[Row], found: Iterable[Row]) -> Differences:
-    """Compare records that may come in any order."""
+    """Compare records in any order."""
     return compare_counts(Counter(expected), Counter(found))
 
 
 def compare_counts(expected: Counter[Any], found: Counter[Any]) -> Differences:
-    """Compare how many there are of each."""
+    """Compare the number of records of each kind."""
     surplus = found - expected
     doubled = sum(count for what, count in surplus.items() if what in expected)
     return Differences((expected - found).total(), doubled, surplus.total() - doubled)

@@ -1,10 +1,12 @@
-"""Reads of state over HTTP while processes are killed: no answer is older than what was committed before the question.
+"""Reads of state over HTTP while processes are killed: no response is older than the output committed before the
+request.
 
-What is asked for is the tally of a key. An answer may be of records that are not committed yet, and so the next one may
-be lower again, after a crash: a read shows what is processed (docs/http.md). But it has to hold at least what a
-read_committed reader had seen in the output before the question was sent (*stale*), has to be a tally that there can be
-(*impossible*: records, sum and last fit each other), and of records that exist in the end (*alien*). Without
-exactly-once a crash may leave less in the changelog than in the output, and doubles in both: only *alien* is left.
+A client requests the tally of a key. A response may include records that are not committed yet, so the next one may be
+lower again after a crash: a read shows processed records (docs/http.md). But it must include at least what a
+read_committed reader had seen in the output before the request was sent (otherwise *stale*). It must be a possible
+tally (otherwise *impossible*: records, sum and last must agree), of records that exist at the end (otherwise *alien*).
+Without exactly-once, a crash may leave less in the changelog than in the output, and duplicates in both: only *alien*
+is checked.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from typing import Any
 from tests.chaos.checkers.report import Report
 
 TIMEOUT_SECONDS = 10.0
-#: Between two questions.
+#: Seconds between two requests.
 PAUSE_SECONDS = 0.02
 OK = 200
-#: The tally of a key that has none.
+#: The tally of a key without records.
 NOTHING: Mapping[str, int] = {"records": 0, "sum": 0, "last": 0, "breaks": 0}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """floor: the last number of the key that a reader had seen when the question was sent."""
+    """floor: the last number of the key that a reader had seen when the request was sent."""
 
     key: str
     floor: int
@@ -38,18 +40,18 @@ class Answer:
 
 
 class Queries:
-    """Judges answers. exact: exactly-once."""
+    """Judges responses. exact: exactly-once."""
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact
         self._answers = 0
         self._faults: list[str] = []
         self._highest: dict[str, int] = {}
-        #: How often there was no answer, by the reason.
+        #: Number of failed requests by reason.
         self.refused: Counter[str] = Counter()
 
     def take(self, answer: Answer) -> None:
-        """Note an answer."""
+        """Add a response."""
         self._answers += 1
         last = int(answer.tally["last"])
         self._highest[answer.key] = max(self._highest.get(answer.key, 0), last)
@@ -61,7 +63,7 @@ class Queries:
             self._faults.append(f"impossible: {answer.key} was answered with {dict(answer.tally)}")
 
     def report(self, expected: Mapping[str, int]) -> Report:
-        """Judge. expected: the last number of each key in the end."""
+        """Return the report. expected: the last number of each key at the end."""
         for key, last in self._highest.items():
             if last > expected.get(key, 0):
                 self._faults.append(f"alien: {key} was answered with {last}, its last record is {expected.get(key, 0)}")
@@ -71,7 +73,7 @@ class Queries:
 
 
 class Client(threading.Thread):
-    """Asks hosts for keys until it is ended. floor: what a reader has seen of a key by now."""
+    """Requests keys from hosts until it is ended. floor: the number of a key that a reader has seen so far."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Client(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Ask until end()."""
+        """Send requests until end()."""
         try:
             while not self._ended.wait(PAUSE_SECONDS):
                 self._ask(self._rng.choice(self._ports), self._rng.choice(self._keys))
@@ -98,7 +100,7 @@ class Client(threading.Thread):
             self._error = error
 
     def end(self) -> None:
-        """Ask no more. Raises what went wrong."""
+        """Send no more requests. Raises the error if one occurred."""
         self._ended.set()
         self.join()
         if self._error is not None:
@@ -111,7 +113,7 @@ class Client(threading.Thread):
             connection.request("GET", f"/stores/{self._store}/{key}")
             response = connection.getresponse()
             body = json.loads(response.read())
-        except (OSError, HTTPException, ValueError) as error:  # hosts are killed all the time, in answers too
+        except (OSError, HTTPException, ValueError) as error:  # hosts are killed often, also while they respond
             self._queries.refused[type(error).__name__] += 1
             return
         finally:

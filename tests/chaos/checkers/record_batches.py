@@ -1,4 +1,4 @@
-"""Kafka's record batches (magic 2), decoded: with what consumers hide, markers and the producer of each batch."""
+"""Decoder of Kafka's record batches (magic 2), including markers and producers, which consumers do not show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 #: base offset, length behind this field, leader epoch, magic, crc, attributes, last offset delta, base and max
 #: timestamp, producer id, producer epoch, base sequence, count of records.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-#: Base offset and length, which the length does not count.
+#: Base offset and length, which are not included in the length.
 _PREFIX = 12
 _MAGIC = 2
 _COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
@@ -22,7 +22,7 @@ _ABORT, _COMMIT = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as the log has it."""
+    """A record in the log."""
 
     offset: int
     key: bytes | None
@@ -39,7 +39,10 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one producer, or the marker that ends its transaction. producer_id: -1 without one."""
+    """Records of one producer, or the marker that ends its transaction. producer_id: -1 without a producer.
+
+    timestamp: of its last record by the producer's clock, or of the marker by the broker's; ms since the epoch.
+    """
 
     first: int
     last: int
@@ -48,10 +51,11 @@ class Batch:
     transactional: bool
     records: tuple[Record, ...]
     marker: Marker | None
+    timestamp: int = 0
 
 
 def decode(data: bytes) -> Iterator[Batch]:
-    """Yield the complete batches; raises ValueError for a format or compression that is not known here."""
+    """Yield the complete batches; raises ValueError for an unknown format or compression."""
     position = 0
     while position + _HEADER.size <= len(data):
         fields = _HEADER.unpack_from(data, position)
@@ -63,14 +67,15 @@ def decode(data: bytes) -> Iterator[Batch]:
 
 
 def _batch(fields: tuple[int, ...], payload: bytes) -> Batch:
-    base, magic, attributes, last_delta = fields[0], fields[3], fields[5], fields[6]
+    base, magic, attributes, last_delta, timestamp = fields[0], fields[3], fields[5], fields[6], fields[8]
     producer_id, epoch, count = fields[9], fields[10], fields[12]
     if magic != _MAGIC:
         raise ValueError(f"the batch at offset {base} has magic {magic}, not {_MAGIC}")
     records = tuple(_records(base, count, _decompressed(payload, attributes & _COMPRESSION, base)))
     marker = _marker(records[0]) if attributes & _CONTROL else None
     kept = () if marker else records
-    return Batch(base, base + last_delta, producer_id, epoch, bool(attributes & _TRANSACTIONAL), kept, marker)
+    transactional = bool(attributes & _TRANSACTIONAL)
+    return Batch(base, base + last_delta, producer_id, epoch, transactional, kept, marker, timestamp)
 
 
 def _decompressed(payload: bytes, compression: int, base: int) -> bytes:
@@ -86,7 +91,7 @@ def _records(base: int, count: int, payload: bytes) -> Iterator[Record]:
     for _ in range(count):
         length, position = varint(payload, position)
         end = position + length
-        _, position = varint(payload, position + 1)  # behind the attributes: the timestamp's delta
+        _, position = varint(payload, position + 1)  # after the attributes: the timestamp's delta
         delta, position = varint(payload, position)
         key, position = _bytes(payload, position)
         value, _ = _bytes(payload, position)
@@ -100,7 +105,7 @@ def _bytes(payload: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def varint(payload: bytes, position: int) -> tuple[int, int]:
-    """Return a zigzag number and where it ends."""
+    """Return a zigzag varint and the position behind it."""
     raw = shift = 0
     while True:
         byte = payload[position]

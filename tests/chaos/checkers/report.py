@@ -1,16 +1,16 @@
-"""What a checker found."""
+"""The findings of a checker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: How many faults a report spells out.
+#: Maximum number of faults that a report prints.
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Report:
-    """name: of the checker; examined: what it looked at, for the reader; faults: one line for each.
+    """name: of the checker. examined: a description of the checked data. faults: one line for each.
 
     A checker that has examined nothing proves nothing, so that is a fault too: ``of`` adds it.
     """
@@ -21,18 +21,18 @@ class Report:
 
     @classmethod
     def of(cls, name: str, count: int, what: str, faults: list[str]) -> Report:
-        """Return a report about so many things of a kind; none at all is a fault."""
+        """Return a report about this many items of a kind; zero items are a fault."""
         if not count:
             faults = [*faults, f"{name}: there were no {what}, so nothing is proved"]
         return cls(name, f"{count} {what}", tuple(faults))
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no faults."""
         return not self.faults
 
     def lines(self) -> list[str]:
-        """Return what is printed: a line of figures, and the first faults."""
+        """Return the printed lines: one with figures, and the first faults."""
         more = len(self.faults) - SHOWN
         rest = [f"  and {more} more"] if more > 0 else []
         first = [f"  {fault}" for fault in self.faults[:SHOWN]]

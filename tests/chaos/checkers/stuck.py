@@ -1,18 +1,18 @@
-"""Records that are stuck: not out within a stated time, although nothing has been broken any more for that long."""
+"""Stuck records: not output within a time limit, although no fault was active for that long."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tests.chaos.checkers.report import Report
 
 
 class Stuck:
-    """Watches how long each record takes. budget_seconds: from its arrival, or from the healing of the last fault.
+    """Measures how long each record takes. budget_seconds: from its arrival, or from the end of the last fault.
 
-    Records are numbered by key and come out in that order, or later: a record that comes out late has been stuck too.
-    Input and output are read from different partitions, so a record may be seen to come out before it came in.
+    Records are numbered by key and are output in that order: a record that is output late was stuck too. Input and
+    output are read from different partitions, so a reader may see a record's output before its input.
     """
 
     def __init__(self, budget_seconds: float, clock: Callable[[], float]) -> None:
@@ -34,7 +34,7 @@ class Stuck:
         self._waiting.setdefault(key, deque()).append((number, self._clock()))
 
     def came_out(self, key: str, number: int) -> None:
-        """Note a record that has come out; one that comes out a second time is another checker's business."""
+        """Note an output record; other checkers judge duplicates."""
         waiting = self._waiting.get(key, deque())
         for place, (candidate, arrived) in enumerate(waiting):
             if candidate == number:
@@ -47,10 +47,12 @@ class Stuck:
         """Note that the last fault is healed."""
         self._healed_at = self._clock()
 
-    def report(self) -> Report:
-        """Judge what still waits, too."""
+    def report(self, excused: Collection[tuple[str, int]] = ()) -> Report:
+        """Return the report, including records that are still missing. excused: keys and numbers that need no
+        output.
+        """
         for key, waiting in self._waiting.items():
-            for number, arrived in waiting:
+            for number, arrived in (entry for entry in waiting if (key, entry[0]) not in excused):
                 self._judge(key, number, arrived, "has not come out within")
         examined = f"{self._arrived} records, the slowest took {self._slowest:.1f} of {self.budget_seconds:g} s"
         return Report("stuck", examined, tuple(self._late if self._arrived else ["stuck: there were no records"]))

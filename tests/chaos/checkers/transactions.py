@@ -1,227 +1,285 @@
-"""Puts transactions together from the log: which records of which partitions each one holds, and how it was decided.
+"""Reassembles transactions from the log: the records of each one in each partition, and its decision.
 
-The coordinator's log (``__transaction_state``) says of each transaction how it was decided and which partitions take
-part. In each of these the producer's batches end with a marker. The n-th marker of a producer in a partition belongs
-to its n-th transaction there. A marker may be written twice: by the next coordinator when the first one has failed in
-between, or by the same one when the partition's leader has failed before it answered. The second one ends no batch.
-Where each transaction has its own epoch (KIP-890), it has that of the first one.
+The coordinator's log (``__transaction_state``) has the decision of each transaction, its time, and the partitions that
+take part. In each of these the producer's batches end with a marker. A marker belongs to the producer's last
+transaction there that was decided before it: the next one begins only when all markers of the last one are written. A
+marker may be written twice: by the next coordinator after the first one has failed, or by the same one if the
+partition's leader failed before it responded. The second marker ends no batch.
+
+A marker that a broker has dropped (see ``dropped_markers``) is no fault. The transaction's records in that partition
+then end with the next transaction of the same producer there, and with its decision, or are still open.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby
 
+from tests.chaos.checkers.dropped_markers import DroppedMarkers
 from tests.chaos.checkers.log_reader import Fields, Log, LogReader, Partition
-from tests.chaos.checkers.record_batches import Marker, Record
+from tests.chaos.checkers.record_batches import Batch, Record
 
 STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
 #: Kafka's TransactionState.
 PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = 2, 3, 4, 5
-#: Versions of the value of a transaction's record: with plain fields, and with compact ones.
+#: Versions of the value of a transaction record: with classic fields, and with compact ones.
 PLAIN, FLEXIBLE = 0, 1
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the coordinator has decided about a transaction."""
+    """A coordinator's decision about a transaction. at: ms since the epoch."""
 
     producer_id: int
     commit: bool
     partitions: frozenset[Partition]
     transactional_id: str = ""
+    at: int = 0
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """The end of a transaction in a partition whose marker was dropped.
+
+    commit: whether the producer's next marker committed it. until: when, in ms since the epoch; None if it is open.
+    """
+
+    commit: bool = False
+    until: int | None = None
 
 
 @dataclass
 class Transaction:
-    """A decided transaction and its records. parts: by partition; a partition without records is not in it.
+    """A decided transaction and its records. parts: by partition, without partitions that have no records.
 
-    incomplete: partitions whose records of this transaction may have been deleted since (DeleteRecords).
+    incomplete: partitions in which some of its records may have been deleted since (DeleteRecords). unmarked:
+    partitions in which a broker dropped its marker.
     """
 
     decision: Decision
     number: int
     parts: dict[Partition, list[Record]] = field(default_factory=dict)
     incomplete: set[Partition] = field(default_factory=set)
+    unmarked: dict[Partition, Unmarked] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"transaction {self.number} of {self.decision.transactional_id or self.decision.producer_id}"
 
+    def comes_out(self, partition: Partition) -> bool:
+        """Return True if read_committed readers receive its records in this partition."""
+        unmarked = self.unmarked.get(partition)
+        return self.decision.commit if unmarked is None else unmarked.commit
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A producer's batches in a partition up to a marker. first: offset of its first record, or of its marker.
+    """A producer's batches in a partition up to a marker. end: the marker's batch."""
 
-    epoch: the producer's, as the marker has it.
-    """
+    batches: list[Batch]
+    end: Batch
 
-    first: int
-    records: list[Record]
-    marker: Marker
-    epoch: int
+    @property
+    def first(self) -> int:
+        """The offset of its first record, or of its marker."""
+        return (*self.batches, self.end)[0].first
+
+    @property
+    def commit(self) -> bool:
+        """True if the marker commits it."""
+        return self.end.marker is not None and self.end.marker.commit
 
 
 @dataclass(frozen=True)
 class History:
-    """Everything that was written in transactions. faults: what is wrong with the markers alone."""
+    """All transactional records. faults: violations by the markers alone.
+
+    held: where partitions end for read_committed readers because a broker dropped a marker.
+    """
 
     transactions: list[Transaction]
     faults: list[str]
+    held: Mapping[Partition, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, reader: LogReader, topics: Iterable[str]) -> History:
-        """Read it from a cluster at rest; topics: all that transactions wrote to, the offsets come of themselves."""
+    def read(cls, reader: LogReader, topics: Iterable[str], dropped: Iterable[DroppedMarkers] = ()) -> History:
+        """Read from a cluster at rest. topics: all topics written in transactions; the offsets topic is always
+        included.
+        """
         states = reader.read_topics(STATE_TOPIC)
         if any(log.start for log in states.values()):
             raise ValueError(f"{STATE_TOPIC} has lost its beginning: the run was too long for its segments")
-        return cls.of(decisions(states), reader.read_topics(OFFSETS_TOPIC, *topics))
+        return cls.of(decisions(states), reader.read_topics(OFFSETS_TOPIC, *topics), dropped)
 
     @classmethod
-    def of(cls, decided: Iterable[Decision], logs: Mapping[Partition, Log]) -> History:
-        """Put decisions and partitions together."""
-        faults: list[str] = []
+    def of(
+        cls, decided: Iterable[Decision], logs: Mapping[Partition, Log], dropped: Iterable[DroppedMarkers] = ()
+    ) -> History:
+        """Combine decisions and partitions. dropped: the markers that brokers may not have written."""
         transactions = [Transaction(decision, number) for number, decision in enumerate(decided)]
         by_place: defaultdict[tuple[int, Partition], list[Transaction]] = defaultdict(list)
+        by_id: defaultdict[str, list[Transaction]] = defaultdict(list)
         for transaction in transactions:
+            by_id[transaction.decision.transactional_id].append(transaction)
             for partition in transaction.decision.partitions:
                 by_place[transaction.decision.producer_id, partition].append(transaction)
+        excused = set()
+        for markers in dropped:
+            mine = by_id[markers.transactional_id]
+            if count := _decided_before(mine, markers.at):
+                excused |= {(mine[count - 1].number, partition) for partition in markers.partitions}
+        faults: list[str] = []
+        held: dict[Partition, int] = {}
         for partition, log in logs.items():
-            for producer_id, segments in _segments(partition, log, faults).items():
-                _assign(partition, log.start, producer_id, segments, by_place[producer_id, partition], faults)
-        for (producer_id, partition), waiting in by_place.items():
-            if partition in logs and not _ended(logs[partition], producer_id):
-                _assign(partition, logs[partition].start, producer_id, [], waiting, faults)
-        return cls(transactions, faults)
+            segments, open_ = _segments(log)
+            producers = {*segments, *open_, *(producer for producer, place in by_place if place == partition)}
+            for producer in sorted(producers):
+                ends = _Ends(partition, log.start, by_place[producer, partition], excused)
+                faults += ends.match(producer, segments.get(producer, []), open_.get(producer, []))
+                if ends.held is not None:
+                    held[partition] = min(ends.held, held.get(partition, ends.held))
+        return cls(transactions, faults, held)
+
+    def given(self, transaction: Transaction, partition: Partition) -> list[Record]:
+        """Return the records of a transaction that read_committed readers receive in a partition."""
+        if not transaction.comes_out(partition):
+            return []
+        end = self.held.get(partition)
+        return [record for record in transaction.parts.get(partition, ()) if end is None or record.offset < end]
+
+    def set_aside(self) -> Iterator[tuple[Transaction, Partition, list[Record]]]:
+        """Yield records that readers receive, or miss, contrary to the decision, because a broker dropped markers."""
+        for transaction in self.transactions:
+            for partition, records in transaction.parts.items():
+                given = {record.offset for record in self.given(transaction, partition)}
+                commit = transaction.decision.commit
+                if len(given) != commit * len(records):
+                    yield transaction, partition, [r for r in records if (r.offset in given) != commit]
 
 
-def _ended(log: Log, producer_id: int) -> bool:
-    return any(batch.marker and batch.producer_id == producer_id for batch in log.batches)
-
-
-def _segments(partition: Partition, log: Log, faults: list[str]) -> dict[int, list[Segment]]:
-    """Return each producer's segments of a partition; what has no marker at the end is a fault: it holds readers up."""
+def _segments(log: Log) -> tuple[dict[int, list[Segment]], dict[int, list[Batch]]]:
+    """Return each producer's segments of a partition, and its batches without a following marker."""
     ended: defaultdict[int, list[Segment]] = defaultdict(list)
-    open_: defaultdict[int, list[Record]] = defaultdict(list)
+    open_: defaultdict[int, list[Batch]] = defaultdict(list)
     for batch in log.batches:
-        if not batch.transactional:
-            continue
-        records = open_[batch.producer_id]
-        if batch.marker is None:
-            records += batch.records
-        else:
-            first = records[0].offset if records else batch.first
-            ended[batch.producer_id].append(Segment(first, records, batch.marker, batch.epoch))
-            open_[batch.producer_id] = []
-    for producer_id, records in open_.items():
-        if records:
-            at = f"{_name(partition)} offset {records[0].offset}"
-            faults.append(f"open: a transaction of producer {producer_id} at {at} has no end")
-    return ended
+        if batch.transactional and batch.marker is None:
+            open_[batch.producer_id].append(batch)
+        elif batch.transactional:
+            ended[batch.producer_id].append(Segment(open_.pop(batch.producer_id, []), batch))
+    return ended, open_
 
 
-def _assign(
-    partition: Partition,
-    start: int,
-    producer_id: int,
-    segments: list[Segment],
-    transactions: list[Transaction],
-    faults: list[str],
-) -> None:
-    """Give each segment to its transaction, the last to the last: the first ones may have been deleted."""
-    if start:
-        segments = _without_repeated_commits(segments)
-    segments = _without_repetitions(segments, [transaction.decision.commit for transaction in transactions])
-    known = transactions[max(len(transactions) - len(segments), 0) :]
-    for transaction in transactions[: len(transactions) - len(known)]:
-        transaction.incomplete.add(partition)
-    if len(segments) > len(transactions) or (len(segments) < len(transactions) and not start):
-        faults.append(
-            f"torn: {_name(partition)} has {len(segments)} markers of producer {producer_id}, whose coordinator "
-            f"has decided {len(transactions)} transactions there"
-        )
-        return
-    for segment, transaction in zip(segments, known, strict=True):
-        if segment.marker.commit != transaction.decision.commit:
-            at = f"{_name(partition)} offset {segment.first}"
-            faults.append(f"torn: {transaction} ends at {at} otherwise than its coordinator has decided")
-        if start and segment is segments[0]:  # whole segments of the log are deleted: what came before may be, too
-            transaction.incomplete.add(partition)
-        if records := [record for record in segment.records if record.offset >= start]:
-            transaction.parts[partition] = records
+def _decided_before(transactions: Sequence[Transaction], at: int) -> int:
+    """Return how many of a producer's transactions were decided up to a time."""
+    return bisect_right(transactions, at, key=lambda transaction: transaction.decision.at)
 
 
-def _without_repeated_commits(segments: list[Segment]) -> list[Segment]:
-    """Leave out markers of commits that were written twice where the beginning is gone, so that none can be counted.
+class _Ends:
+    """Assigns a producer's batches in a partition to its transactions there.
 
-    A committed transaction has written to each partition that takes part in it; an aborted one may not have.
+    start: the partition's start offset; earlier records may have been deleted. excused: transactions, by number, and
+    partitions that may lack markers.
     """
-    repeated = [after.marker.commit and _repeats(before, after) for before, after in pairwise(segments)]
-    return segments[:1] + [segment for segment, leave_out in zip(segments[1:], repeated, strict=True) if not leave_out]
 
+    def __init__(
+        self, partition: Partition, start: int, transactions: list[Transaction], excused: set[tuple[int, Partition]]
+    ) -> None:
+        self._partition, self._start = partition, start
+        self._transactions = transactions
+        self._excused = excused
+        self._name = f"{partition[0]}-{partition[1]}"
+        #: The offset from which a transaction is open because a broker dropped its marker.
+        self.held: int | None = None
 
-def _without_repetitions(segments: list[Segment], decided: list[bool]) -> list[Segment]:
-    """Leave out markers that were written twice: those of an epoch that has ended, else as decisions say.
-
-    decided: of each transaction whether it was committed. Where all transactions of a producer have one epoch, a marker
-    without records may be a repetition, or the end of a transaction that wrote nothing here.
-    """
-    epochs = [segment.epoch for segment in segments if segment.records]
-    kept: list[Segment] = []
-    if len(set(epochs)) > 1 and all(one != next_ for one, next_ in pairwise(epochs)):
+    def match(self, producer: int, segments: list[Segment], open_: list[Batch]) -> Iterator[str]:
+        """Assign the batches; yields the violations."""
+        done = 0
         for segment in segments:
-            if not (kept and kept[-1].epoch == segment.epoch and _repeats(kept[-1], segment)):
-                kept.append(segment)
-        return kept
-    surplus = len(segments) - len(decided)
-    for segment in segments:
-        kept.append(segment)
-        at = len(kept) - 1
-        if surplus > 0 and (at == len(decided) or segment.marker.commit != decided[at]):
-            surplus -= _drop_last_repetition(kept, decided)
-    while surplus > 0 and _drop_last_repetition(kept, decided):
-        surplus -= 1
-    return kept
+            until = _decided_before(self._transactions, segment.end.timestamp)
+            ended = self._transactions[done:until]
+            if self._start and segment is segments[0]:  # markers of earlier ones are deleted, and records may be
+                for transaction in ended:
+                    transaction.incomplete.add(self._partition)
+                ended = ended[-1:]
+            yield from self._end(producer, segment, ended, self._transactions[:until])
+            done = until
+        left = self._transactions[done:]
+        if self._start and not segments:
+            for transaction in left:
+                transaction.incomplete.add(self._partition)
+        else:
+            yield from self._left_open(producer, left, open_)
 
+    def _end(
+        self, producer: int, segment: Segment, ended: list[Transaction], decided: list[Transaction]
+    ) -> Iterator[str]:
+        """Assign a segment to the transactions that its marker has ended: to the last one, unless markers were dropped.
 
-def _repeats(before: Segment, segment: Segment) -> bool:
-    return (
-        not segment.records
-        and before.marker.commit == segment.marker.commit
-        and before.marker.coordinator_epoch <= segment.marker.coordinator_epoch
-    )
+        decided: all up to the marker, which belongs to the last of them.
+        """
+        at = f"{self._name} offset {segment.first}"
+        if not decided or (not ended and segment.batches):
+            yield f"torn: a transaction of producer {producer} at {at} has an end that no coordinator has decided"
+            return
+        if segment.commit != decided[-1].decision.commit:
+            yield f"torn: {decided[-1]} ends at {at} otherwise than its coordinator has decided"
+        for transaction in ended[:-1]:
+            yield from self._lacks(transaction, Unmarked(segment.commit, segment.end.timestamp))
+        self._share(segment.batches, ended)
 
+    def _left_open(self, producer: int, left: list[Transaction], open_: list[Batch]) -> Iterator[str]:
+        for transaction in left:
+            yield from self._lacks(transaction, Unmarked())
+        self._share(open_, left)
+        if not open_:
+            return
+        if left and all(self._partition in transaction.unmarked for transaction in left):
+            self.held = open_[0].first
+        else:
+            yield f"open: a transaction of producer {producer} at {self._name} offset {open_[0].first} has no end"
 
-def _drop_last_repetition(kept: list[Segment], decided: list[bool]) -> bool:
-    """Take out the last marker that may be a repetition and without which the ones behind it are as decided."""
-    for at in range(len(kept) - 1, 0, -1):
-        if _repeats(kept[at - 1], kept[at]):
-            del kept[at]
-            return True
-        if at > len(decided) or kept[at].marker.commit != decided[at - 1]:
-            return False  # in the place before its own it would be wrong
-    return False
+    def _lacks(self, transaction: Transaction, end: Unmarked) -> Iterator[str]:
+        if (transaction.number, self._partition) in self._excused:
+            transaction.unmarked[self._partition] = end
+        else:
+            yield f"torn: {transaction} has no marker in {self._name}"
 
+    def _share(self, batches: list[Batch], transactions: list[Transaction]) -> None:
+        """Assign batches to the transactions that wrote them, in order.
 
-def _name(partition: Partition) -> str:
-    return f"{partition[0]}-{partition[1]}"
+        Each has its own epoch (KIP-890); otherwise it wrote them before it was decided.
+        """
+        if not transactions:
+            return
+        runs = [list(run) for _, run in groupby(batches, key=lambda batch: batch.epoch)]
+        if len(runs) != len(transactions):
+            runs = [[] for _ in transactions]
+            for batch in batches:
+                later = [n for n, t in enumerate(transactions) if batch.timestamp < t.decision.at]
+                runs[(*later, len(transactions) - 1)[0]].append(batch)
+        for transaction, run in zip(transactions, runs, strict=True):
+            records = [record for batch in run for record in batch.records if record.offset >= self._start]
+            if records:
+                transaction.parts[self._partition] = records
 
 
 # -- the coordinators' records
 
 
 def decisions(states: Mapping[Partition, Log]) -> list[Decision]:
-    """Return what coordinators have decided, each producer's transactions in their order."""
+    """Return the coordinators' decisions, each producer's transactions in order."""
     return [decision for log in states.values() for decision in _decisions(log)]
 
 
 def _decisions(log: Log) -> Iterator[Decision]:
-    """Yield them in order: of what was prepared more than once the last, and what is still to be completed.
+    """Yield the decisions in order: the last of several that were prepared, and those still to be completed.
 
-    The next coordinator may prepare once more what was not complete. And what was prepared may not have reached enough
-    replicas: the producer is told so, and the coordinator may decide otherwise, or let the transaction continue.
+    The next coordinator may prepare an incomplete decision again. A prepared decision may also not have reached enough
+    replicas: then the producer gets an error, and the coordinator may decide otherwise, or let the transaction
+    continue. The time of the decision is that of the first preparation: no marker was written before.
     """
     prepared: dict[str, Decision] = {}
     for batch in log.batches:
@@ -230,14 +288,15 @@ def _decisions(log: Log) -> Iterator[Decision]:
                 continue
             transactional_id, state, decision = _state(record)
             if decision is not None:
-                prepared[transactional_id] = decision
+                first = prepared.get(transactional_id, decision)
+                prepared[transactional_id] = replace(decision, at=first.at)
             elif (before := prepared.pop(transactional_id, None)) and state in (COMPLETE_COMMIT, COMPLETE_ABORT):
                 yield replace(before, commit=state == COMPLETE_COMMIT)
     yield from prepared.values()
 
 
 def _state(record: Record) -> tuple[str, int, Decision | None]:
-    """Return whose state it is, the state, and what is decided by it."""
+    """Return the transactional id, its state, and the decision."""
     key, value = Fields(record.key or b""), record.value or b""
     key.take("h")  # version
     transactional_id = key.text()
@@ -252,7 +311,8 @@ def _state(record: Record) -> tuple[str, int, Decision | None]:
     if state not in (PREPARE_COMMIT, PREPARE_ABORT):
         return transactional_id, state, None
     partitions = frozenset(_partitions(fields, flexible=version == FLEXIBLE))
-    return transactional_id, state, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id)
+    at = fields.take("q")
+    return transactional_id, state, Decision(producer_id, state == PREPARE_COMMIT, partitions, transactional_id, at)
 
 
 def _partitions(fields: Fields, flexible: bool) -> Iterator[Partition]:
@@ -267,12 +327,12 @@ def _partitions(fields: Fields, flexible: bool) -> Iterator[Partition]:
 # -- the group's records
 
 _NUMBER = struct.Struct(">hq")
-#: Versions of the key of a committed offset; others are of members.
+#: Versions of the key of a committed offset; other versions are for members.
 OFFSET_KEYS = (0, 1)
 
 
 def committed_offset(record: Record, group: str) -> tuple[Partition, int] | None:
-    """Return partition and offset that a record of the offsets' topic commits for a group, None for any other."""
+    """Return partition and offset that a record of the offsets topic commits for a group, None for other records."""
     key = Fields(record.key or b"")
     if record.value is None or key.take("h") not in OFFSET_KEYS or key.text() != group:
         return None

@@ -1,6 +1,6 @@
-"""What runs while things are killed: topologies, their input, and what the outputs have to be.
+"""Workloads for chaos runs: topologies, their input, and the expected outputs.
 
-``python -m tests.chaos --workload NAME``; each class says what it is and why its outcome is determined.
+``python -m tests.chaos --workload NAME``; each class describes itself and why its outcome is deterministic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Records that fail until the code is fixed, and are put back while everything is killed, the replay too.
+"""Records that fail until the code is fixed, and are replayed while everything is killed, including the replay.
 
-Every sixth record is refused as long as a file is missing, which comes and goes, and becomes a dead letter. All the
-time ``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a
-letter again, several times; in the end each has to come out, and with exactly-once once. Its order among others of its
-key is lost with the first letter, so nothing is said of it. A tally of each key, which does not mind the order, shows
-that a record that was refused is counted once as well, and gives faults of state something to hit.
+Every sixth record is refused while a file is missing, which is created and deleted repeatedly, and becomes a dead
+letter. ``penstock dlq replay --all`` replays letters all the time, and is sometimes killed in the middle. A record may
+become a letter again, several times. In the end each record must be output, and with exactly-once only once. Its order
+among the others of its key is lost with the first letter, so the order is not judged. A tally of each key, which does
+not depend on the order, shows that a refused record is also counted once, and gives faults of state something to hit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from tests.chaos import program
-from tests.chaos.checker import Reader, Sight, Verdict, read_table
+from tests.chaos.checker import Sight, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.hosts import ROOT
@@ -31,15 +31,15 @@ from tests.chaos.workloads.workload import Setting, Workload
 
 LETTERS = "letters"
 CHANGELOG = f"{program.APPLICATION_ID}-{program.TALLY_STORE}-changelog"
-#: The share of records that are refused as long as the code is not fixed.
+#: The share of records that are refused until the code is fixed.
 POISON_SHARE = 1 / 6
-#: How long a replay may run before it is killed, in seconds; and how often it is left alone.
+#: How long a replay may run before it is killed, in seconds; and the share of replays that are not killed.
 LIFE_SECONDS = (0.3, 4.0)
 LEFT_ALONE = 0.5
 REPLAY_SECONDS = 120.0
-#: Between two replays at the end, while the last records are awaited.
+#: Seconds between two replays at the end, while the last records are awaited.
 LAST_PAUSE_SECONDS = 5.0
-#: Where a letter says which record it is about.
+#: The header of a letter that identifies its record.
 PLACE_HEADERS = ("__streams.errors.topic", "__streams.errors.partition", "__streams.errors.offset")
 
 
@@ -48,7 +48,7 @@ def _poison(rng: random.Random) -> Mapping[str, Any]:
 
 
 class Replayer(threading.Thread):
-    """Fixes and breaks the code, and replays letters. fixed: the file whose presence fixes."""
+    """Fixes and breaks the code, and replays letters. fixed: the file whose presence means fixed."""
 
     def __init__(self, config: Path, fixed: Path, seed: int) -> None:
         super().__init__(name="replayer", daemon=True)
@@ -68,7 +68,7 @@ class Replayer(threading.Thread):
             self.replay(None if alone else self._rng.uniform(*LIFE_SECONDS))
 
     def replay(self, life_seconds: float | None) -> None:
-        """Replay all letters; a replay that fails, because the broker is away, is made again some time."""
+        """Replay all letters; a replay that fails because the broker is down is repeated later."""
         replay = ["dlq", "replay", "--all", "--execute", "--config", str(self._config)]
         command = [sys.executable, "-m", "penstock.cli", *replay]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -83,14 +83,14 @@ class Replayer(threading.Thread):
                 process.kill()
 
     def end(self) -> None:
-        """Replay no more, and leave the code fixed."""
+        """Stop replaying, and leave the code fixed."""
         self._ended.set()
         self.join()
         self._fixed.touch()
 
 
 class DeadLetters(Workload):
-    """Every sixth record is refused at times, and ``penstock dlq replay`` repeats what was refused."""
+    """Every sixth record is refused at times, and ``penstock dlq replay`` replays the refused records."""
 
     name: ClassVar[str] = "dead-letters"
     topology: ClassVar[str] = "tests.chaos.program:dead_letters"
@@ -177,7 +177,7 @@ class DeadLetters(Workload):
         return len(self._copies)
 
     def complete(self) -> bool:
-        """Return whether all is out; else replay what has become a letter since, now and then."""
+        """Return True if all records are output; otherwise replay new letters now and then."""
         if len(self._written) == self._feeder.sent() and self._written <= self._copies.keys():
             return True
         if time.monotonic() > self._next_replay:
@@ -190,7 +190,7 @@ class DeadLetters(Workload):
         return self.judge(read_table(bootstrap_servers, CHANGELOG))
 
     def judge(self, tallies: Mapping[str, Mapping[str, Any]]) -> Verdict:
-        """Judge. tallies: of the changelog, by key."""
+        """Return the verdict. tallies: of the changelog, by key."""
         lost = len(self._written - self._copies.keys())
         aliens = self._aliens + len(self._copies.keys() - self._written)
         doubled = sum(count - 1 for count in self._copies.values())
@@ -205,7 +205,7 @@ class DeadLetters(Workload):
         )
 
     def _replayed_tallies(self) -> dict[str, dict[str, int]]:
-        """Return what a tally has to be, as far as the order of a key's records does not matter."""
+        """Return the expected tallies, without fields that depend on the order of a key's records."""
         tallies: dict[str, dict[str, int]] = {}
         for key, number in self._written:
             tally = tallies.setdefault(key, {"records": 0, "sum": 0})
@@ -214,8 +214,8 @@ class DeadLetters(Workload):
         return tallies
 
     @override
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """With exactly-once a failure has one letter."""
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        """With exactly-once each failure has one letter."""
         twice = [f"{count} letters about {place}" for place, count in self._letters.items() if count > 1]
         report = Report.of("dead letters", self._letters.total(), "letters", twice if self.setting.exact else [])
         replays = f", {self._replayer.replays} replays of which {self._replayer.kills} were killed"

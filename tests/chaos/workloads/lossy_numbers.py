@@ -1,7 +1,7 @@
-"""Numbered records where loss is legal: leaders lack records that were acknowledged, of inputs and outputs alike.
+"""Numbered records where loss is legal: new leaders lack acknowledged records, of inputs and outputs alike.
 
-What must hold all the same: the application goes on by itself, and what is written once the cluster is whole again
-comes out. The verdict says which records are gone.
+What must still hold: the application continues by itself, and records written after the cluster has recovered are
+output. The verdict names the lost records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.chaos.feeder import InputWriter, NumberFeeder, PlainWriter
 from tests.chaos.workloads.numbers import Numbers
 from tests.chaos.workloads.workload import Setting
 
-#: For an answer; librdkafka waits for leaders within it.
+#: Timeout of a response; librdkafka waits for leaders within it.
 REQUEST_SECONDS = 2.0
 
 
@@ -36,7 +36,7 @@ class PlainFeeder(NumberFeeder):
 
 
 class LossyNumbers(Numbers):
-    """The records are read when nothing is cut off any more."""
+    """The records are read when no more elections can lose them."""
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
@@ -49,23 +49,23 @@ class LossyNumbers(Numbers):
 
     @override
     def reader(self, bootstrap_servers: str) -> Reader:
-        """Positions that a consumer remembers may be gone."""
+        """Positions that a consumer remembers may no longer exist."""
         self._address = bootstrap_servers
         return Ends(bootstrap_servers, dict.fromkeys(self.followed, self.partitions))
 
     def complete(self) -> bool:
-        """Read everything, and return whether the last record of each key has come out."""
+        """Read everything, and return True if the last record of each key has an output."""
         for record in read_all(self._address, self.followed):
             self.see(record)
         return self.ledger.complete()
 
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """Nothing more can be said: offsets and transactions are cut off too."""
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        """Return no further reports: offsets and transactions may be lost too."""
         return []
 
 
 class Ends:
-    """Stands in for a TopicReader while logs are cut. It looks only at where partitions end, and reads nothing."""
+    """Replaces a TopicReader while logs are truncated. It only reads end offsets, and no records."""
 
     def __init__(self, bootstrap_servers: str, topics: Mapping[str, int]) -> None:
         self.seen: dict[tuple[str, int], int] = {(t, n): 0 for t, count in topics.items() for n in range(count)}
@@ -77,9 +77,9 @@ class Ends:
         return AdminClient({"bootstrap.servers": self._address, "log_level": 2})
 
     def poll(self, seconds: float) -> list[Sight]:
-        """Look again; what cannot be asked stays as it was.
+        """Request the end offsets again; those that cannot be read keep their value.
 
-        librdkafka goes on asking leaders that are dead, and answers -1001 without an error; a new client does not.
+        librdkafka continues to ask dead leaders, and returns -1001 without an error; a new client does not.
         """
         are_known = True
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -96,15 +96,15 @@ class Ends:
                 self.seen[partition.topic, partition.partition] = offset
         if not are_known:
             self._client = self._new_client()
-        time.sleep(seconds)  # the pace of a reader that finds nothing
+        time.sleep(seconds)  # the interval of a reader without records
         return []
 
     def renew(self) -> None:
-        """Go on with a new client."""
+        """Continue with a new client."""
         self._client = self._new_client()
 
     def read_to_end(self) -> list[Sight]:
-        """Return nothing: the workload reads for itself."""
+        """Return nothing: the workload reads by itself."""
         return []
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class LossVerdict(Verdict):
-    """lost_inputs, missing: by key, the numbers that the input has no more, and those of it that have no copy."""
+    """lost_inputs, missing: by key, the numbers that the input has lost, and its remaining ones without a copy."""
 
     lost_inputs: Mapping[str, tuple[int, ...]]
     missing: Mapping[str, tuple[int, ...]]
@@ -130,7 +130,7 @@ class LossVerdict(Verdict):
 
 
 class LossLedger(Ledger):
-    """What the topics have in the end; the input may have gaps."""
+    """The final contents of the topics; the input may have gaps."""
 
     def __init__(self, guarantee: str, groups: int) -> None:
         super().__init__(guarantee, groups)
@@ -147,15 +147,15 @@ class LossLedger(Ledger):
         self._out.setdefault(key, set()).add(value["n"])
 
     def lost(self) -> int:
-        """Return of how many keys the last record, which was written to a cluster that was whole, has not come out."""
+        """Return the number of keys whose last record, written to a healthy cluster, has no output."""
         return sum(last not in self._out.get(key, set()) for key, last in self.expected.items())
 
     def complete(self) -> bool:
-        """Return whether the last record of each key has come out."""
+        """Return True if the last record of each key has an output."""
         return self.lost() == 0
 
     def verdict(self, tally_changelog: dict[str, Any], group_changelog: dict[str, Any]) -> Verdict:
-        """Judge; tallies are of what is left, so nothing can be said of them."""
+        """Return the verdict. Tallies count the remaining records only, so they are not judged."""
         gone = {k: tuple(sorted(set(range(1, n + 1)) - self._inputs[k])) for k, n in self.expected.items()}
         missing = {key: tuple(sorted(numbers - self._out.get(key, set()))) for key, numbers in self._inputs.items()}
         only = ({key: numbers for key, numbers in table.items() if numbers} for table in (gone, missing))

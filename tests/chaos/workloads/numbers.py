@@ -1,13 +1,13 @@
 """Numbered records of some keys: copies, tallies of keys, tallies of groups behind a repartition.
 
-The outcome follows from the input whatever is killed: a key's records stay in one partition and in their order, and the
-tally of a group sums up by key, so that it does not matter how partitions interleave.
+The outcome follows from the input, whatever is killed: a key's records stay in one partition and in order, and the
+tally of a group sums up by key, so that the interleaving of partitions does not matter.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,6 +19,8 @@ from tests.chaos import program
 from tests.chaos.checker import Ledger, Reader, Sight, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.atomicity import Places, audit
+from tests.chaos.checkers.dropped_markers import DroppedMarkers
+from tests.chaos.checkers.excuse import Excuse
 from tests.chaos.checkers.queries import Client, Queries
 from tests.chaos.checkers.stuck import Stuck
 from tests.chaos.feeder import NumberFeeder, Numbering
@@ -39,13 +41,13 @@ PLACES = Places(
 
 
 class Numbers(Workload):
-    """Small records, all keys alike."""
+    """Small records, evenly distributed over keys."""
 
     name: ClassVar[str] = "numbers"
     topology: ClassVar[str] = "tests.chaos.program:topology"
     numbering: ClassVar[Numbering] = Numbering(program.KEYS)
     topic_config: ClassVar[Mapping[str, str]] = {}
-    #: What the checker looks at transaction by transaction.
+    #: The topics that the checker judges transaction by transaction.
     places: ClassVar[Places] = PLACES
 
     def __init__(self, setting: Setting, directory: Path) -> None:
@@ -130,14 +132,20 @@ class Numbers(Workload):
         )
 
     @override
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """With at-least-once there are no transactions."""
-        exact = [audit(bootstrap_servers, self.places, reader.offsets)] if self.setting.exact else []
-        return [self.stuck.report(), *exact]
+    def examine(self, bootstrap_servers: str, reader: Reader, dropped: Sequence[DroppedMarkers]) -> Excuse:
+        """With at-least-once, only the feeder's transactions exist."""
+        if self.setting.exact or dropped:
+            self._transactions, self.ledger.excuse = audit(bootstrap_servers, self.places, reader.offsets, dropped)
+        return self.ledger.excuse
+
+    @override
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        stuck = self.stuck.report(self.ledger.excuse.numbers)
+        return [stuck, self._transactions] if self.setting.exact else [stuck]
 
 
 class HotKeys(Numbers):
-    """Nine of ten records are of one key, so one task has nearly all of the work, and one group too."""
+    """Nine of ten records have one key, so one task has nearly all of the work, and one group too."""
 
     name: ClassVar[str] = "hot-keys"
     numbering: ClassVar[Numbering] = Numbering(program.KEYS, hot=0.9)
@@ -145,7 +153,7 @@ class HotKeys(Numbers):
 
 
 class ManyKeys(Numbers):
-    """A million keys, each with a record before the first fault: state that takes its time to restore."""
+    """A million keys, each with a record before the first fault: state that takes long to restore."""
 
     name: ClassVar[str] = "many-keys"
     numbering: ClassVar[Numbering] = Numbering(1_000_000, filled=True)
@@ -162,14 +170,14 @@ def _slow(rng: Random) -> Mapping[str, Any]:
     return {"sleep": round(rng.uniform(0, program.slowest_seconds()), 3)} if rng.random() < SLOW_SHARE else {}
 
 
-#: Of the records: a task then spends about a third of its time in them.
+#: Share of the records: a task then spends about a third of its time in them.
 SLOW_SHARE = 1 / 500
 
 
 class SlowFunction(Numbers):
-    """Some records take up to 5 s ($CHAOS_SLOWEST_SECONDS), longer than a session of 4 s, nearly as long as a
-    transaction may take (6 s). With the defaults of 45 s and 10 s this stands for records of up to 50 s; for 150 s set
-    it, and timeouts that let them pass.
+    """Some records take up to 5 s ($CHAOS_SLOWEST_SECONDS): longer than a session of 4 s, nearly as long as the
+    transaction timeout (6 s). With the defaults of 45 s and 10 s this corresponds to records of up to 50 s; for 150 s
+    set the variable, and timeouts that allow them.
     """
 
     name: ClassVar[str] = "slow-function"
@@ -181,13 +189,13 @@ def _answered(rng: Random) -> Mapping[str, Any]:
     return {"answer": round(rng.expovariate(1 / ANSWER_SECONDS), 3), "refused": rng.random() < REFUSED_SHARE}
 
 
-#: How long an answer takes on average, and which share of the records is refused the first time.
+#: Mean response time, and the share of records that are refused the first time.
 ANSWER_SECONDS, REFUSED_SHARE = 0.05, 0.05
 
 
 class AsyncFunctions(Numbers):
-    """A service is asked for each record by ``map_values_async(ordered_by="key")``: some 10 answers are on their way at
-    any time, and records of other keys overtake those that are answered late.
+    """A service is called for each record by ``map_values_async(ordered_by="key")``: about 10 calls are in flight at
+    any time, and records of other keys overtake those with late responses.
     """
 
     name: ClassVar[str] = "async-functions"
@@ -203,7 +211,7 @@ def _large(rng: Random) -> Mapping[str, Any]:
 
 #: Of the records.
 LARGE_SHARE = 1 / 200
-#: A record of 10 MB with what its batch adds.
+#: A record of 10 MB with the overhead of its batch.
 LARGE_BYTES = "12582912"
 
 
@@ -232,7 +240,7 @@ class LargeRecords(Numbers):
 
     @override
     def see(self, record: Sight) -> None:
-        """A copy has to have the padding that its record had."""
+        """A copy must have the padding of its record."""
         super().see(record)
         if record.topic == program.COPIES:
             self._copied += 1
@@ -241,8 +249,8 @@ class LargeRecords(Numbers):
                 self._spoiled.append(f"spoiled: the copy of number {value['n']} of {record.name} has another padding")
 
     @override
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """The last record of each key has to be in the changelog of the store that keeps them, whole."""
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        """The changelog of the store must have the complete last record of each key."""
         table = read_table(bootstrap_servers, f"{program.APPLICATION_ID}-{program.LAST_STORE}-changelog")
         spoiled = [
             f"spoiled: the store has {str(table.get(key))[:60]} as the last record of {key}, number {number}"
@@ -250,7 +258,7 @@ class LargeRecords(Numbers):
             if not _is_whole(table.get(key), number)
         ]
         paddings = Report.of("paddings", self._copied, "copies", [*self._spoiled, *spoiled])
-        return [*super().reports(bootstrap_servers, reader), paddings]
+        return [*super().reports(bootstrap_servers), paddings]
 
 
 def _is_whole(value: Mapping[str, Any] | None, number: int) -> bool:
@@ -258,7 +266,7 @@ def _is_whole(value: Mapping[str, Any] | None, number: int) -> bool:
 
 
 class Queried(Numbers):
-    """Every host serves HTTP, and a client reads tallies all the time, also while hosts are killed."""
+    """Every host serves HTTP, and a client reads tallies continuously, also while hosts are killed."""
 
     name: ClassVar[str] = "queries"
 
@@ -287,10 +295,10 @@ class Queried(Numbers):
 
     @override
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """Until now answers were awaited, as outputs were."""
+        """Stop the client, which has read until now, and return the verdict."""
         self._client.end()
         return super().verdict(bootstrap_servers)
 
     @override
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        return [*super().reports(bootstrap_servers, reader), self._queries.report(self.ledger.expected)]
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        return [*super().reports(bootstrap_servers), self._queries.report(self.ledger.expected)]

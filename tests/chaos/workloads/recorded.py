@@ -1,6 +1,6 @@
-"""Runs recorded cases while things are killed; Penstock's test driver on the same input says what has to come out.
+"""Runs recorded cases while processes are killed; Penstock's test driver gives the expected results for the same input.
 
-The driver itself is held against Kafka Streams' own recorded results (``tests/goldens``).
+The driver itself is compared with Kafka Streams' recorded results (``tests/goldens``).
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from typing_extensions import override
 
 from penstock import Record, Serdes
 from penstock.testing import TopologyTestDriver
-from tests.chaos.checker import Reader, Sight, Verdict, read_all
+from tests.chaos.checker import Sight, Verdict, read_all
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
 from tests.chaos.feeder import BATCH, Feeder, FeedRecord, TransactionWriter
 from tests.chaos.workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, decode_long, encode
 from tests.chaos.workloads.workload import Setting, Workload
 
-#: How far ahead of everything else the closing records are, in ms.
+#: How far the closing records are ahead of all others, in ms.
 CLOSE_MS = 60_000
 #: The share of transactions that delete every row of a table, if the case has one.
 STORM = 0.3
 #: Records of each key of a global table.
 GLOBAL_RECORDS = 3
-#: Enough for every punctuation of the wall clock.
+#: Enough for all wall-clock punctuations.
 WALL_CLOCK_MS = 60_000
-#: Between two looks at all outputs, while they are awaited.
+#: Seconds between two checks of all outputs, while they are awaited.
 JUDGE_SECONDS = 1.0
 
 
 class CaseFeeder(Feeder):
-    """Writes a few records of one case at a time. Each case has its own event time, some ms for each record."""
+    """Writes a few records of one case at a time. Each case has its own event time, which advances some ms per
+    record.
+    """
 
     def __init__(self, bootstrap_servers: str, seed: int, partitions: int) -> None:
         super().__init__(bootstrap_servers, seed)
@@ -44,7 +46,7 @@ class CaseFeeder(Feeder):
         start_ms = time.time_ns() // 1_000_000
         self._now_ms = {case.name: start_ms for case in CASES}
         self._written = 0
-        #: Whose turn it is, the last one first.
+        #: The next cases to write, the last one first.
         self._turns: list[Case] = []
 
     def write_next(self, abort: bool) -> None:
@@ -57,7 +59,7 @@ class CaseFeeder(Feeder):
             records = list(self._storm(case, self.rng.choice(tables)))
         else:
             records = [self._record(case) for _ in range(self.rng.randint(1, BATCH))]
-        self.writer.write(records, abort)  # what became of it is read from the topic in the end
+        self.writer.write(records, abort)  # its outcome is read from the topic at the end
         if abort:
             self.aborted += len(records)
 
@@ -108,14 +110,16 @@ def record_of(
 
 
 def outputs_of(case: Case, records: Sequence[Sight]) -> dict[str, list[Row]]:
-    """Return what the test driver makes of a case's input, by the case's own names of the topics."""
+    """Return the test driver's outputs for a case's input, by the case's own topic names."""
     found: dict[str, list[Row]] = {output: [] for output in case.outputs}
     parts: defaultdict[int, list[Sight]] = defaultdict(list)
     tables = {case.topic(name) for name in case.global_topics}
     for record in records:
         parts[0 if case.whole else record.partition].append(record)
     for part in parts.values():
-        part.sort(key=lambda record: record.topic not in tables)  # global tables first, all else as it is
+        part.sort(
+            key=lambda record: record.topic not in tables
+        )  # global tables first, all other records in their order
         with TopologyTestDriver(case.topology()) as driver:
             inputs = {r.topic: driver.create_input_topic(r.topic, Serdes.bytes(), Serdes.bytes()) for r in part}
             for record in part:
@@ -136,7 +140,7 @@ def _row(case: Case, key: bytes, value: bytes | None, headers: Iterable[tuple[st
 def compare(
     case: Case, output: str, expected: Iterable[Row], found: Iterable[Row], inputs: Counter[bytes]
 ) -> Differences:
-    """Compare an output with the oracle's. inputs: how many records each key of the case's input has."""
+    """Compare an output with the oracle's. inputs: number of input records by key."""
     wanted, rows = _without_closers(expected), _without_closers(found)
     match case.outputs[output]:
         case Comparison.TABLE:
@@ -180,7 +184,7 @@ class Recorded(Workload):
 
     @property
     def partitions(self) -> int:
-        """Some sixteen sub-topologies: with two partitions that is enough to move about."""
+        """About sixteen sub-topologies: with two partitions there are enough tasks to move."""
         return 2
 
     @property
@@ -191,7 +195,7 @@ class Recorded(Workload):
     @property
     @override
     def moving(self) -> tuple[str, ...]:
-        """A case's turn comes now and then."""
+        """All followed topics; a single case gets records only now and then."""
         return self.followed
 
     def prepare(self, bootstrap_servers: str) -> None:
@@ -240,7 +244,7 @@ class Recorded(Workload):
         return self._sent
 
     def copied(self) -> int:
-        """How many outputs have come, which is not how many records: some operators give more, some fewer."""
+        """The number of outputs, which differs from the number of records: some operators give more, some fewer."""
         return self._seen
 
     @override
@@ -273,7 +277,7 @@ class Recorded(Workload):
         return Verdict(self.setting.judged_as, found.lost, found.doubled, 0, found.alien, state, 0)
 
     @override
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+    def reports(self, bootstrap_servers: str) -> list[Report]:
         took = self._complete_at - self._finished_at
         late = (
             [f"stuck: the last output came {took:.1f} s after the last record"]

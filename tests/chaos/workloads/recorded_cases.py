@@ -1,16 +1,16 @@
 """Recorded cases of ``tests/goldens`` in one application, each with its own topics, stores and operators.
 
-An outcome that a test driver can predict must not depend on how partitions and topics interleave, nor on where a crash
-falls. That is why
+A test driver can predict an outcome only if it does not depend on the interleaving of partitions and topics, nor on the
+time of a crash. Therefore:
 
-- no record is late: an operator's stream time starts again with its process, so what is late after a crash is accepted
-  in Kafka Streams too. Timestamps go back by less than the shortest grace period;
-- the grace period of the join is longer than a run, as either side may be far ahead of the other;
-- of a table's aggregates only sums are looked at: what a maximum without subtraction has seen depends on what the cache
+- no record is late: an operator's stream time restarts with its process, so a late record is accepted after a crash, in
+  Kafka Streams too. Timestamps go back by less than the shortest grace period;
+- the grace period of the join is longer than a run, because either side may be far ahead of the other;
+- of a table's aggregates only sums are compared: a maximum without subtraction depends on the values that the cache
   left out;
-- a global table is complete before hosts start, as no one can say how far a process has read it.
+- a global table is complete before hosts start, because a process's progress in reading it is unknown.
 
-``Case.why`` says what remains.
+``Case.why`` gives the remaining reasons.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tests.goldens.interpreter import Interpreter
 FOLDER = Path(goldens.__file__).parent / "cases"
 #: How far a timestamp may go back, in ms: less than the shortest grace period, of 5 ms.
 DISORDER_MS = 4
-#: Longer than a run's event time, in ms; shorter than the hour that brokers allow timestamps to be ahead.
+#: Longer than a run's event time, in ms; shorter than the hour by which brokers allow timestamps to be ahead.
 LONG_GRACE_MS = 1_200_000
-#: The key of the last record of each partition, which lets windows close. Outputs about it are not compared.
+#: The key of the last record of each partition, which closes windows. Its outputs are not compared.
 CLOSER = "~closer"
-#: What an operation of a case names: all but functions, serdes and numbers.
+#: Names in an operation of a case: all fields except functions, serdes and numbers.
 _NAMES = ("id", "from", "with", "store", "name", "uses", "topic")
 _SOURCES = ("stream", "table", "global_table")
 _LONG = struct.Struct(">q")
 
 
 class Comparison(Enum):
-    """How an output is held against what the test driver makes of the same input."""
+    """How an output is compared with the test driver's output for the same input."""
 
     TABLE = "the last value of each key"
     BAG = "the same records, in any order"
@@ -54,11 +54,11 @@ Values = Callable[[random.Random, int], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded case. outputs: those that are compared, and how.
+    """A recorded case. outputs: the compared ones, and how.
 
-    why: its outcome is determined. whole: of records that meet from all partitions; else each partition is by itself.
-    repeatable: a record that is processed twice leaves the same tables, and in a bag only more of the same, so that it
-    can be judged with at-least-once. changes: to operations, by their op. inputs: keys and values by topic.
+    why: its outcome is deterministic. whole: it combines records of all partitions; otherwise each partition is
+    independent. repeatable: a record that is processed twice leaves the same tables, and only duplicates in a bag, so
+    that it can be judged with at-least-once. changes: to operations, by their op. inputs: keys and values by topic.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Case:
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def topic(self, name: str) -> str:
-        """Return what a topic of the case is called here."""
+        """Return the name of one of the case's topics here."""
         return f"{self.name}-{name}"
 
     def operations(self) -> Iterator[dict[str, Any]]:
-        """Yield the case's operations with its own names, but for outputs that are not compared."""
+        """Yield the case's operations with prefixed names, without outputs that are not compared."""
         for op in goldens.read(FOLDER / f"{self.name}.json")["topology"]:
             if op["op"] == "to" and op["topic"] not in self.outputs:
                 continue
@@ -98,12 +98,12 @@ class Case:
         return {name for name, op in self.sources().items() if op["op"] == "table"}
 
     def topology(self) -> Topology:
-        """Return the case's topology, alone."""
+        """Return the topology of this case only."""
         return _build([self])
 
 
 def topology() -> Topology:
-    """Return all cases in one topology; with windows of another size, if that is to go wrong."""
+    """Return all cases in one topology; with a planted fault, the windows have another size."""
     changed = replace(CASES[0], changes={"windowed_by": {"window": OTHER_WINDOW}})
     first = changed if program.Fault.WINDOW in program.faults() else CASES[0]
     return _build([first, *CASES[1:]])
@@ -118,7 +118,7 @@ def _build(cases: list[Case]) -> Topology:
 
 
 def encode(serde: str, value: Any) -> bytes | None:
-    """Return the bytes of a key or value in one of the two serdes that the cases have."""
+    """Return the bytes of a key or value in one of the two serdes of the cases."""
     if value is None:
         return None
     return _LONG.pack(value) if serde == "long" else str(value).encode()
@@ -151,7 +151,7 @@ def _orders(rng: random.Random, number: int) -> str | None:
 
 #: The share of tombstones among a table's records.
 TOMBSTONES = 0.2
-#: A table has that many rows, so that a storm of tombstones is one.
+#: Minimum number of a table's rows for a burst of tombstones.
 ROWS = tuple(f"{letter}{number}" for letter in "abcd" for number in range(50))
 KEYS = ("a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2")
 PEOPLE = ("p", "q", "r", "s")

@@ -1,26 +1,27 @@
-"""What a run needs to know of its workload."""
+"""The interface between a run and its workload."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tests.chaos.checker import EXACTLY_ONCE, Reader, Sight, TopicReader, Verdict
 from tests.chaos.checkers import Report
+from tests.chaos.checkers.dropped_markers import DroppedMarkers
+from tests.chaos.checkers.excuse import Excuse
 
-#: Two sessions, a transaction that times out and the coordinator's look for it, a restart, a restore, on a machine that
-#: has much else to do.
+#: Two sessions, a transaction timeout and the coordinator's check for it, a restart, and a restore, on a busy machine.
 BUDGET_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a workload is run. judged_as: the guarantee that it is held to; fault: what its program does wrong.
+    """How a workload is run. judged_as: the guarantee that is checked; fault: the planted fault of its program.
 
-    budget_seconds: how long a record may take from its arrival, or the healing of the last fault, until it is out.
+    budget_seconds: the maximum time of a record from its arrival, or from the end of the last fault, to its output.
     """
 
     seed: int
@@ -32,24 +33,27 @@ class Setting:
 
     @property
     def exact(self) -> bool:
-        """Whether it is held to exactly-once."""
+        """True if exactly-once is checked."""
         return self.judged_as == EXACTLY_ONCE
 
 
 class Workload(ABC):
-    """One run of a workload. The order of calls: prepare, start, see …, healed, finish, see …, verdict, reports."""
+    """One run of a workload.
+
+    The order of calls: prepare, start, see …, healed, finish, see …, examine, verdict, reports.
+    """
 
     name: ClassVar[str]
-    #: What `penstock run` is given.
+    #: The argument of `penstock run`.
     topology: ClassVar[str]
-    #: Whether every partition of ``moving`` gets records all the time; else there is always one that does.
+    #: Whether every partition of ``moving`` gets records continuously; otherwise only some partition does.
     steady: ClassVar[bool] = True
-    #: How long its state takes to restore, on a machine that has much else to do.
+    #: How long its state takes to restore on a busy machine.
     restore_seconds: ClassVar[float] = 0.0
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         self.setting = setting
-        #: Its own, for files; it exists.
+        #: An existing directory for its files.
         self.directory = directory
 
     @property
@@ -59,23 +63,23 @@ class Workload(ABC):
 
     @property
     def partitions(self) -> int:
-        """How many partitions each topic has."""
+        """The number of partitions of each topic."""
         return 4
 
     @property
     @abstractmethod
     def followed(self) -> tuple[str, ...]:
-        """The topics whose records ``see`` is to be given."""
+        """The topics whose records are passed to ``see``."""
 
     @property
     @abstractmethod
     def moving(self) -> tuple[str, ...]:
-        """The outputs that get records all the time as long as the application is well."""
+        """The outputs that get records continuously while the application is healthy."""
 
     def progress(self, seen: Mapping[tuple[str, int], int]) -> dict[str, int]:
-        """Return, by name, counts that all grow as long as the application is well.
+        """Return counts by name that all grow while the application is healthy.
 
-        seen: how many records each partition has.
+        seen: the number of records by partition.
         """
         moving = {partition: count for partition, count in seen.items() if partition[0] in self.moving}
         if not self.steady:
@@ -83,12 +87,12 @@ class Workload(ABC):
         return {f"{topic}-{number}": count for (topic, number), count in moving.items()}
 
     def reader(self, bootstrap_servers: str) -> Reader:
-        """Return what ``see`` is given the records of."""
+        """Return the reader of the records for ``see``."""
         return TopicReader(bootstrap_servers, self.followed)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What hosts get beside the environment of the run."""
+        """Additions to the environment of hosts."""
         return {}
 
     def settings(self, host: int) -> Mapping[str, object]:
@@ -96,48 +100,55 @@ class Workload(ABC):
         return {}
 
     def prepare(self, bootstrap_servers: str) -> None:  # noqa: B027  most have nothing to prepare
-        """Write what has to be there before hosts start."""
+        """Write the records that must exist before hosts start."""
 
     @abstractmethod
     def start(self, bootstrap_servers: str) -> None:
-        """Let the input flow."""
+        """Start the input."""
 
     @abstractmethod
     def see(self, record: Sight) -> None:
-        """Take in a record of the topics that are followed."""
+        """Count a record of a followed topic."""
 
     def healed(self) -> None:  # noqa: B027  not everyone asks
         """Note that the last fault is healed."""
 
     @abstractmethod
     def finish(self) -> None:
-        """End the input; raises what went wrong with it."""
+        """End the input; raises its error if there was one."""
 
     @property
     @abstractmethod
     def aborted(self) -> int:
-        """How many records were in aborted transactions."""
+        """The number of records in aborted transactions."""
 
     @abstractmethod
     def sent(self) -> int:
-        """Return how many records were seen in the input."""
+        """Return the number of records seen in the input."""
 
     @abstractmethod
     def copied(self) -> int:
-        """Return how many of them have come out, for the progress line."""
+        """Return the number of them with an output, for the progress line."""
 
     @abstractmethod
     def complete(self) -> bool:
-        """Return whether everything has come out, after ``finish``."""
+        """Return True if all outputs have arrived, after ``finish``."""
+
+    def examine(self, bootstrap_servers: str, reader: Reader, dropped: Sequence[DroppedMarkers]) -> Excuse:
+        """Return the violations that are not judged because brokers dropped these markers, when no host runs any more.
+
+        reader: has returned the records for ``see``, from their beginning to their end.
+        """
+        return Excuse()
 
     @abstractmethod
     def verdict(self, bootstrap_servers: str) -> Verdict:
-        """Judge the records, when no host runs any more."""
+        """Return the verdict on the records."""
 
     def missing(self) -> str:
-        """Return what is not complete yet, for a line of the run; it begins with a colon if it is not empty."""
+        """Return what is still missing, for a line of the run; it begins with a colon if it is not empty."""
         return ""
 
-    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
-        """Judge the rest. reader: what has given the records to ``see``, from their beginning to their end."""
+    def reports(self, bootstrap_servers: str) -> list[Report]:
+        """Return the reports of the other checkers."""
         return []

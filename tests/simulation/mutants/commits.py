@@ -1,11 +1,12 @@
-"""Mutants of the commit: what becomes permanent, and in which order."""
+"""Mutants of the commit: which data becomes permanent, and in which order."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-from penstock.clients.group import group_member
+from penstock.clients.group import group_member, offsets
 from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.statestore.stores.removals import Removals
 from penstock.statestore.stores.state_store import StateStore
@@ -32,7 +33,7 @@ def commit_before_flush(original: Any) -> Any:
 
 
 def offset_ahead_of_data(_: Any) -> Any:
-    """The end of the changelog is asked for when others may own it by now. This was found."""
+    """The changelog's end is requested when other processes may own it already. This was found."""
 
     def make_permanent(commit: Commit) -> None:
         commit.producer.flush()
@@ -44,7 +45,10 @@ def offset_ahead_of_data(_: Any) -> Any:
 
 
 def tombstone_before_what_was_sent_on(_: Any) -> Any:
-    """Brokers have it, and not the record that its row held until then. This was found."""
+    """Brokers have the tombstone, but not the record that its row held until then. This was found.
+
+    The buffer writes the tombstone at a commit. By then brokers have the record, too, unless its connection was lost.
+    """
 
     def add(removals: Removals, row_key: bytes, timestamp: int | None) -> None:
         removals._store.task.log_change(removals._store.name, row_key, None, timestamp)
@@ -60,16 +64,14 @@ def offset_without_data(original: Any) -> Any:
     return commit
 
 
-def offsets_before_records(_: Any) -> Any:
-    """A sleeper's offsets are in its transaction, its records come when others have restored. This was found."""
+def offsets_of_open_transactions(original: Any) -> Any:
+    """A new owner starts at offsets that a suspended process's open transaction is about to replace (KIP-447)."""
 
-    def flush(producer: StreamsProducer) -> None:
-        if not producer.transactional:
-            producer._writer.flush()
-        producer.collector.note(producer._writer.take_lost())
-        producer.collector.check()
+    def offset_fetch(*arguments: Any) -> Any:
+        request = original(*arguments)
+        return replace(request, body={**request.body, "require_stable": False})
 
-    return flush
+    return offset_fetch
 
 
 def no_flush(_: Any) -> Any:
@@ -77,7 +79,7 @@ def no_flush(_: Any) -> Any:
 
 
 def missing_fence(_: Any) -> Any:
-    """The offsets of a transaction come from a program that needs no group."""
+    """The offsets of a transaction are sent without the group's metadata."""
     return lambda group_id, *_: GroupMetadata(group_id)
 
 
@@ -95,7 +97,7 @@ def stores_before_the_transaction(_: Any) -> Any:
 
 
 def offsets_before_stores_are_flushed(_: Any) -> Any:
-    """Consumed offsets go to the group before the records that follow from them are acknowledged."""
+    """Consumed offsets are committed before the records that follow from them are acknowledged."""
 
     def make_permanent(commit: Commit) -> None:
         if commit.offsets:
@@ -106,7 +108,7 @@ def offsets_before_stores_are_flushed(_: Any) -> Any:
 
 
 def offset_of_the_record_itself(original: Any) -> Any:
-    """Commits the offset of the last record where that of the next one is due."""
+    """Commits the offset of the last record instead of the next one."""
 
     def next_offsets(task: StreamTask) -> Any:
         return {partition: max(offset - 1, 0) for partition, offset in original(task).items()}
@@ -115,7 +117,7 @@ def offset_of_the_record_itself(original: Any) -> Any:
 
 
 def offset_of_what_was_read(original: Any) -> Any:
-    """Commits what was fetched where what was processed is due."""
+    """Commits the fetched position instead of the processed one."""
 
     def next_offsets(task: StreamTask) -> Any:
         positions = {p: task._clients.consumer.position(p) for p in original(task)}
@@ -125,7 +127,7 @@ def offset_of_what_was_read(original: Any) -> Any:
 
 
 def store_forgotten(original: Any) -> Any:
-    """What one of two stores has not committed survives that its task is given up."""
+    """The uncommitted rows of one of two stores survive when their task is closed."""
 
     def close(store: StateStore) -> None:
         if store.name == "counts" and store.rows.has_uncommitted():
@@ -136,7 +138,10 @@ def store_forgotten(original: Any) -> Any:
 
 
 def work_without_input_not_fenced(original: Any) -> Any:
-    """Only changed offsets are committed: without any, nothing tells a sleeper that it is out. This was found."""
+    """Only changed offsets are committed: without any, a suspended process does not learn that it was removed.
+
+    This was found.
+    """
 
     def prepare_commit(task: StreamTask) -> Any:
         offsets = original(task)
@@ -157,7 +162,7 @@ def kept_after_unclean_close(original: Any) -> Any:
 
 
 def started_before_acknowledgements(_: Any) -> Any:
-    """Offsets are on their way to the group before the records that follow from them are acknowledged."""
+    """The offset commit is sent before the records that follow from the offsets are acknowledged."""
 
     def start(commit: AtLeastOnceCommit) -> bool:
         if not commit.offsets or commit.wants_ends:
@@ -169,7 +174,7 @@ def started_before_acknowledgements(_: Any) -> Any:
 
 
 def ends_insisted_on(_: Any) -> Any:
-    """What leaves is not committed if no broker names the ends of its changelogs. This was found."""
+    """A task that leaves is not committed if no broker returns the ends of its changelogs. This was found."""
 
     def changelog_ends(commit: Commit) -> Any:
         commit.producer.flush()
@@ -180,46 +185,52 @@ def ends_insisted_on(_: Any) -> Any:
 
 
 def in_flight_committed(_: Any) -> Any:
-    """Records whose function has not answered are committed as if they had come out."""
+    """Records with a pending function are committed as if their results were written."""
     return lambda waiting: {}
 
 
 def overtaken_left_behind(_: Any) -> Any:
-    """A commit does not wait for calls by key: those behind them that have come out will come out again."""
+    """A commit does not wait for calls by key: results written after a pending one will be written again."""
     return staticmethod(lambda operator: operator.replayable)
 
 
 def no_timeout(_: Any) -> Any:
-    """A call that is never answered is waited for: all behind it is stuck, whatever time a service is given."""
+    """A call without a response is waited for indefinitely: everything behind it is stuck."""
     return lambda calls, seconds, call: nullcontext()
 
 
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
-    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 490, ("list offsets",)),
+    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 37, ("list offsets",)),
     Mutant(
-        "tombstone before what was sent on", Removals, "add", tombstone_before_what_was_sent_on, 487594, plain=False
+        "tombstone before what was sent on",
+        Removals,
+        "add",
+        tombstone_before_what_was_sent_on,
+        195722,
+        ("kill at connect",),
+        plain=False,
     ),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
-    Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
+    Mutant("open transaction not waited for", offsets, "offset_fetch", offsets_of_open_transactions, 3),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
-    Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 535),
+    Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 109, ("send offsets", "flush producer")),
     Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 71),
     Mutant(
-        "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119
+        "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 54
     ),
-    Mutant("started before acknowledgements", AtLeastOnceCommit, "start", started_before_acknowledgements, 143),
-    Mutant("ends of changelogs insisted on", Commit, "changelog_ends", ends_insisted_on, 2908),
+    Mutant("started before acknowledgements", AtLeastOnceCommit, "start", started_before_acknowledgements, 0),
+    Mutant("ends of changelogs insisted on", Commit, "changelog_ends", ends_insisted_on, 7367),
     Mutant("committed offset one too low", StreamTask, "_next_offsets", offset_of_the_record_itself, 0),
     Mutant("committed what was only read", StreamTask, "_next_offsets", offset_of_what_was_read, 2),
     Mutant(
-        "work without input not fenced", StreamTask, "prepare_commit", work_without_input_not_fenced, 16605, TICK_AIMS
+        "work without input not fenced", StreamTask, "prepare_commit", work_without_input_not_fenced, 2374, TICK_AIMS
     ),
     Mutant("rollback forgets a store", StateStore, "close", store_forgotten, 1),
     Mutant("state kept after an unclean close", ProcessorStateManager, "close", kept_after_unclean_close, 1),
     Mutant("what is in flight is committed", Waiting, "offsets", in_flight_committed, 6, plain=False),
     Mutant("calls that never time out", LoopCalls, "_timeout", no_timeout, 6, plain=False),
-    Mutant("overtaken calls left behind", Waiting, "_may_stay", overtaken_left_behind, 94, plain=False),
+    Mutant("overtaken calls left behind", Waiting, "_may_stay", overtaken_left_behind, 294, plain=False),
 )

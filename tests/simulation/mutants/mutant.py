@@ -1,4 +1,4 @@
-"""What a mutant is: the real code with one rule broken at run time."""
+"""The definition of a mutant: the real code with one rule broken at run time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 @dataclass(frozen=True)
 class Mutant:
-    """owner.name is replaced by what make(the original) returns. found_by: a seed whose schedule finds it.
+    """owner.name is replaced by the result of make(the original). found_by: a seed whose schedule detects it.
 
-    aims: where processes are hit, for what needs a pause at one certain call; see Simulation. plain: False if
-    found_by is the seed of a mixed schedule, or of one with functions that wait, real producers or late answers.
+    aims: where processes are hit, for mutants that need a pause at one particular call; see Simulation. plain: False if
+    found_by is the seed of a mixed schedule, or of one with async functions, real producers or late responses.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Mutant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break the rule for as long as this lasts."""
-        original = vars(self.owner)[self.attribute]  # AttributeError or KeyError: the code has moved on
+        """Break the rule while the context is active."""
+        original = vars(self.owner)[self.attribute]  # AttributeError or KeyError: the code has changed since
         with patch.object(self.owner, self.attribute, self.make(original)):
             yield

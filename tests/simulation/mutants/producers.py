@@ -1,4 +1,4 @@
-"""Mutants of the producers: what a transaction's requests say, and which time their deadlines count."""
+"""Mutants of the producers: the contents of a transaction's requests, and the time that their deadlines count."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.simulation.mutants.mutant import Mutant
 
 
 def epoch_of_the_transaction_before(_: Any) -> Any:
-    """What EndTxn answers is not taken: each transaction has the epoch of the first one (KIP-890)."""
+    """The epoch in EndTxn's response is ignored: each transaction has the epoch of the first one (KIP-890)."""
     return lambda answer, producer: producer
 
 
 def offsets_of_another_epoch(original: Any) -> Any:
-    """Offsets go with the epoch before the transaction's."""
+    """Offsets are sent with the epoch before the transaction's."""
 
     def txn_offset_commit(transactional_id: str, producer: ProducerId, *more: Any) -> Any:
         return original(transactional_id, ProducerId(producer.id, producer.epoch - 1), *more)
@@ -30,7 +30,7 @@ def all_time_counts(_: Any) -> Any:
 
 
 def long_waits(_: Any) -> Any:
-    """A wait counts whole, though the machine slept in it. This was found."""
+    """A wait counts fully, though the machine slept in it. This was found."""
     return 10_000
 
 
@@ -44,6 +44,6 @@ PRODUCER_MUTANTS = (
         10,
         plain=False,
     ),
-    Mutant("deadline while not served", ServedClock, "monotonic_ms", all_time_counts, 66, plain=False),
-    Mutant("deadline while asleep in a wait", sender, "WAIT_MAX_MS", long_waits, 450, plain=False),
+    Mutant("deadline while not served", ServedClock, "monotonic_ms", all_time_counts, 26, plain=False),
+    Mutant("deadline while asleep in a wait", sender, "WAIT_MAX_MS", long_waits, 9402, plain=False),
 )

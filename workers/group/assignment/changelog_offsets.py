@@ -35,8 +35,8 @@ class CommittedOffsets(Protocol):
 class AdminChangelogOffsets(ChangelogOffsets):
     """Requests end offsets from the partitions' leaders, and committed offsets from the group's coordinator.
 
-    timeout_ms: for one request. In the leader the group waits meanwhile, and this member sends no heartbeats: twice the
-    timeout must be well below ``session.timeout.ms``.
+    timeout_ms: for one request. If the leader uses this, the group waits for it, and the leader sends no heartbeats:
+    twice the timeout must be well below ``session.timeout.ms``.
     """
 
     def __init__(self, admin: Admin, committed: CommittedOffsets, timeout_ms: int = 10_000) -> None:

@@ -63,7 +63,7 @@ class ClientState:
     previous_tasks: by consumer, its previous active and standby tasks; previous_stateful_tasks: those with state on its
     disk, open or not. lags: by stateful task, how many offsets its copy here is behind, LATEST_OFFSET if it runs here.
     A copy with unknown offsets counts as missing; Kafka Streams would rank it first. loads: of all clients' tasks, see
-    spread.py. rank: the client's position in the iteration order of a leader on Java.
+    spread.py. rank: the client's position in the iteration order of a leader on Java. order: of its process id in Java.
     """
 
     process_id: UUID
@@ -80,6 +80,10 @@ class ClientState:
     standby_tasks: set[TaskId] = field(default_factory=set)
     loads: Loads = field(default_factory=dict)
     rank: int = 0
+    order: tuple[int, int] = field(init=False)  # queues ask for it a million times in a large group
+
+    def __post_init__(self) -> None:
+        self.order = process_order(self.process_id)
 
     @property
     def capacity(self) -> int:
@@ -147,9 +151,7 @@ Clients = Mapping[UUID, ClientState]
 
 def sorted_clients(clients: Iterable[ClientState]) -> Clients:
     """Return clients in the order of their process ids."""
-    return {
-        client.process_id: client for client in sorted(clients, key=lambda client: process_order(client.process_id))
-    }
+    return {client.process_id: client for client in sorted(clients, key=lambda client: client.order)}
 
 
 def least_loaded(

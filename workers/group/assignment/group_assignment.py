@@ -107,9 +107,9 @@ _ENDPOINT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 
 
 def host_and_port(endpoint: str) -> str:
-    """Return an ``application.server`` as Kafka Streams understands it, empty for none.
+    """Return an ``application.server`` in Kafka Streams' form, empty for none.
 
-    Without scheme, brackets, and zeros before the port, which is a number in the bytes for the group.
+    Without scheme, brackets, and leading zeros of the port, because the port is encoded as a number.
     """
     match = _ENDPOINT.fullmatch(endpoint)
     return f"{match[1]}:{int(match[2])}" if match else ""

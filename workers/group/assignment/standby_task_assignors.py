@@ -104,7 +104,7 @@ class ClientTagAwareStandbyTaskAssignor(StandbyTaskAssignor):
                 ", ".join(map(str, remaining)),
                 ", ".join(configs.rack_aware_assignment_tags),
             )
-        in_order = grown_hash_order(sorted(stateful_tasks), task_hash)  # as Kafka Streams goes through its map
+        in_order = grown_hash_order(sorted(stateful_tasks), task_hash)  # in the order of Kafka Streams' map
         _assign_to_least_loaded(clients, {task: remaining[task] for task in in_order if task in remaining}, configs)
 
     def _assign_to_different_tags(

@@ -63,16 +63,23 @@ class StickyAssignment:
             previous = self._previous_active.get(task)
             if previous and (self._must_preserve_active or has_unfulfilled_quota(previous, tasks_per_thread)):
                 give(task, previous)
-        for task in list(rest):
-            seen_by = (c for c in self._previous_standby[task] if has_unfulfilled_quota(c, tasks_per_thread))
-            if client := next(seen_by, None):
-                give(task, client)
+
+        def give_to_copies(tasks: Collection[TaskId]) -> None:
+            for task in tasks:
+                seen_by = (c for c in self._previous_standby[task] if has_unfulfilled_quota(c, tasks_per_thread))
+                if client := next(seen_by, None):
+                    give(task, client)
+
+        # First those that no client runs: a task that was just given back for a client must not lose its place there to
+        # another task, which would be given back next, and so on without an end.
+        give_to_copies([task for task in rest if task not in self._previous_active])
         # In Kafka Streams tasks above the quota move in each rebalance; each such move costs two rounds.
         for task in list(rest):
             previous = self._previous_active.get(task)
             if previous and extra and has_unfulfilled_quota(previous, tasks_per_thread + 1):
                 give(task, previous)
                 extra -= 1
+        give_to_copies(list(rest))
         for task in list(rest):
             give(task, self._find_client(task, list(self._clients.values())))
 

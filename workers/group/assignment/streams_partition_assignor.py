@@ -218,7 +218,7 @@ class StreamsPartitionAssignor:
                 "this is not a fatal error but would cause the assignor to fallback to a naive algorithm: %s",
                 error,
             )
-            if not isinstance(assignor, StickyTaskAssignor):  # it ignores lags
+            if not isinstance(assignor, StickyTaskAssignor):  # the assignor ignores lags
                 assignor = FallbackPriorTaskAssignor()
         else:
             for client in clients.values():

@@ -235,12 +235,13 @@ def _read_offset_sums(reader: Reader, version: int) -> dict[TaskId, int]:
     return dict(pair for pairs in reader.items(subtopology) for pair in pairs)
 
 
-def user_endpoint(data: bytes) -> str:
-    """Return the application.server in the bytes of a member, "" without one, or if another program wrote them."""
+def user_host(data: bytes) -> tuple[str, str]:
+    """Return application.server and process id in the bytes of a member; "" if another program wrote them."""
     try:
-        return SubscriptionInfo.decode(data, "of the group").user_endpoint
+        info = SubscriptionInfo.decode(data, "of the group")
     except MalformedInfoError:
-        return ""
+        return "", ""
+    return info.user_endpoint, str(info.process_id)
 
 
 def read_version(reader: Reader) -> int:

@@ -10,7 +10,7 @@ from penstock.topology.common.java_collections import PriorityQueue, grown_hash_
 from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
-from .java_hashes import process_hash, process_order
+from .java_hashes import process_hash
 from .subscription_info import LATEST_OFFSET
 
 #: An acceptable.recovery.lag that accepts everything (Java's Long.MAX_VALUE).
@@ -27,9 +27,7 @@ class ConstrainedPrioritySet:
     """
 
     def __init__(self, clients: Iterable[ClientState]) -> None:
-        self._queue = PriorityQueue[ClientState](
-            lambda client: (client.assigned_task_load, process_order(client.process_id))
-        )
+        self._queue = PriorityQueue[ClientState](lambda client: (client.assigned_task_load, client.order))
         self.offer(clients)
 
     def poll(self, suits: Callable[[ClientState], bool]) -> ClientState | None:
@@ -154,7 +152,7 @@ class TaskMovements:
         """Return the suitable client with the least lag, None if it lags as much as the planned one."""
 
         def order(client: ClientState) -> tuple[int, tuple[int, int]]:
-            return client.lags[task], process_order(client.process_id)
+            return client.lags[task], client.order
 
         further = [client for client in self._clients.values() if order(client) < order(planned)]
         return min((client for client in further if suits(client)), key=order, default=None)

@@ -1,0 +1,3 @@
+USABLE: bool
+
+def keep_buffers() -> bool: ...

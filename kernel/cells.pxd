@@ -1,0 +1,79 @@
+from libc.stdint cimport int64_t
+
+from penstock.kernel.rows cimport StoredEntries
+
+
+cdef class Cell:
+    cdef int64_t number  # the integer, if the row is one
+    cdef int64_t newest  # and its timestamp
+    cdef long long stamp
+    cdef long long timestamp
+    cdef bint is_count
+    cdef bint used
+    cdef object row
+    cdef object headers
+    cdef object message
+    cdef object key
+
+    cdef object value(self)
+
+
+cdef class KeyIndex:
+    cdef public dict by_key
+    cdef public Py_ssize_t added
+
+    cpdef bint is_outdated(self, Py_ssize_t cached)
+    cpdef int add(self, tuple key) except -1
+
+
+cdef class CellTable:
+    cdef readonly dict entries
+    cdef list dirty
+    cdef long long last_stamp
+    cdef StoredEntries stored
+    cdef object deleting, read_held, row_type
+    cdef readonly KeyIndex index
+    cdef public Py_ssize_t check_at
+
+    cpdef object read(self, key)
+    cdef bint put(self, key, held, timestamp, headers, message) except -1
+    cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1
+    cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to)
+    cdef Cell load(self, object key)
+    cdef bint is_later(self, object key) except -1
+    cdef int sort_dirty(self, Py_ssize_t most) except -1
+
+
+cdef class CellUpdates:
+    cdef readonly CellTable table
+    cdef object load
+    cdef object hold
+    cdef object read
+    cdef object native
+    cdef bint grew
+
+    cdef Cell find(self, object key)
+    cdef bint put(self, Cell cell, long long timestamp, object headers, object message) except -1
+    cpdef bint count(self, cache_key, long long timestamp, headers, message) except -1
+    cpdef bint aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message) except -1
+    cpdef bint reduce(self, reducer, cache_key, value, timestamp, headers, message) except -1
+    cpdef bint replace(self, cache_key, value, timestamp, headers, message) except -1
+    cdef object own(self, held)
+    cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1
+    cdef object held(self, new)
+    cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1
+    cdef bint is_held(self, new) except -1
+
+
+cdef class TimeWindows:
+    cdef list observed
+    cdef long long size_ms
+    cdef long long advance_ms
+    cdef long long late_ms
+    cdef long long last_ms  # start of the last window of the previous timestamp
+    cdef long long first_ms  # start of the first window
+    cdef tuple starts  # of all windows
+    cdef object newest  # observed[0], as last seen
+    cdef long long newest_ms  # the same
+
+    cpdef object cache_keys(self, key, timestamp)

@@ -1,0 +1,32 @@
+"""Makes named tuples of two to four fields, as tuple.__new__ does, without a tuple of their fields."""
+
+cdef extern from *:
+    """
+    #ifndef PENSTOCK_NAMED_TUPLES
+    #define PENSTOCK_NAMED_TUPLES
+    static inline PyObject *filled_tuple(PyTypeObject *type, PyObject **fields, Py_ssize_t count) {
+        PyObject *made = type->tp_alloc(type, count);
+        if (made == NULL) return NULL;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_INCREF(fields[i]);
+            PyTuple_SET_ITEM(made, i, fields[i]);
+        }
+        return made;
+    }
+    static inline PyObject *tuple_of_two(PyTypeObject *type, PyObject *a, PyObject *b) {
+        PyObject *fields[] = {a, b};
+        return filled_tuple(type, fields, 2);
+    }
+    static inline PyObject *tuple_of_three(PyTypeObject *type, PyObject *a, PyObject *b, PyObject *c) {
+        PyObject *fields[] = {a, b, c};
+        return filled_tuple(type, fields, 3);
+    }
+    static inline PyObject *tuple_of_four(PyTypeObject *type, PyObject *a, PyObject *b, PyObject *c, PyObject *d) {
+        PyObject *fields[] = {a, b, c, d};
+        return filled_tuple(type, fields, 4);
+    }
+    #endif
+    """
+    object tuple_of_two(type, object, object)
+    object tuple_of_three(type, object, object, object)
+    object tuple_of_four(type, object, object, object, object)

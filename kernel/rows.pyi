@@ -1,0 +1,156 @@
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, final
+
+from penstock.kernel.messages import _Headers, _Message
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_Key_co = TypeVar("_Key_co", covariant=True)
+_Value_co = TypeVar("_Value_co", covariant=True)
+_AnyChange = TypeVar("_AnyChange", bound=Sequence[object])
+
+_Row = tuple[bytes, bytes]
+#: None as a value deletes.
+_RawRow = tuple[bytes, bytes | None]
+#: A changed entry of a record cache: cache key, held value, timestamp (ms), headers, message. What is held depends on
+#: the store.
+_Change = tuple[Any, Any, int, _Headers, _Message | None]
+
+class _LogChange(Protocol):
+    """The log_change of a TaskContext."""
+
+    def __call__(
+        self,
+        store_name: str,
+        key: bytes,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: _Headers = None,
+        /,
+    ) -> None: ...
+
+class _Cursor(Protocol):
+    """An iterator of RocksDB."""
+
+    # The bytes of the row; None behind the last one.
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def next(self) -> None: ...
+    def prev(self) -> None: ...
+    def status(self) -> None: ...
+
+class _Segments(Protocol):
+    """The segments of a window or session store; all times in ms."""
+
+    observed_ms: int
+    visible_from: int
+    taken_from: int
+    drops_at: int
+    def advance(self, time_ms: int, /) -> None: ...
+    def put(self, key: bytes, time_ms: int, data: bytes | None, /) -> None: ...
+    def keep_latest(self) -> None: ...
+
+NOT_KNOWN: object
+
+@final
+class RowBuffer:
+    recent: dict[bytes, bytes | None]
+    found: int
+    read_room: int
+    index: SortedKeys | None
+    check_at: int
+    @property
+    def rows(self) -> dict[bytes, bytes | None]: ...
+    def __init__(
+        self,
+        read: Callable[[bytes], bytes | None],
+        check: Callable[[], None],
+        check_at: int,
+        refill: Callable[[], None],
+    ) -> None: ...
+    def get(self, key: bytes) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+    def between(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[_RawRow]: ...
+    def clear(self) -> None: ...
+    def time(self) -> int: ...
+    def find(self, key: bytes) -> bytes | None: ...
+
+def getter(
+    buffer: RowBuffer, encode_key: Callable[[_Key], bytes], decode: Callable[[bytes | None], _Value]
+) -> Callable[[_Key], _Value]: ...
+def putter(
+    buffer: RowBuffer, encode_key: Callable[[_Key], bytes], log_value: Callable[[bytes, _Value], bytes | None]
+) -> Callable[[_Key, _Value], None]: ...
+def read_rows(cursor: _Cursor, bound: bytes | None, reverse: bool, rows: int, size: int) -> tuple[list[_Row], bool]: ...
+
+@final
+class SortedKeys:
+    @property
+    def chunks(self) -> list[list[bytes]]: ...
+    def __init__(self, keys: Iterable[bytes] = ()) -> None: ...
+    def add(self, key: bytes) -> None: ...
+    def remove(self, key: bytes) -> None: ...
+    def between(self, start: bytes | None, end: bytes | None) -> list[bytes]: ...
+
+@final
+class MergedRows(Iterator[tuple[bytes, _Value_co]], Generic[_Value_co]):
+    def __init__(
+        self,
+        stored: Iterable[tuple[bytes, _Value_co]],
+        changed: Iterable[tuple[bytes, _Value_co | None]],
+        reverse: bool = False,
+    ) -> None: ...
+    def __iter__(self) -> MergedRows[_Value_co]: ...
+    def __next__(self) -> tuple[bytes, _Value_co]: ...
+
+@final
+class DecodedRows(Iterator[tuple[_Key_co, _Value_co]], Generic[_Key_co, _Value_co]):
+    def __init__(
+        self, rows: Iterable[_Row], decode_key: Callable[[bytes], _Key_co], decode: Callable[[bytes], _Value_co]
+    ) -> None: ...
+    def __iter__(self) -> DecodedRows[_Key_co, _Value_co]: ...
+    def __next__(self) -> tuple[_Key_co, _Value_co]: ...
+    def close(self) -> None: ...
+
+@final
+class TimedRows: ...
+
+@final
+class LatestRows:
+    NOT_KNOWN: object
+    @property
+    def complete_from(self) -> int: ...
+    @property
+    def resting(self) -> bool: ...
+    def __init__(self, buffer: RowBuffer, second_size: int, interval_ms: int, room: Callable[[], int]) -> None: ...
+    def rest(self) -> None: ...
+    def start(self, time: int) -> None: ...
+    def fit(self) -> int: ...
+    def put(self, log_key: bytes, data: bytes | None) -> None: ...
+    # The row, None, or NOT_KNOWN: callers compare with it.
+    def get(self, log_key: bytes) -> bytes | Any | None: ...
+    def fetch(self, key: bytes, time_from: int, time_to: int) -> list[tuple[int, int, bytes]] | None: ...
+    def values(
+        self, key: bytes, time_from: int, time_to: int, decode: Callable[[bytes], _Value]
+    ) -> list[tuple[int, _Value]] | None: ...
+
+@final
+class StoredEntries:
+    def __init__(
+        self,
+        buffer: RowBuffer,
+        latest: LatestRows | None,
+        segments: _Segments | None,
+        second_size: int,
+        timestamped: bool,
+        from_bytes: Callable[[bytes], _Value] | None,
+        to_bytes: Callable[[_Value], bytes | None] | None,
+        is_long: bool,
+        name: str,
+        log_change: _LogChange,
+        write_plain: Callable[[Iterable[_Change]], None],
+    ) -> None: ...
+    # What a cache holds, which depends on the store.
+    def __call__(self, key: Hashable) -> Any: ...
+    def with_old(self, changes: Iterable[_AnyChange], send_old: bool) -> tuple[list[_AnyChange], list[Any]]: ...
+    def write(self, changes: Iterable[_Change]) -> None: ...

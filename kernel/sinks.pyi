@@ -1,0 +1,93 @@
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar, final
+
+from penstock.kernel.messages import _Headers
+from penstock.kernel.rows import _LogChange
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_Error = TypeVar("_Error")
+
+class _Producer(Protocol):
+    """The part of a StreamsProducer that says whether a transaction has begun."""
+
+    @property
+    def transactional(self) -> bool: ...
+    @property
+    def in_transaction(self) -> bool: ...
+
+class _Task(Protocol):
+    """The part of a TaskContext that dates a change."""
+
+    @property
+    def timestamp(self) -> int: ...
+
+class RecordTaker: ...
+
+@final
+class RecordWriter:
+    def __init__(
+        self,
+        records: RecordTaker,
+        plain: Callable[..., None],
+        errors: list[_Error],
+        producer: _Producer,
+        changelogs: Mapping[str, tuple[str, int]] | None = None,
+        source: Callable[[], object] | None = None,
+    ) -> None: ...
+    def send(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: _Headers,
+        partition: int | None = None,
+    ) -> None: ...
+    def log_change(
+        self,
+        store_name: str,
+        key: bytes,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: _Headers = None,
+    ) -> None: ...
+
+class RecordSink:
+    def __init__(
+        self,
+        send: Callable[..., None],
+        topic: str,
+        to_key: Callable[[_Key], bytes | None] | None,
+        keys_may_be_none: bool,
+        to_value: Callable[[_Value], bytes | None] | None,
+        values_may_be_none: bool,
+    ) -> None: ...
+
+@final
+class WindowedSink(RecordSink):
+    def __init__(
+        self,
+        send: Callable[..., None],
+        topic: str,
+        to_key: Callable[[_Key], bytes | None] | None,
+        keys_may_be_none: bool,
+        to_value: Callable[[_Value], bytes | None] | None,
+        values_may_be_none: bool,
+        times_size: int,
+    ) -> None: ...
+
+@final
+class Changelog:
+    def __init__(self, log_change: _LogChange, store: str) -> None: ...
+
+def plain_logger(
+    log_change: _LogChange, store: str, task: _Task, encode: Callable[[_Value], bytes | None]
+) -> Callable[[bytes, _Value | None], bytes | None]: ...
+def timestamped_logger(
+    log_change: _LogChange,
+    store: str,
+    task: _Task,
+    encode: Callable[[_Value], bytes | None],
+    log_any: Callable[[bytes, object], bytes | None],
+) -> Callable[[bytes, object], bytes | None]: ...

@@ -1,0 +1,78 @@
+"""A group whose committed offsets are gone, although its application still has state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_stage import Counting
+from confluent_kafka.admin import AdminClient
+
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+pytestmark = pytest.mark.broker
+
+ROUNDS = 3
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+@pytest.fixture
+def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path) -> Counting:
+    topics = make_topic("in", partitions=8), make_topic("out", partitions=8)
+    return Counting(bootstrap_servers, application_id, *topics, tmp_path / "state")
+
+
+def count_then_delete_group(counting: Counting, admin: AdminClient) -> None:
+    counting.produce(ROUNDS)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+    group = str(counting.config["application.id"])
+    eventually(
+        lambda: admin.delete_consumer_groups([group])[group].exception(PATIENCE_SECONDS) is None,
+        "the group is empty and deleted",
+    )
+
+
+@GUARANTEES
+def test_an_application_with_state_does_not_count_its_input_again(
+    counting: Counting, admin: AdminClient, guarantee: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting.config["processing.guarantee"] = guarantee
+    count_then_delete_group(counting, admin)
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: streams.state.name == "ERROR", "the application is refused")
+    assert "has no committed offset of its input" in caplog.text
+    assert "penstock reset MODULE:TOPOLOGY --execute" in caplog.text
+    assert counting.counted() == counting.expected
+
+
+def test_it_counts_again_if_the_user_accepts_this(counting: Counting, admin: AdminClient) -> None:
+    counting.config["penstock.lost.offsets"] = "accept"
+    count_then_delete_group(counting, admin)
+    counting.expected.update(counting.expected)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+
+
+@pytest.mark.slow
+@GUARANTEES
+def test_state_that_exists_only_in_changelogs_is_detected(
+    counting: Counting, admin: AdminClient, tmp_path: Path, guarantee: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With at-least-once, a crash before the first commit looks the same, and must not end an application."""
+    counting.config["processing.guarantee"] = guarantee
+    count_then_delete_group(counting, admin)
+    counting.config["state.dir"] = str(tmp_path / "another host")
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: "has no committed offset of its input" in caplog.text, "a line says it")
+        if guarantee == "exactly_once_v2":
+            eventually(lambda: streams.state.name == "ERROR", "the application is refused")
+            return
+        counting.expected.update(counting.expected)
+        counting.wait_for_all_counts()
+    assert "records that the state contains are processed again" in caplog.text

@@ -1,0 +1,87 @@
+"""Stores of a running application, read by a program: global ones, and errors that a retry cannot fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from broker_stage import produce
+
+from penstock import (
+    KafkaStreams,
+    Serdes,
+    StateStoreTypeError,
+    StreamsBuilder,
+    StreamsError,
+    TimeWindows,
+    UnknownStateStoreError,
+)
+from penstock.topology.errors import InvalidStateStoreError
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+TEXT = Serdes.string()
+
+
+def has_counted(streams: KafkaStreams) -> bool:
+    try:
+        return bool(streams.store("counts").get("k1") == 1)
+    except (InvalidStateStoreError, TimeoutError):  # its tasks may still move, or the machine is busy
+        return False
+
+
+@pytest.fixture
+def streams(
+    bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
+) -> Iterator[KafkaStreams]:
+    """A running application with a table, windows and a global table, in two stream threads."""
+    source, lookup = make_topic("in", partitions=2), make_topic("names")
+    builder = StreamsBuilder()
+    grouped = builder.stream(source, key_serde=TEXT, value_serde=TEXT).group_by_key()
+    grouped.count(store="counts")
+    grouped.windowed_by(TimeWindows(1_000)).count(store="windows")
+    builder.global_table(lookup, key_serde=TEXT, value_serde=TEXT, store="names")
+    produce(bootstrap_servers, source, "a", "b")
+    produce(bootstrap_servers, lookup, "one", "two")
+    config = {
+        "application.id": application_id,
+        "bootstrap.servers": bootstrap_servers,
+        "state.dir": str(tmp_path / "state"),
+        "num.stream.threads": 2,
+        "commit.interval.ms": 100,
+    }
+    with KafkaStreams(builder.build(), config) as made:
+        made.start()
+        eventually(lambda: made.state.name == "RUNNING", "it runs")
+        eventually(lambda: has_counted(made), "it has counted")
+        yield made
+
+
+def test_all_kinds_of_stores_can_be_read(streams: KafkaStreams) -> None:
+    names = streams.store("names")
+    assert names.get("k1") == "two"
+    assert sorted(names.all()) == [("k0", "one"), ("k1", "two")]
+    assert names.approximate_num_entries() == 2, "each stream thread has all rows"
+    assert streams.query("names", "get", "k0").keys() == {"global"}
+    for store, method, arguments, error, message in (
+        ("cuonts", "get", ("k1",), UnknownStateStoreError, "no state store 'cuonts'; it has: counts, names, windows"),
+        ("counts", "fetch", ("k1", 0, 1), StateStoreTypeError, "which has no method fetch; it has all, .*get"),
+        ("windows", "get", ("k1",), StateStoreTypeError, "which has no method get; it has .*fetch"),
+        ("names", "fetch_all", (0, 1), StateStoreTypeError, "which has no method fetch_all"),
+        ("counts", "put", ("k1", 5), StateStoreTypeError, "put does not read a store"),
+        ("counts", "get", (), StateStoreTypeError, "get of counts: missing a required argument"),
+        ("counts", "get", (7,), StreamsError, "Cannot query counts"),
+    ):
+        with pytest.raises(error, match=message) as raised:
+            streams.query(store, method, *arguments)
+        assert not isinstance(raised.value, InvalidStateStoreError), "a client that tries again would never end"
+
+
+def test_one_partition_of_a_store(streams: KafkaStreams) -> None:
+    parts = [streams.store("counts", partition=number, stale=True).all() for number in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == [("k0", 1), ("k1", 1)]
+    (task,) = streams.query("counts", "all", partition=1)
+    assert task.endswith("_1")
+    with pytest.raises(InvalidStateStoreError, match="no task on this host has partition 7 of it now"):
+        streams.query("counts", "all", partition=7)

@@ -1,0 +1,34 @@
+"""Creates and deletes topics; each function returns when the broker shows the change, which it does with a delay."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.waiting import PATIENCE_SECONDS, eventually, wait_for_partitions
+
+
+def create_topics(admin: AdminClient, *topics: NewTopic) -> None:
+    """Create topics whose number of partitions is given, and wait for their leaders; raises KafkaException."""
+    for future in admin.create_topics(list(topics)).values():
+        future.result(PATIENCE_SECONDS)
+    for topic in topics:
+        wait_for_partitions(admin, topic.topic, topic.num_partitions)
+
+
+def delete_topics(admin: AdminClient, *names: str) -> None:
+    """Delete these topics, if any, and wait until they are gone; raises KafkaException."""
+    if not names:
+        return
+    for future in admin.delete_topics(list(names)).values():
+        future.result(PATIENCE_SECONDS)
+    eventually(lambda: set(names).isdisjoint(topic_names(admin)), f"{names} are gone")
+
+
+def delete_topics_of(admin: AdminClient, prefix: str) -> None:
+    """Delete all topics whose names begin like this; raises KafkaException."""
+    delete_topics(admin, *(name for name in topic_names(admin) if name.startswith(prefix)))
+
+
+def topic_names(admin: AdminClient) -> list[str]:
+    """Return the names of all topics, including internal ones."""
+    return list(admin.list_topics(timeout=PATIENCE_SECONDS).topics)

@@ -1,0 +1,272 @@
+"""The effect of a serde's new version on the rows of an earlier one, determined before it reads them."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Serdes, StreamsBuilder
+from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, pack_facts, unpack_facts
+from penstock.topology.graph.topology_plan import Verdict, compare
+from penstock.topology.serdes.schema_shapes import avro_shape, protobuf_shape
+from penstock.topology.serdes.shape_changes import shape_changes
+
+
+def struct(name: Any = "Total", **fields: Any) -> Any:
+    """Return a struct; a field's value is its type, or (type, default)."""
+    listed = [(field, *kind) if isinstance(kind, tuple) else (field, kind) for field, kind in fields.items()]
+    return msgspec.defstruct(name, listed, kw_only=True)
+
+
+@dataclass
+class Old:
+    count: int = 0
+
+
+class Typed(TypedDict):
+    count: int
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Tree(msgspec.Struct):
+    name: str
+    children: list[Tree] = []
+
+
+class TreeWithSize(msgspec.Struct):
+    name: str
+    size: int
+    children: list[TreeWithSize] = []
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    total_count: int = 0
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    other: int = 0
+
+
+def changes(old: Any, new: Any) -> list[str]:
+    before, after = Serdes.json(old).shape(), Serdes.json(new).shape()
+    assert before is not None
+    assert after is not None
+    return [f"{c.effect.name} {c.path} {c.text}" for c in shape_changes(before, after, "value")]
+
+
+LOST = "was removed: its values in existing rows are lost when they are written again"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (struct(count=(int, 0)), struct(count=(int, 0)), []),
+        (struct(count=(int, 0)), Old, []),
+        (Old, Typed, ["BREAKING value.count is required now, and existing rows may lack it"]),
+        (
+            struct(count=(int, 0)),
+            struct(number=(int, 0)),
+            [f"LOSSY value.count {LOST}", "COMPATIBLE value.number is new: existing rows read as 0"],
+        ),
+        (
+            struct(),
+            struct(tags=(list[str], msgspec.field(default_factory=list))),
+            ["COMPATIBLE value.tags is new: existing rows read as []"],
+        ),
+        (struct(), struct(euros=float), ["BREAKING value.euros is new and required, and existing rows lack it"]),
+        (struct(n=(int, 0)), struct(n=(int, 1)), ["COMPATIBLE value.n rows without it read as 1 instead of 0"]),
+        (struct(n=int), struct(n=str), ["BREAKING value.n was integer and is string, which cannot read it"]),
+        (struct(n=int), struct(n=float), []),
+        (struct(n=int), struct(n=int | None), []),
+        (struct(n=int | None), struct(n=int), ["BREAKING value.n was null and is integer, which cannot read it"]),
+        (dict[str, int], dict[str, str], ["BREAKING value[…] was integer and is string, which cannot read it"]),
+        (list[int], list[str], ["BREAKING value[…] was integer and is string, which cannot read it"]),
+        (tuple[int, str], tuple[int, int], ["BREAKING value[1] was string and is integer, which cannot read it"]),
+        (tuple[int, str], tuple[int], ["BREAKING value had 2 items and has 1"]),
+        (Color, Literal["red"], ["BREAKING value 'blue' is no longer one of its values"]),
+        (Color, str, []),
+        (Tree, TreeWithSize, ["BREAKING value.size is new and required, and existing rows lack it"]),
+        (
+            struct(total_count=(int, 0)),
+            Renamed,
+            [f"LOSSY value.total_count {LOST}", "COMPATIBLE value.totalCount is new: existing rows read as 0"],
+        ),
+        (
+            Old,
+            Strict,
+            [
+                "BREAKING value.count is gone, and unknown fields are refused",
+                "COMPATIBLE value.other is new: existing rows read as 0",
+            ],
+        ),
+        (
+            struct(inner=struct("In", a=int)),
+            struct(inner=struct("In", a=int, b=int)),
+            ["BREAKING value.inner.b is new and required, and existing rows lack it"],
+        ),
+        (dict[str, int], struct(n=(int, 0)), ["BREAKING value was map and is object, which cannot read it"]),
+    ],
+)
+def test_each_changed_field_is_compatible_lossy_or_breaking(old: Any, new: Any, expected: list[str]) -> None:
+    assert changes(old, new) == expected
+
+
+KINDS: Mapping[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(2**60), 2**60),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(),
+    bool: st.booleans(),
+    list[int]: st.lists(st.integers(0, 9)),
+    dict[str, int]: st.dictionaries(st.text(), st.integers(0, 9)),
+    int | None: st.none() | st.integers(0, 9),
+    str | None: st.none() | st.text(),
+}
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[Any, bytes, Any]:
+    """Return an old type, a row of it, and a new type."""
+    types = []
+    for _ in range(2):
+        fields = draw(st.dictionaries(st.sampled_from("abc"), st.sampled_from(list(KINDS))))
+        optional = draw(st.sets(st.sampled_from("abc")))
+        types.append(
+            struct(
+                **{
+                    name: (kind, draw(KINDS[kind]))
+                    if name in optional and kind not in (list[int], dict[str, int])
+                    else kind
+                    for name, kind in fields.items()
+                }
+            )
+        )
+    old = types[0]
+    values = {field.name: draw(KINDS[field.type]) for field in msgspec.structs.fields(old)}
+    return old, msgspec.json.encode(old(**values)), types[1]
+
+
+@given(rows())
+def test_rows_are_readable_if_no_change_is_breaking(given_rows: tuple[Any, bytes, Any]) -> None:
+    old, row, new = given_rows
+    said = changes(old, new)
+    if not any(change.startswith("BREAKING") for change in said):
+        read = Serdes.json(new).deserialize("t", row)
+        if not said:
+            assert json.loads(msgspec.json.encode(read)) == json.loads(row)
+
+
+def record(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Total", "namespace": "n", "fields": list(fields)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (record({"name": "n", "type": "int"}), record({"name": "n", "type": "long"}), []),
+        (record({"name": "n", "type": "long"}), record({"name": "n", "type": "int"}), ["BREAKING"]),
+        (record({"name": "n", "type": "int"}), record({"name": "m", "type": "int", "aliases": ["n"]}), []),
+        (record({"name": "n", "type": "int"}), record({"name": "m", "type": "int"}), ["LOSSY", "BREAKING"]),
+        (record(), record({"name": "m", "type": ["null", "n.Total"], "default": None}), ["COMPATIBLE"]),
+        (record({"name": "n", "type": "string"}), record({"name": "n", "type": "bytes"}), []),
+        (
+            record({"name": "n", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}}),
+            record({"name": "n", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}),
+            ["BREAKING"],
+        ),
+        (
+            record({"name": "n", "type": {"type": "map", "values": "int"}}),
+            record({"name": "n", "type": {"type": "map", "values": {"type": "array", "items": "int"}}}),
+            ["BREAKING"],
+        ),
+    ],
+)
+def test_avro_schemas_are_compared_by_avros_rules(old: str, new: str, expected: list[str]) -> None:
+    found = shape_changes(avro_shape(old), avro_shape(new), "value")
+    assert [change.effect.name for change in found] == expected
+
+
+def messages(**fields: int) -> Any:
+    """Return the descriptor of a message; fields: the number of each."""
+    from google.protobuf import descriptor_pb2, descriptor_pool  # type: ignore[import-untyped]
+
+    file = descriptor_pb2.FileDescriptorProto(name="total.proto", syntax="proto3")
+    message = file.message_type.add(name="Total")
+    for name, number in fields.items():
+        message.field.add(name=name, number=number, type=3 if name.startswith("n") else 9, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool.FindMessageTypeByName("Total")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"n": 1}, {"number": 1}, []),
+        ({"n": 1}, {"text": 1}, ["BREAKING value.field 1"]),
+        ({"n": 1}, {"n": 2}, ["LOSSY value.field 1", "COMPATIBLE value.field 2"]),
+    ],
+)
+def test_protobuf_fields_are_compared_by_their_numbers(old: Any, new: Any, expected: list[str]) -> None:
+    found = shape_changes(protobuf_shape(messages(**old)), protobuf_shape(messages(**new)), "value")
+    assert [f"{change.effect.name} {change.path}" for change in found] == expected
+
+
+def declared(serde: Any) -> dict[str, Any]:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
+    stream.group_by_key().reduce(lambda old, new: new, store="totals", value_serde=serde)
+    return facts_of(builder.build(), {"application.id": "app", "bootstrap.servers": "x"})
+
+
+@pytest.mark.parametrize("wrap", [lambda serde: serde, Serdes.list], ids=["itself", "in a list"])
+def test_the_plan_names_the_field(wrap: Any) -> None:
+    old, new = (declared(wrap(Serdes.json(kind))) for kind in (struct(count=(int, 0)), struct(number=(int, 0))))
+    plan = compare(json.loads(json.dumps(old)), new)
+    assert plan.verdict is Verdict.REFUSE
+    said = " ".join(finding.text for finding in plan.findings if finding.subject == "totals")
+    assert ".count of Serdes." in said
+    assert "(lossy)" in said
+    assert "existing rows read as 0 (compatible)" in said
+    assert compare(old, old).verdict is Verdict.SAFE
+
+
+def test_a_new_field_with_a_default_is_safe() -> None:
+    plan = compare(*(declared(Serdes.json(kind)) for kind in (struct(), struct(count=(int, 7)))))
+    assert plan.verdict is Verdict.SAFE
+    assert "value.count of Serdes.json(Total) is new: existing rows read as 7 (compatible)" in str(plan.findings)
+
+
+def test_facts_of_an_earlier_penstock_have_no_shapes() -> None:
+    old, new = (declared(Serdes.json(kind)) for kind in (struct(count=int), struct(number=int)))
+    for field in ("key_serde_shape", "value_serde_shape"):
+        del old["stores"]["totals"][field]
+    assert compare(old, new).verdict is Verdict.SAFE
+
+
+def test_shapes_are_left_out_of_too_large_facts() -> None:
+    """The broker keeps the facts of all members in one record; shapes are dropped first."""
+    kinds = [
+        struct("T", **{f"field_{hash((number, other)):x}".replace("-", "m"): int for other in range(40)})
+        for number in range(30)
+    ]
+    builder = StreamsBuilder()
+    for number, kind in enumerate(kinds):
+        stream = builder.stream(f"in-{number}", key_serde=Serdes.string(), value_serde=Serdes.json())
+        stream.group_by_key().reduce(lambda old, new: new, store=f"totals-{number}", value_serde=Serdes.json(kind))
+    packed = pack_facts(facts_of(builder.build(), {"application.id": "app", "bootstrap.servers": "x"}))
+    assert 0 < len(packed) <= PACKED_BYTES_MAX
+    facts = unpack_facts(packed)
+    assert facts is not None
+    assert "value_serde_shape" not in facts["stores"]["totals-1"]

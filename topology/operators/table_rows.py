@@ -1,0 +1,61 @@
+"""The rows of a table for a compiled node: in the record cache, or in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.kernel.nodes import CachedRows, Rows, StoredRows
+from penstock.kernel.sinks import Changelog
+
+from ..context.store_interfaces import Cells, StoreKind
+from ..serdes.serdes import direct
+from .operator import NodeContext
+from .table_store import forwards_itself
+
+
+def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
+    """Return the store if it is of this kind and has cells; None if it does not cache and forwards each update."""
+    store = node.store(name)
+    return store if store.builder.kind is kind and store.cells() is not None else None
+
+
+def cached_rows(node: NodeContext, cells: Cells) -> CachedRows:
+    """Return the rows in a record cache."""
+    updates = cells.table.updates(cells.load, cells.hold, direct(cells.read), cells.native)
+    return CachedRows(node.task, updates, cells.key_serde, cells.encode_key, cells.grown, node.keeps_messages)
+
+
+def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = False) -> Rows | None:
+    """Return the rows of a key-value store; None if an update of them needs the store itself.
+
+    sends_old: whether changes have the old value, too. replaces: each update replaces the row, regardless of the old
+    one.
+    """
+    if node.notes_rows:
+        return None
+    cached = cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
+    if cached is not None:
+        forwards_itself(node, cached, sends_old)
+        return cached_rows(node, cached.cells())
+    return None if sends_old and not replaces else stored_rows(node, name, sends_old)
+
+
+def stored_rows(node: NodeContext, name: str, sends_old: bool = False) -> StoredRows | None:
+    """Return the rows of a store without a cache; None if an update of them needs the store itself."""
+    rows = None if node.notes_rows else node.store(name).timestamped_rows()
+    if rows is None:
+        return None
+    return StoredRows(
+        node.task,
+        rows.buffer,
+        Changelog(node.task.log_change, name),
+        rows.key_serde,
+        rows.encode_key,
+        rows.value_serde,
+        rows.encode_value,
+        rows.decode_value,
+        rows.exact_value,
+        rows.exact_value_type,
+        rows.log_headers,
+        sends_old,
+    )
