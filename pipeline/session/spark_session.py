@@ -46,6 +46,7 @@ DEFAULTS: Mapping[str, str] = {
 }
 JARS_SETTING = "spark.jars"
 PYTHON_SETTING = "spark.pyspark.python"
+PYTHON_VARIABLE, JAVA_VARIABLE = "PYSPARK_PYTHON", "JAVA_HOME"
 #: How a Spark Connect session, and the address of its server, is recognized.
 CONNECT_MODULE, CONNECT_SCHEME = "pyspark.sql.connect", "sc://"
 
@@ -103,18 +104,19 @@ def spark_session(
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     chosen = settings_of_session(application_id, master, packages, settings or {})
     if chosen["spark.master"].startswith(CONNECT_SCHEME):
         raise SparkUnavailableError(
             f"{chosen['spark.master']} is a server of Spark Connect. Penstock's driver needs its own Java: use "
             "the cluster's master, e.g. spark://host:7077."
         )
-    os.environ.setdefault("PYSPARK_PYTHON", chosen.get(PYTHON_SETTING, sys.executable))
+    # As for spark-submit, the setting overrides the variable; PySpark itself reads only the variable.
+    python = chosen.get(PYTHON_SETTING) or os.environ.get(PYTHON_VARIABLE) or sys.executable
     try:
-        start_java(chosen)
-        with _own_interrupts():
-            session: SparkSession = SparkSession.builder.config(map=dict(chosen)).getOrCreate()
+        with _environment({JAVA_VARIABLE: str(java.resolve().parent.parent), PYTHON_VARIABLE: python}):
+            start_java(chosen)
+            with _own_interrupts():
+                session: SparkSession = SparkSession.builder.config(map=dict(chosen)).getOrCreate()
     except (JavaStartError, Py4JJavaError) as error:
         given = f"--master {chosen['spark.master']}{f' --packages {packages}' if packages else ''}"
         raise ConfigError(f"Spark does not start with {given}: {_why(error)}.") from error
@@ -216,6 +218,21 @@ def _unless_java_has_ended(what: str) -> AbstractContextManager[None]:
 def _log_lost_connection(*_: object) -> None:
     """Log briefly, without pyspark's traceback, that Java closed the connection to the accumulator server."""
     log.info("A connection of Spark's Java was lost: %r", sys.exc_info()[1])
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for what is started meanwhile, and for nothing that this process starts later."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

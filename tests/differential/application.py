@@ -136,6 +136,10 @@ class Application:
         if self.checkpoint.exists():
             shutil.rmtree(self.checkpoint)
 
+    def set_environment(self, name: str, value: str) -> None:
+        """Set a variable for the commands that follow."""
+        self._environment[name] = value
+
     def settings(self, host: str = "host") -> tuple[str, ...]:
         """Return its configuration, as name=value."""
         return (

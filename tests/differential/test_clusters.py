@@ -86,12 +86,16 @@ def test_spark_submit_in_client_mode(application: Application, cluster: Standalo
     application.await_counts()
 
 
-def test_executors_without_penstock_are_reported_before_anything_runs(application: Application, tmp_path: Path) -> None:
+def test_executors_without_penstock_are_reported_before_anything_runs(
+    application: Application, tmp_path: Path
+) -> None:
+    """With the Python of the setting, although the environment names another one, which has Penstock."""
     python = tmp_path / "python"
     base = getattr(sys, "_base_executable", sys.executable)
     python.write_text(BARE_PYTHON.format(driver=sys.executable, base=base))
     python.chmod(0o755)
     settings = ("-c", f"spark.pyspark.python={python}", "-c", "spark.executor.memory=512m")
+    application.set_environment("PYSPARK_PYTHON", sys.executable)
     status, printed = application.run("run", "--engine", "spark", *settings)
     assert status == ExitCode.FAILED, printed
     assert "cannot import Penstock (ModuleNotFoundError: No module named 'penstock" in printed
