@@ -1,10 +1,10 @@
 """The compiled kernel: the work per record, in C. docs/kernel.md explains it.
 
 codecs: serializers that check what they write. avro: Avro records as dicts, and back. cells: cells of record caches.
-rows: rows of stores between two commits. messages: records as they are read. nodes: the nodes of a topology.
-processors: the records of user-written processors. record_batches: responses to Fetch requests. sinks: from objects to
-a producer's records. record_accumulator: batches for Produce requests. buffers: memory that is reused for the next
-record. pages: rows in Spark's state.
+rows: rows of stores between two commits. messages: records as they are read. nodes, table_nodes, window_nodes,
+foreign_key_nodes: the nodes of a topology. processors: the records of user-written processors. record_batches:
+responses to Fetch requests. sinks: from objects to a producer's records. record_accumulator: batches for Produce
+requests. buffers: memory that is reused for the next record. pages: rows in Spark's state.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ MODULES = (
     "rows",
     "messages",
     "nodes",
+    "table_nodes",
+    "window_nodes",
+    "foreign_key_nodes",
     "processors",
     "record_batches",
     "sinks",

@@ -36,6 +36,8 @@ cdef class CellTable:
     cdef public Py_ssize_t check_at
 
     cpdef object read(self, key)
+    cdef object read_sent(self, key)
+    cdef object read_below(self, key)
     cdef bint put(self, key, held, timestamp, headers, message) except -1
     cdef int changed(self, Cell cell, int64_t timestamp, headers, message) except -1
     cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to)

@@ -193,6 +193,20 @@ cdef class CellTable:
         cell.used = True
         return cell.value()
 
+    cdef object read_sent(self, key):
+        """As read, but the row as of the last flush; NOT_CACHED if the caller must find it below the cache."""
+        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
+        if found is not NULL and not (<Cell?>found).stamp:
+            return (<Cell>found).value()
+        if self.stored is None or self.deleting:
+            return NOT_CACHED
+        return self.stored(key)
+
+    cdef object read_below(self, key):
+        """As read, but a row without a cell is read below the cache, and gets none."""
+        found = self.read(key)
+        return self.stored(key) if found is NOT_CACHED and self.stored is not None and not self.deleting else found
+
     def updates(self, load, hold, read, native):
         """Return a CellUpdates."""
         return CellUpdates(self, load, hold, read, native)
@@ -257,7 +271,7 @@ cdef class CellTable:
     cpdef list key_values(self, bytes record_key, int64_t time_from, int64_t time_to):
         """Return the result of CachingSegments._key_values, None if some rows may be on disk or have expired."""
         cdef StoredEntries stored = self.stored
-        if stored is None or self.deleting or time_from < <int64_t>stored.segments.visible_from:
+        if stored is None or self.deleting or time_from < stored.segments.visible_from:
             return None
         if self.index.by_key is None or self.index.is_outdated(len(self.entries)):
             return None

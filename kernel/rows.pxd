@@ -101,6 +101,7 @@ cdef class LatestRows:
     cdef int64_t newest
     cdef Py_ssize_t count, size, trim_at, read_count
 
+    cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode)
     cdef bint knows(self, int64_t time_from)
     cdef TimedRows rows_of(self, bytes key)
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1
@@ -114,10 +115,23 @@ cdef class LatestRows:
     cdef int drop_before(self, int64_t time) except -1
 
 
+cdef class SegmentTimes:
+    cdef readonly LatestRows latest
+    cdef readonly int64_t retention_ms, interval_ms, observed_ms, visible_from, live_from, drops_at, taken_from
+    cdef readonly bint exact, indexed
+    cdef public int64_t sequence
+    cdef int64_t visible_ms
+
+    cdef int set_time(self, int64_t time) noexcept
+    cpdef int advance(self, int64_t time) except -1
+    cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1
+
+
 cdef class StoredEntries:
     cdef RowBuffer buffer
     cdef LatestRows latest
-    cdef object segments, from_bytes, to_bytes, log_change, write_plain
+    cdef SegmentTimes segments
+    cdef object from_bytes, to_bytes, log_change, write_plain
     cdef int second_size
     cdef bint timestamped, is_long
     cdef str name

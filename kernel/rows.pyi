@@ -39,17 +39,6 @@ class _Cursor(Protocol):
     def prev(self) -> None: ...
     def status(self) -> None: ...
 
-class _Segments(Protocol):
-    """The segments of a window or session store; all times in ms."""
-
-    observed_ms: int
-    visible_from: int
-    taken_from: int
-    drops_at: int
-    def advance(self, time_ms: int, /) -> None: ...
-    def put(self, key: bytes, time_ms: int, data: bytes | None, /) -> None: ...
-    def keep_latest(self) -> None: ...
-
 NOT_KNOWN: object
 
 @final
@@ -134,13 +123,48 @@ class LatestRows:
         self, key: bytes, time_from: int, time_to: int, decode: Callable[[bytes], _Value]
     ) -> list[tuple[int, _Value]] | None: ...
 
+class SegmentTimes:
+    sequence: int
+    expired: Callable[[], None]
+    @property
+    def retention_ms(self) -> int: ...
+    @property
+    def interval_ms(self) -> int: ...
+    @property
+    def observed_ms(self) -> int: ...
+    @property
+    def visible_from(self) -> int: ...
+    @property
+    def live_from(self) -> int: ...
+    @property
+    def drops_at(self) -> int: ...
+    @property
+    def taken_from(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def indexed(self) -> bool: ...
+    @property
+    def latest(self) -> LatestRows | None: ...
+    def __init__(
+        self,
+        retention_ms: int,
+        visible_ms: int,
+        interval_ms: int,
+        exact: bool,
+        indexed: bool,
+        latest: LatestRows | None,
+    ) -> None: ...
+    def begin(self, time: int) -> None: ...
+    def advance(self, time: int) -> None: ...
+
 @final
 class StoredEntries:
     def __init__(
         self,
         buffer: RowBuffer,
         latest: LatestRows | None,
-        segments: _Segments | None,
+        segments: SegmentTimes | None,
         second_size: int,
         timestamped: bool,
         from_bytes: Callable[[bytes], _Value] | None,

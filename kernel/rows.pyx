@@ -525,7 +525,7 @@ cdef class LatestRows:
                 fetched.append((row.time, row.second, data_of(row)))
         return fetched
 
-    def values(self, bytes key not None, int64_t time_from, int64_t time_to, decode):
+    cpdef list values(self, bytes key, int64_t time_from, int64_t time_to, decode):
         """Return (time, decode(row)) of a record key's rows in order, None if some may be on disk."""
         if not self.knows(time_from):
             return None
@@ -598,6 +598,62 @@ cdef class LatestRows:
         return 0
 
 
+cdef inline int64_t sum_of(int64_t a, int64_t b) noexcept:
+    """Return a sum, at most the highest number; b is not negative."""
+    return a + b if a <= NEVER - b else NEVER
+
+
+cdef class SegmentTimes:
+    """The rows of a window or session store as they are written, and which times they have; Segments in Python is it.
+
+    All times are in ms. retention_ms: rows whose time is at or below the highest time put minus this are hidden, or with
+    visible_ms another limit. interval_ms: of a segment. exact: such rows are dropped, too; otherwise only once their segment
+    has expired. indexed: a put needs more than LatestRows. latest: None for rows in memory. sequence: the second number of
+    the last row in a store that keeps duplicates.
+    """
+
+    def __init__(self, retention_ms, visible_ms, interval_ms, bint exact, bint indexed, LatestRows latest):
+        self.retention_ms = min(retention_ms, NEVER)
+        self.visible_ms = min(visible_ms, NEVER)
+        self.interval_ms = min(interval_ms, NEVER)
+        self.exact, self.indexed, self.latest = exact, indexed, latest
+
+    def begin(self, int64_t time):
+        """Set the highest time seen: after opening, or after a rollback."""
+        self.live_from = 0
+        self.set_time(time)
+
+    cdef int set_time(self, int64_t time) noexcept:
+        """Set the highest time seen, and the limits that follow from it."""
+        cdef int64_t visible = time - self.visible_ms + 1, kept = time - self.retention_ms, first
+        self.observed_ms = time
+        self.visible_from = visible if visible > 0 else 0
+        if kept > 0:
+            first = kept - kept % self.interval_ms
+            if first > self.live_from:
+                self.live_from = first
+        self.drops_at = time if self.exact else sum_of(sum_of(self.live_from, self.interval_ms), self.retention_ms)
+        self.taken_from = (kept + 1 if kept > -1 else 0) if self.exact else self.live_from
+        return 0
+
+    cpdef int advance(self, int64_t time) except -1:
+        """Note that stream time has reached a time, and drop the segments that have expired by it."""
+        cdef int64_t before = self.live_from
+        self.set_time(time)
+        if self.live_from > before:
+            self.drop(before, self.live_from)
+        return 0
+
+    cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
+        """Set the row of a changelog key, which is also given taken apart; it must not be indexed."""
+        if time > self.observed_ms:
+            self.advance(time)
+        if time < self.taken_from:
+            self.expired()
+            return 0
+        return self.latest.set_row(key, time, second, log_key, data)
+
+
 @cython.final
 cdef class StoredEntries:
     """Converts rows of a cached store to entries of its cache and back (CachingStore._read_entry, _write_entries).
@@ -609,7 +665,7 @@ cdef class StoredEntries:
     tombstones, whose changelog records may need more than log_change.
     """
 
-    def __init__(self, RowBuffer buffer not None, LatestRows latest, segments, int second_size, bint timestamped,
+    def __init__(self, RowBuffer buffer not None, LatestRows latest, SegmentTimes segments, int second_size, bint timestamped,
                  from_bytes, to_bytes, bint is_long, str name, log_change, write_plain):
         self.buffer = buffer
         self.latest = latest
@@ -633,7 +689,7 @@ cdef class StoredEntries:
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
         time = (<tuple?>key)[1]
-        if time < <int64_t>self.segments.visible_from:
+        if time < self.segments.visible_from:
             return None
         if self.latest.knows(time):
             return self.latest.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
@@ -708,7 +764,7 @@ cdef class StoredEntries:
 
     cdef int advance(self) except -1:
         """Let the segments know the highest time that was written."""
-        if self.segments is not None and self.observed > <int64_t>self.segments.observed_ms:
+        if self.segments is not None and self.observed > self.segments.observed_ms:
             self.segments.advance(self.observed)
         return 0
 

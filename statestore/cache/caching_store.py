@@ -16,8 +16,9 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.kernel.cells import Cell
-from penstock.kernel.nodes import FlushedChanges, Node
+from penstock.kernel.nodes import Node
 from penstock.kernel.rows import StoredEntries
+from penstock.kernel.table_nodes import FlushedChanges
 from penstock.topology.context.store_interfaces import (
     HEADERS,
     KEY,

@@ -123,6 +123,11 @@ class CachingSegments(CachingStore):
             rows.sort(key=lambda row: row[0])
         return [(*key[1:], read(held)) for key, held in rows if held is not None]
 
+    @property
+    def taken_in(self) -> set[CacheKey]:
+        """The cached rows that were loaded, and not put since."""
+        return self._cached.taken_in
+
     def _send(self, changes: Sequence[Changed]) -> None:
         self._cached.sent(changes)
         super()._send(changes)

@@ -14,17 +14,18 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, WindowRows
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, Windowed
+from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
 from .state_store import LONG_MAX, StateStore
 from .store_iterator import StoreIterator
-from .values import Values
+from .values import TIMESTAMPED, Values, headers_logged
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class TaskWindowStore(SegmentedStore):
         self._size_ms = builder.window_size_ms or 0
         self._duplicates = builder.retain_duplicates
         self._in_memory = builder.backend is StoreBackend.IN_MEMORY
-        self._sequence = rows.committed_mark(SEQUENCE) or 0
+        self.segments.sequence = rows.committed_mark(SEQUENCE) or 0
 
     def put(self, key: object, value: object, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates only adds values."""
@@ -140,13 +141,31 @@ class TaskWindowStore(SegmentedStore):
     def put_row(self, key: bytes, held: object, window_start: int) -> None:
         """Put a held value under a serialized key."""
         if self._duplicates:
-            self._sequence = (self._sequence + 1) & SEQUENCE_MAX
-        log_key = key + _pack_start(window_start, self._sequence)
+            self.segments.sequence = (self.segments.sequence + 1) & SEQUENCE_MAX
+        log_key = key + _pack_start(window_start, self.segments.sequence)
         data = self.values.log_held(log_key, held)
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
             self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
+
+    @override
+    def window_rows(self) -> WindowRows | None:
+        serdes, segments, builder = self.serdes, self.segments, self.builder
+        if type(self) is not TaskWindowStore or segments.latest is None or segments.indexed or builder.keeps_headers:
+            return None
+        if not self._duplicates or builder.kind in TIMESTAMPED or not builder.logging:
+            return None
+        if takes_none(serdes.encode_value) or takes_none(serdes.decode_value):  # their handling of None is unknown
+            return None
+        return WindowRows(
+            serdes.key_serde,
+            serdes.direct_key,
+            direct(serdes.encode_value),
+            serdes.decode_value,
+            headers_logged(builder)[0],
+            segments,
+        )
 
     def fetch(self, key: object, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
@@ -158,7 +177,7 @@ class TaskWindowStore(SegmentedStore):
 
     def fetch_row(self, key: bytes, time: int) -> object:
         """Return the value of a serialized key's window."""
-        return self.values.decode(self.segments.get(key + _pack_start(time, self._sequence), time))
+        return self.values.decode(self.segments.get(key + _pack_start(time, self.segments.sequence), time))
 
     def fetch_range(self, key: object, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
@@ -222,12 +241,12 @@ class TaskWindowStore(SegmentedStore):
 
     @override
     def marks(self) -> Marks:
-        return {**super().marks(), SEQUENCE: self._sequence} if self._duplicates else super().marks()
+        return {**super().marks(), SEQUENCE: self.segments.sequence} if self._duplicates else super().marks()
 
     @override
     def rollback(self) -> None:
         super().rollback()
-        self._sequence = self.rows.committed_mark(SEQUENCE) or 0
+        self.segments.sequence = self.rows.committed_mark(SEQUENCE) or 0
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
@@ -235,7 +254,7 @@ class TaskWindowStore(SegmentedStore):
             # Continue after the previous sequence numbers: with the same number, a new duplicate would replace an old
             # one.
             last = max((int.from_bytes(key[-4:], "big") for m in messages if (key := m.key()) is not None), default=0)
-            self._sequence = max(self._sequence, last)
+            self.segments.sequence = max(self.segments.sequence, last)
         return super().restored_rows(messages)
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
+from penstock.kernel.rows import SegmentTimes
 from penstock.topology.records import Message
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
-from .state_store import LONG, LONG_MAX
+from .state_store import LONG
 
 #: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
 SEGMENT_INTERVAL_MIN_MS = 60_000
@@ -53,35 +54,40 @@ class KeySchema:
         return int.from_bytes(key[at : at + LONG.size], "big")
 
 
-@dataclass(eq=False)
-class Segments:
+class Segments(SegmentTimes):
     """The rows of one store, by time.
 
     retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are
     dropped, as in memory; otherwise they are dropped only once their segment has expired. on_expired: called for each
     dropped put. indexed: maintain the index. visible_ms: how long rows are visible, by default the retention.
+
+    observed_ms: the highest time seen. Rows before visible_from are hidden, those before taken_from are dropped when
+    they are put, those before live_from have been deleted. From drops_at on, an advance may delete rows.
     """
 
-    rows: BytesStore
-    schema: KeySchema
-    retention_ms: int
-    on_expired: Callable[[], None]
-    exact: bool
-    indexed: bool
-    visible_ms: InitVar[int | None] = None
-
-    def __post_init__(self, visible_ms: int | None) -> None:
-        self.interval_ms = max(self.retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
-        self._visible_ms = self.retention_ms if visible_ms is None else visible_ms
-        #: LatestRows of kernel/rows.pyx, None for rows in memory.
-        self.latest = self.rows.latest_rows(self.schema.suffix.size - LONG.size, self.interval_ms)
+    def __init__(
+        self,
+        rows: BytesStore,
+        schema: KeySchema,
+        retention_ms: int,
+        on_expired: Callable[[], None],
+        exact: bool,
+        indexed: bool,
+        visible_ms: int | None = None,
+    ) -> None:
+        interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        latest = rows.latest_rows(schema.suffix.size - LONG.size, interval_ms)
+        visible_ms = retention_ms if visible_ms is None else visible_ms
+        super().__init__(retention_ms, visible_ms, interval_ms, exact, indexed, latest)
+        self.rows = rows
+        self.schema = schema
+        self.expired = on_expired
         self.reload()
 
     def reload(self) -> None:
         """Reload the time of the last commit: after opening and after a rollback."""
-        self._live_from = 0
         committed = self.rows.committed_mark(OBSERVED_TIME)
-        self._set_time(NOTHING_OBSERVED if committed is None else committed)
+        self.begin(NOTHING_OBSERVED if committed is None else committed)
         if self.latest is not None:
             self.latest.rest()
 
@@ -89,42 +95,24 @@ class Segments:
         """Return what must be committed with the rows."""
         return {OBSERVED_TIME: self.observed_ms}
 
-    def _set_time(self, time_ms: int) -> None:
-        """Set the highest time seen, and the limits that follow from it."""
-        self.observed_ms = time_ms
-        visible, kept = time_ms - self._visible_ms + 1, time_ms - self.retention_ms
-        #: Rows before this are hidden.
-        self.visible_from = visible if visible > 0 else 0
-        if kept - kept % self.interval_ms > self._live_from:
-            #: Rows before this have been deleted.
-            self._live_from = kept - kept % self.interval_ms
-        #: From this time on, an advance may drop rows.
-        drops_at = self._live_from + self.interval_ms + self.retention_ms
-        self.drops_at = time_ms if self.exact else min(drops_at, LONG_MAX)
-        #: Rows before this are dropped.
-        self.taken_from = max(0, kept + 1) if self.exact else self._live_from
-
     def alive_from(self, time_ms: int) -> int:
         """Return the time of the oldest rows that are not deleted when stream time has reached time_ms."""
         kept = time_ms - self.retention_ms
         return max(kept - kept % self.interval_ms, 0)
 
-    def advance(self, time_ms: int) -> None:
-        """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
-        before = self._live_from
-        self._set_time(time_ms)
-        if self._live_from > before:
-            interval = self.interval_ms
-            self.rows.delete_range(_pack(before // interval), _pack(self._live_from // interval))
-            if self.indexed:
-                self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
+    def drop(self, first: int, end: int) -> None:
+        """Delete the rows of the segments from a time up to another one; the kernel calls it."""
+        interval = self.interval_ms
+        self.rows.delete_range(_pack(first // interval), _pack(end // interval))
+        if self.indexed:
+            self.rows.delete_range(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(end))
 
     def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
         """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
         if time_ms > self.observed_ms:
             self.advance(time_ms)
         if time_ms < self.taken_from:
-            self.on_expired()
+            self.expired()
             return
         if self.latest is None:
             self.rows.put(_pack(time_ms // self.interval_ms) + key, data)
@@ -184,7 +172,7 @@ class Segments:
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         """Iterate over the rows with times in this range, including hidden ones; by time first if there is an index."""
-        first = max(time_from, self._live_from)
+        first = max(time_from, self.live_from)
         last = min(time_to, self.observed_ms)
         if first > last:
             return iter(())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from penstock.kernel.codecs import required
 from penstock.kernel.nodes import Node
-from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
+from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows, WindowRows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
@@ -75,6 +75,10 @@ class StateStore:
 
     def timestamped_rows(self) -> TimestampedRows | None:
         """Return the store's rows for the kernel's nodes; None if an update needs more than a log and a put."""
+        return None
+
+    def window_rows(self) -> WindowRows | None:
+        """Return the rows of a window store with duplicates for the kernel's nodes; None if a put needs more."""
         return None
 
     def flush(self) -> None:

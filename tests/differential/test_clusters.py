@@ -86,9 +86,7 @@ def test_spark_submit_in_client_mode(application: Application, cluster: Standalo
     application.await_counts()
 
 
-def test_executors_without_penstock_are_reported_before_anything_runs(
-    application: Application, tmp_path: Path
-) -> None:
+def test_executors_without_penstock_are_reported_before_anything_runs(application: Application, tmp_path: Path) -> None:
     """With the Python of the setting, although the environment names another one, which has Penstock."""
     python = tmp_path / "python"
     base = getattr(sys, "_base_executable", sys.executable)

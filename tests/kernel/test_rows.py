@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Serdes
-from penstock.kernel.nodes import Node, RecordContext, StoredRows, TableSource
+from penstock.kernel.nodes import Node, RecordContext
 from penstock.kernel.rows import RowBuffer
 from penstock.kernel.sinks import Changelog
+from penstock.kernel.table_nodes import StoredRows, TableSource
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 STEPS = st.lists(

@@ -1,4 +1,4 @@
-"""Topologies without the kernel's nodes for rows: what these are compared with."""
+"""Topologies whose stores are used by their own functions alone: what the kernel's ways into them are compared with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.topology.operators import aggregate, table
+from penstock.kernel.table_nodes import RowGetter
+from penstock.statestore.stores.segmented_stores import TaskWindowStore
+from penstock.topology.operators import foreign_key_join, stream_table_join, table_join, table_rows
+from penstock.topology.operators.session_windowed import KStreamSessionWindowAggregate
+from penstock.topology.operators.table_store import KTableValueGetter
 from penstock.topology.operators.windowed import KStreamWindowAggregate
 from penstock.topology.run import compiled_source
 
@@ -15,9 +19,17 @@ def nothing(*_: Any, **__: Any) -> None:
     """Return no rows, and no node."""
 
 
+def by_function(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
+    """Return the rows of a table, found by its getter."""
+    return RowGetter(getter.get_forwarded if sent else getter.get)
+
+
 def only_functions(patch: pytest.MonkeyPatch) -> None:
-    """Let operators update stores by their Python functions, and sources read all keys."""
-    for module in (aggregate, table):
-        patch.setattr(module, "rows_of", nothing)
+    """Let operators read and update stores by the stores' functions, and sources read all keys."""
+    patch.setattr(table_rows, "compiled_rows", nothing)
+    for module in (stream_table_join, table_join, foreign_key_join):
+        patch.setattr(module, "row_getter", by_function)
     patch.setattr(KStreamWindowAggregate, "_compiled", nothing)
+    patch.setattr(KStreamSessionWindowAggregate, "_cached", nothing)
+    patch.setattr(TaskWindowStore, "window_rows", nothing)
     patch.setattr(compiled_source, "only_bytes", lambda node, serde: False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 from typing_extensions import TypeVar
 
 from penstock.kernel.cells import Cell, CellTable
-from penstock.kernel.rows import RowBuffer
+from penstock.kernel.rows import RowBuffer, SegmentTimes
 
 from ..errors import TopologyError
 
@@ -166,6 +166,21 @@ class Cells(NamedTuple):
     bytes_serde: Serde[Any] | None
     form: CacheKeys
     size_ms: int = 0
+
+
+class WindowRows(NamedTuple):
+    """The rows of a window store with duplicates, for the kernel's nodes: JoinWindow in kernel/window_nodes.pyx.
+
+    key_serde, encode_key, encode_value, decode_value: between objects that are not None and bytes; the first two
+    functions are None if they are the same. log_headers: whether the changelog gets the record's headers.
+    """
+
+    key_serde: Serde[Any]
+    encode_key: Callable[[Any], bytes] | None
+    encode_value: Callable[[Any], bytes] | None
+    decode_value: Callable[[bytes], Any]
+    log_headers: bool
+    segments: SegmentTimes
 
 
 class TimestampedRows(NamedTuple):

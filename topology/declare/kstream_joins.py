@@ -96,13 +96,6 @@ class _StreamJoin:
         """Store name, type and logging."""
         return self.store if isinstance(self.store, Materialized) else Materialized(self.store)
 
-    def reversed_joiner(self) -> Callable[..., Any]:
-        """The joiner for the right side, whose own value is the first argument."""
-        joiner = self.joiner
-        if self.with_key:
-            return lambda key, right, left: joiner(key, left, right)
-        return lambda right, left: joiner(left, right)
-
 
 @dataclass(slots=True)
 class _TableJoin:
@@ -250,12 +243,12 @@ class _StreamJoinGraph:
         outer_store = self._outer_store() if self.left_outer else None
         outer_name = None if outer_store is None else outer_store.name
         tracker = TimeTrackerSupplier()
-        windows, reverse, with_key = join.windows, join.reversed_joiner(), join.with_key
+        windows, joiner, with_key = join.windows, join.joiner, join.with_key
         left = KStreamKStreamJoinLeftSide(
-            self.other_store.name, windows, join.joiner, self.left_outer, outer_name, tracker, with_key
+            self.other_store.name, windows, joiner, self.left_outer, outer_name, tracker, with_key
         )
         right = KStreamKStreamJoinRightSide(
-            self.this_store.name, windows, reverse, self.right_outer, outer_name, tracker, with_key
+            self.this_store.name, windows, joiner, self.right_outer, outer_name, tracker, with_key
         )
         retention_ms = windows.size_ms + windows.grace_ms
         node = StreamStreamJoinNode(
@@ -264,7 +257,7 @@ class _StreamJoinGraph:
             StreamJoinSide(self.other_windowed, self.other_name, right, self.other_store),
             PassThrough(),
             outer_store,
-            KStreamKStreamSelfJoin(self.this_store.name, windows, join.joiner, retention_ms, with_key),
+            KStreamKStreamSelfJoin(self.this_store.name, windows, joiner, retention_ms, with_key),
         )
         node.null_key_relaxed_join = self.left_outer
         builder.add_graph_node([join.this.graph_node, join.other.graph_node], node)

@@ -213,7 +213,7 @@ def table_join(
         other.enable_sending_old_values(True)
     this_operator, other_operator = _SIDES[kind]
     left = this_operator(this, other, joiner)
-    right = other_operator(other, this, lambda value, other_value: joiner(other_value, value))
+    right = other_operator(other, this, joiner, is_right=True)
     this_name = named.suffix_or_generate("-join-this", builder, "KTABLE-JOINTHIS-")
     other_name = named.suffix_or_generate("-join-other", builder, "KTABLE-JOINOTHER-")
     merger = KTableKTableJoinMerger(left, right, None if kept is None else kept.store_name)

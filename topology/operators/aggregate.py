@@ -7,19 +7,17 @@ from typing import Any, ClassVar, NoReturn
 
 from typing_extensions import override
 
-from penstock.kernel import nodes
 from penstock.kernel.nodes import Node
+from penstock.kernel.table_nodes import Aggregate, Count, Reduce, RepartitionMap, TableAggregate
 
 from ..config.upgrade_from import has_members_before
-from ..context.task_context import Process
 from ..errors import StreamsError
-from ..records import Change, Headers
+from ..records import Change
 from .counting import counts
 from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_operator import StoredTable
 from .table_rows import rows_of
-from .table_store import TableStore
 
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
@@ -47,35 +45,11 @@ class KStreamAggregate(KeyAggregator):
         self.aggregator = aggregator
 
     @override
-    def compile(self, node: NodeContext) -> Process | Node:
-        dropped, initializer, aggregator = node.dropped, self.initializer, self.aggregator
+    def compile(self, node: NodeContext) -> Node:
         rows = rows_of(node, self.store_name, self.send_old_values)
-        if rows is not None and counts(initializer, aggregator) and rows.counts:
-            return nodes.Count(node.task, node.name, node.child, rows, dropped)
-        if rows is not None:
-            return nodes.Aggregate(node.task, node.name, node.child, rows, dropped, initializer, aggregator)
-        store = TableStore(node, self.store_name)
-        get, as_read = store.get, store.as_read
-        update, wants_old = store.updater(node, self.send_old_values)
-
-        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is None or value is None:
-                dropped("null key or value")
-                return
-            row, sent_old = get(key), None
-            if row is None:
-                old, newest = initializer(), timestamp
-                if wants_old:
-                    sent_old = initializer()
-            else:
-                old, newest = row
-                if timestamp > newest:
-                    newest = timestamp
-                if wants_old:
-                    sent_old = as_read(old)  # the aggregator may change its argument in place
-            update(key, aggregator(key, value, old), sent_old, newest, timestamp, headers)
-
-        return aggregate
+        if counts(self.initializer, self.aggregator) and rows.counts:
+            return Count(node.task, node.name, node.child, rows, node.dropped)
+        return Aggregate(node.task, node.name, node.child, rows, node.dropped, self.initializer, self.aggregator)
 
 
 class KStreamReduce(KeyAggregator):
@@ -86,30 +60,9 @@ class KStreamReduce(KeyAggregator):
         self.reducer = reducer
 
     @override
-    def compile(self, node: NodeContext) -> Process | Node:
-        dropped, reducer = node.dropped, self.reducer
+    def compile(self, node: NodeContext) -> Node:
         rows = rows_of(node, self.store_name, self.send_old_values)
-        if rows is not None:
-            return nodes.Reduce(node.task, node.name, node.child, rows, dropped, reducer)
-        store = TableStore(node, self.store_name)
-        get, as_read = store.get, store.as_read
-        update, wants_old = store.updater(node, self.send_old_values)
-
-        def reduce(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is None or value is None:
-                dropped("null key or value")
-                return
-            row = get(key)
-            if row is None:
-                update(key, value, None, timestamp, timestamp, headers)
-                return
-            old, newest = row
-            if timestamp > newest:
-                newest = timestamp
-            sent_old = as_read(old) if wants_old else None  # the reducer may change its argument in place
-            update(key, reducer(old, value), sent_old, newest, timestamp, headers)
-
-        return reduce
+        return Reduce(node.task, node.name, node.child, rows, node.dropped, self.reducer)
 
 
 class KTableRepartitionMap(Operator):
@@ -130,23 +83,8 @@ class KTableRepartitionMap(Operator):
             raise StreamsError(f"Record key for the grouping KTable should not be null (operator {node.name})")
 
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
-        pair_of = _pair_function(node.name, self.mapper)
         skips_older = self.use_versioned_semantics
-        return nodes.RepartitionMap(node.task, node.name, node.child, pair_of, no_key, combined, skips_older)
-
-
-def _pair_function(
-    name: str, mapper: Callable[[Any, Any], tuple[object, object]]
-) -> Callable[[Any, Any], tuple[object, object] | None]:
-    """Return a function that maps a value to its pair, or to None if a part of the pair is None."""
-
-    def pair_of(key: object, value: object) -> tuple[object, object] | None:
-        pair = mapper(key, value)
-        if type(pair) is not tuple or len(pair) != 2:
-            check_pair(name, pair)
-        return None if pair[0] is None or pair[1] is None else pair
-
-    return pair_of
+        return RepartitionMap(node.task, node.name, node.child, self.mapper, check_pair, no_key, combined, skips_older)
 
 
 def _nothing() -> None:
@@ -166,25 +104,9 @@ class KTableAggregator(KeyAggregator):
         self.remove = remove
 
     @override
-    def compile(self, node: NodeContext) -> Process | Node:
+    def compile(self, node: NodeContext) -> Node:
         rows = rows_of(node, self.store_name, self.send_old_values)
-        if rows is not None:
-            return nodes.TableAggregate(node.task, node.name, node.child, rows, self._changed(), self._raise_no_key)
-        store, changed = TableStore(node, self.store_name), self._changed()
-        get, as_read, raise_no_key = store.get, store.as_read, self._raise_no_key
-        update, wants_old = store.updater(node, self.send_old_values)
-
-        def aggregate(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                raise_no_key()
-            row = get(key)
-            old, newest = (None, timestamp) if row is None else row
-            if timestamp > newest:
-                newest = timestamp
-            sent_old = as_read(old) if wants_old and row is not None else None
-            update(key, changed(key, change, old), sent_old, newest, timestamp, headers)
-
-        return aggregate
+        return TableAggregate(node.task, node.name, node.child, rows, self._changed(), self._raise_no_key)
 
     def _changed(self) -> Callable[[Any, Change, Any], object]:
         """Return a function (key, change, aggregate or None) -> aggregate or None."""

@@ -14,13 +14,14 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from penstock.kernel.codecs import hash128
-from penstock.kernel.nodes import Node, SubscriptionJoin, SubscriptionReceive, SubscriptionSend
+from penstock.kernel.foreign_key_nodes import ResponseJoin, SubscriptionJoin, SubscriptionReceive, SubscriptionSend
+from penstock.kernel.nodes import Node
 
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from ..serdes.serdes import Serde, SerdeLike, ToBytes, resolve_serde, same, serializer_for
+from ..serdes.serdes import Serde, SerdeLike, ToBytes, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,
@@ -30,7 +31,7 @@ from .foreign_key_serdes import (
     SubscriptionWrapper,
 )
 from .operator import NodeContext, Operator
-from .table_rows import stored_rows
+from .table_rows import row_getter, stored_rows
 from .table_store import KTableValueGetterSupplier
 
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -39,8 +40,6 @@ _DELETE = Instruction.DELETE_KEY_AND_PROPAGATE
 _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
 _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 
-#: Why a response is dropped.
-_CHANGED_SINCE = "foreign-key response for a value that has changed since"
 _CURRENT_VERSION = 1
 _RESPONSE_VERSION = 0
 #: First version that accepts subscriptions with the partition for the response (KIP-775).
@@ -200,20 +199,9 @@ class SubscriptionJoinProcessor(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Node:
-        getter = self.foreign_value_getter_supplier.compile(node)
-        rows = getter.rows
-        if rows is not None and rows.value_serde.serializer is None:  # the bytes of another topic
-            rows = None
-        return SubscriptionJoin(
-            node.task,
-            node.name,
-            node.child,
-            getter.get_forwarded,
-            None if rows is None else rows.buffer,
-            None if rows is None else rows.encode_key,
-            Serialized,
-            SubscriptionResponseWrapper,
-        )
+        rows = row_getter(self.foreign_value_getter_supplier.compile(node), sent=True)
+        serialized = None if rows.bytes_serde is None else Serialized
+        return SubscriptionJoin(node.task, node.name, node.child, rows, serialized, SubscriptionResponseWrapper)
 
 
 class ForeignTableJoinProcessor(Operator):
@@ -259,42 +247,20 @@ class ResponseJoinProcessor(Operator):
     left_join: bool
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped, refuse = node.forward, node.dropped, _refusal("SubscriptionResponseWrapper", node.name)
-        joiner, left_join = self.joiner, self.left_join
-        getter = self.value_getter_supplier.compile(node)
-        get = getter.get
-        hash_of = value_hash_function(node, self.value_serde, self.value_hash_topic)
-
-        def join(key: object, left: object, foreign_value: object, timestamp: int, headers: Headers) -> None:
-            if foreign_value is None and (not left_join or left is None):
-                forward(key, None, timestamp, headers)
-            else:
-                forward(key, joiner(left, foreign_value), timestamp, headers)
-
-        def response_join(key: object, response: Any, timestamp: int, headers: Headers) -> None:
-            asked_hash, foreign_value, _, version = response
-            if version != _RESPONSE_VERSION:
-                refuse(version)
-            row = get(key)
-            if asked_hash != (None if row is None else hash_of(row[0])):
-                dropped(_CHANGED_SINCE)
-            else:
-                join(key, None if row is None else row[0], foreign_value, timestamp, headers)
-
-        rows, serde = getter.rows, _left_serde(node, self.value_serde)
-        if rows is None or rows.value_serde is not serde or serde.serializer is None:
-            return response_join
-        find, encode, decode = rows.buffer.find, rows.encode_key, rows.decode_value or same
-
-        def response_join_bytes(key: Any, response: Any, timestamp: int, headers: Headers) -> None:
-            asked_hash, foreign_value, _, version = response
-            if version != _RESPONSE_VERSION:
-                refuse(version)
-            data = find(key if encode is None else encode(key))  # the bytes that were hashed
-            if asked_hash != (None if data is None else hash128(data)):
-                dropped(_CHANGED_SINCE)
-            else:
-                join(key, None if data is None else decode(data), foreign_value, timestamp, headers)
-
-        return response_join_bytes
+    def compile(self, node: NodeContext) -> Node:
+        getter, serde = self.value_getter_supplier.compile(node), _left_serde(node, self.value_serde)
+        rows = row_getter(getter)
+        return ResponseJoin(
+            node.task,
+            node.name,
+            node.child,
+            self.joiner,
+            self.left_join,
+            rows,
+            rows.bytes_serde is serde,
+            value_hash_function(node, self.value_serde, self.value_hash_topic),
+            hash128,
+            rows.read,
+            _refusal("SubscriptionResponseWrapper", node.name),
+            node.dropped,
+        )

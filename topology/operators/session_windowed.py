@@ -8,12 +8,17 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..context.task_context import Process
+from penstock.kernel.nodes import Node
+from penstock.kernel.window_nodes import CachedSessions, SessionAggregate
+
+from ..context.store_interfaces import StoreKind
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from ..stores.windows import SessionWindows
 from .aggregate import Aggregator
+from .counting import count_merger, counts
 from .operator import NodeContext
-from .table_store import Getter, KTableValueGetter, as_read, forwards_itself, new_row
+from .table_rows import cached_rows, cached_store
+from .table_store import Getter, KTableValueGetter, as_read, forwards_itself
 from .window_close import CloseEmitter
 from .windowed import WindowedAggregator
 
@@ -41,57 +46,50 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
         return KTableValueGetter(getter(store.fetch_session), get_forwarded=getter(store.fetch_session_forwarded))
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        dropped, gap, grace_ms = node.dropped, self.windows.inactivity_gap_ms, self.windows.grace_ms
-        initializer, merger, find_sessions = (
-            self.initializer,
-            self.session_merger,
-            node.store(self.store_name).find_sessions,
-        )
-        update = self._compile_update(node)
+    def compile(self, node: NodeContext) -> Node:
+        store = node.store(self.store_name)
+        sessions = None if self.on_close else self._cached(node)
         emitter = _SessionEmitter(node, self.store_name, _closing_ends) if self.on_close else None
-        send_old, stream_time, copy = self.send_old_values, -1, as_read(node.store(self.store_name))
+        compiled = SessionAggregate(
+            node.task,
+            node.name,
+            node.child,
+            self.initializer,
+            self.aggregator,
+            self.session_merger,
+            sessions,
+            store.find_sessions,
+            self._compile_update(node) if sessions is None else None,
+            as_read(store) if sessions is None and self.send_old_values else None,
+            None if emitter is None else emitter.emit,
+            self.windows.inactivity_gap_ms,
+            self.windows.grace_ms,
+            node.dropped,
+        )
+        node.remembers(lambda: compiled.stream_time, lambda time: setattr(compiled, "stream_time", time))
+        return compiled
 
-        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            nonlocal stream_time
-            if key is None:
-                dropped("null key")
-                return
-            if timestamp > stream_time:
-                stream_time = timestamp
-            close_time = stream_time - grace_ms - gap
-            start = end = timestamp
-            replaced = merged = find_sessions(key, timestamp - gap, timestamp + gap)
-            aggregate = initializer()
-            if merged:
-                if send_old:  # the merger may change its arguments in place
-                    replaced = [(session, copy(old)) for session, old in merged]
-                for (_, session_start, session_end), session_aggregate in merged:
-                    aggregate = merger(key, aggregate, session_aggregate)
-                    start, end = min(start, session_start), max(end, session_end)
-            if end < close_time:
-                dropped("expired window")
-            else:
-                update(new_row(Windowed, (key, start, end)), value, aggregate, replaced, timestamp, headers)
-            if emitter is not None:
-                emitter.emit(close_time, headers)
-
-        def recall(value: int) -> None:
-            nonlocal stream_time
-            stream_time = value
-
-        node.remembers(lambda: stream_time, recall)
-        return aggregate
+    def _cached(self, node: NodeContext) -> CachedSessions | None:
+        """Return the sessions in a record cache, which then passes changes on; None if there is none."""
+        store = None if node.notes_rows else cached_store(node, self.store_name, StoreKind.SESSION)
+        if store is None or store.builder.keeps_headers:
+            return None
+        forwards_itself(node, store, self.send_old_values)
+        cells = store.cells()
+        rows = cached_rows(node, cells)
+        only_counts = counts(self.initializer, self.aggregator) and self.session_merger is count_merger
+        is_count = only_counts and cells.native is int
+        return CachedSessions(rows.updates, cells.key_serde, cells.encode_key, cells.grown, store.taken_in, is_count)
 
     def _compile_update(self, node: NodeContext) -> Any:
-        """Return update(session, value, aggregate, merged, timestamp, headers), which replaces merged sessions."""
+        """Return replace(session, value, aggregate, merged, timestamp, headers) for a store without a cache."""
         task, forward, aggregator = node.task, node.forward, self.aggregator
         store = node.store(self.store_name)
         put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
         forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
         send_old = self.send_old_values
 
-        def update(
+        def replace(
             session: Windowed, value: object, aggregate: object, merged: list[Any], timestamp: int, headers: Headers
         ) -> None:
             if session[1] != timestamp or session[2] != timestamp:
@@ -108,7 +106,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
             if forwards:
                 forward(session, Change(read(held), None), session[2], None)
 
-        return update
+        return replace
 
 
 def _closing_ends(last_close_time: int, close_time: int) -> tuple[int, int] | None:

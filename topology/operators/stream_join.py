@@ -8,6 +8,10 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from penstock.kernel.nodes import Node
+from penstock.kernel.sinks import Changelog
+from penstock.kernel.window_nodes import JoinWindow, StreamJoin, TimeTracker, WindowRowsWriter
+
 from ..context.task_context import Process
 from ..records import Headers
 from ..stores.windows import JoinWindows
@@ -24,27 +28,6 @@ EMIT_INTERVAL_MS = 1000
 
 #: TimeTracker.min_time while every record has a partner: later than any timestamp (Java's Long.MAX_VALUE).
 NO_RECORD = 2**63 - 1
-
-
-@dataclass(slots=True, eq=False)
-class TimeTracker:
-    """Times that both sides of a join share in one task (Kafka Streams: KStreamImplJoin.TimeTracker).
-
-    stream_time: highest timestamp on either side; min_time: no record without a partner is older; next_time_to_emit:
-    wall-clock time before which there is no search for closed windows. All in ms.
-    """
-
-    stream_time: int = -1
-    min_time: int = NO_RECORD
-    next_time_to_emit: int = 0
-
-    def times(self) -> tuple[int, int, int]:
-        """Return all three times; see NodeContext.remembers."""
-        return self.stream_time, self.min_time, self.next_time_to_emit
-
-    def recall(self, times: tuple[int, int, int]) -> None:
-        """Restore the times that times() returned."""
-        self.stream_time, self.min_time, self.next_time_to_emit = times
 
 
 class TimeTrackerSupplier:
@@ -64,24 +47,22 @@ class KStreamJoinWindow(Operator):
         self.window_name = window_name
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        task, forward, put = node.task, node.forward, node.store(self.window_name).put
-
-        def join_window(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            forward(key, value, timestamp, headers)
-            if key is not None:
-                task.timestamp = timestamp
-                task.headers = headers
-                put(key, value, timestamp)
-
-        return join_window
+    def compile(self, node: NodeContext) -> Node:
+        store, writer = node.store(self.window_name), None
+        rows = None if node.notes_rows else store.window_rows()
+        if rows is not None:
+            changelog = Changelog(node.task.log_change, self.window_name)
+            writer = WindowRowsWriter(
+                rows.key_serde, rows.encode_key, rows.encode_value, rows.log_headers, rows.segments, changelog
+            )
+        return JoinWindow(node.task, node.name, node.child, store.put, writer)
 
 
 @dataclass(eq=False)
 class KStreamKStreamJoin(Operator):
     """One side of a join: use KStreamKStreamJoinLeftSide and KStreamKStreamJoinRightSide.
 
-    joiner(value of this side, value of the other), or (key, this, other) with with_key. outer: records of this side
+    joiner(left value, right value), or (key, left, right) with with_key. outer: records of this side
     without a partner are joined with None when their window closes; until then they wait in outer_join_window_name.
     Records without a key or value are dropped, except that an outer side joins a record without a key with None.
     """
@@ -104,52 +85,31 @@ class KStreamKStreamJoin(Operator):
         return (before, after) if self.left else (after, before)
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped, outer = node.forward, node.dropped, self.outer
-        joiner = joiner_with_key(self.joiner, self.with_key)
+    def compile(self, node: NodeContext) -> Node:
         tracker = self.shared_time_tracker_supplier.compile(node)
-        non_joined = _NonJoinedRecords(node, self, tracker) if self.outer_join_window_name else None
-        join_found = self._compile_join_found(node, joiner, non_joined)
-        _, after = self.before_and_after_ms
-
-        def join(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if timestamp > tracker.stream_time:
-                tracker.stream_time = timestamp
-            if key is None or value is None:
-                if outer and value is not None:
-                    forward(key, joiner(key, value, None), timestamp, headers)
-                else:
-                    dropped("null key or value")
-                return
-            if non_joined is not None and timestamp == tracker.stream_time:
-                non_joined.emit(headers)
-            if join_found(key, value, timestamp, headers) or not outer:
-                return
-            # A record whose window has passed need not wait: rows of the other side that it might have joined are gone.
-            if non_joined is None or max(0, timestamp + after) < tracker.stream_time:
-                forward(key, joiner(key, value, None), timestamp, headers)
-            else:
-                non_joined.add(key, value, timestamp, headers)
-
-        return join
-
-    def _compile_join_found(
-        self, node: NodeContext, joiner: Callable[[Any, Any, Any], object], non_joined: _NonJoinedRecords | None
-    ) -> Callable[[Any, Any, int, Headers], bool]:
-        """Return a function that joins a record with all rows of the other side and returns whether there were any."""
-        forward, fetch_range = node.forward, node.store(self.other_window_name).fetch_range
+        other = node.store(self.other_window_name)
+        rows = None if node.notes_rows else other.window_rows()
         before, after = self.before_and_after_ms
-
-        def join_found(key: object, value: object, timestamp: int, headers: Headers) -> bool:
-            found = False
-            for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
-                found = True
-                if non_joined is not None:
-                    non_joined.remove_other(key, other_timestamp, timestamp, headers)
-                forward(key, joiner(key, value, other), max(timestamp, other_timestamp), headers)
-            return found
-
-        return join_found
+        return StreamJoin(
+            node.task,
+            node.name,
+            node.child,
+            self.joiner,
+            self.with_key,
+            not self.left,
+            self.outer,
+            before,
+            after,
+            tracker,
+            other.fetch_range,
+            None if rows is None else rows.segments,
+            None if rows is None else rows.key_serde,
+            None if rows is None else rows.encode_key,
+            None if rows is None else rows.decode_value,
+            _NonJoinedRecords(node, self, tracker) if self.outer_join_window_name else None,
+            after + self.windows.grace_ms,
+            node.dropped,
+        )
 
 
 class KStreamKStreamJoinLeftSide(KStreamKStreamJoin):
@@ -175,7 +135,6 @@ class _NonJoinedRecords:
         self.left = join.left
         self.tracker = tracker
         self.interval_ms: int = node.task.config.get(EMIT_INTERVAL_KEY, EMIT_INTERVAL_MS)
-        self.after = join.before_and_after_ms[1]
         self.grace = join.windows.grace_ms
         #: How much later than a record its partner may be, by whether the record is on the left side.
         self.look_back = {True: join.windows.after_ms, False: join.windows.before_ms}
@@ -194,27 +153,15 @@ class _NonJoinedRecords:
     def emit(self, headers: Headers) -> None:
         """Join the records whose window has closed with None, oldest first.
 
-        The search scans the store. It is skipped if no window can have closed, and throttled by the wall clock.
+        The search scans the store, and is throttled by the wall clock. The node skips it if no window can have closed.
         """
         tracker = self.tracker
-        if self._all_open(tracker):
-            return
         now = self.task.wall_clock_ms()
         if now < tracker.next_time_to_emit:
             return
         tracker.next_time_to_emit = now + self.interval_ms
         tracker.min_time = NO_RECORD
         self._emit_closed(headers)
-
-    def _all_open(self, tracker: TimeTracker) -> bool:
-        """Return whether even the oldest record's window is still open.
-
-        If no record waits, Kafka Streams' sum overflows to a negative number. It then finds nothing to emit, but the
-        interval until the next search begins.
-        """
-        if tracker.min_time == NO_RECORD:
-            return self.after + self.grace <= 0
-        return tracker.min_time + self.after + self.grace >= tracker.stream_time
 
     def _emit_closed(self, headers: Headers) -> None:
         tracker, stream_time = self.tracker, self.tracker.stream_time
@@ -228,8 +175,8 @@ class _NonJoinedRecords:
             if timestamp + self.look_back[left] + self.grace >= stream_time:
                 open_sides.add(left)  # later records of this side are open too
                 continue
-            this, other = (side_value.value, None) if left is self.left else (None, side_value.value)
-            self.forward(key, self.joiner(key, this, other), timestamp, headers)
+            pair = (side_value.value, None) if left else (None, side_value.value)
+            self.forward(key, self.joiner(key, *pair), timestamp, headers)
             if previous is not None and previous != side_key:
                 self._delete(previous, headers)
             previous = side_key

@@ -8,14 +8,15 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel.nodes import Node, StreamTableJoin
+from penstock.kernel.nodes import Node
+from penstock.kernel.table_nodes import StreamTableJoin
 
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
-from ..serdes.serdes import same
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
+from .table_rows import row_getter
 from .table_store import KTableValueGetter, KTableValueGetterSupplier
 
 KeyMapper = Callable[[Any, Any], Any]
@@ -91,11 +92,7 @@ class KStreamKTableJoin(Operator):
         if self.grace_ms is not None:
             return self._buffered(node, self._join(node, getter))
         join = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
-        cells = getter.cells
-        if cells is None:
-            return StreamTableJoin(*join, getter.get_as_of or getter.get, getter.get_as_of is not None)
-        read = None if cells.read is same else cells.read
-        return StreamTableJoin(*join, getter.get, False, cells.table, cells.key_serde, cells.encode_key, read)
+        return StreamTableJoin(*join, row_getter(getter), getter.get_as_of)
 
     def _join(self, node: NodeContext, getter: KTableValueGetter) -> Process:
         forward, left_join = node.forward, self.left_join

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from penstock.kernel.nodes import Node, Suppress
+from penstock.kernel.nodes import Node
+from penstock.kernel.window_nodes import Suppress
 
 from ..errors import StreamsError
 from ..records import Change, Headers, ProcessorRecordContext, ValueAndTimestamp

@@ -7,8 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.kernel import nodes
 from penstock.kernel.nodes import Node
+from penstock.kernel.table_nodes import Rows, TableFilter, TableMapValues, TableSource
 
 from ..context.task_context import Process
 from ..errors import StreamsError
@@ -63,28 +63,10 @@ class KTableSource(TableOperator):
         return self.queryable_name is not None
 
     @override
-    def compile(self, node: NodeContext) -> Process | Node:
+    def compile(self, node: NodeContext) -> Node:
         name = self.queryable_name
-        if name is None:
-            return nodes.TableSource(node.task, node.name, node.child, None, node.dropped)
-        rows = rows_of(node, name, self.send_old_values, replaces=True)
-        if rows is not None:
-            return nodes.TableSource(node.task, node.name, node.child, rows, node.dropped)
-        return self._compile_materialized(node, name)
-
-    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        dropped, store = node.dropped, TableStore(node, store_name)
-        get = store.get
-        update, wants_old = store.updater(node, self.send_old_values)
-
-        def source(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-                return
-            row = get(key) if wants_old else None
-            update(key, value, None if row is None else row[0], timestamp, timestamp, headers)
-
-        return source
+        rows = None if name is None else rows_of(node, name, self.send_old_values, replaces=True)
+        return TableSource(node.task, node.name, node.child, rows, node.dropped)
 
 
 class KTableStep(DerivedTable):
@@ -119,39 +101,19 @@ class KTableStep(DerivedTable):
         """Whether updates from None to None are not forwarded."""
         return False
 
-    @override
-    def compile(self, node: NodeContext) -> Process:
-        if self.queryable_name is not None:
-            return self._compile_materialized(node, self.queryable_name)
-        forward, value_of = node.forward, self.value_function()
-        send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
+    def _rows(self, node: NodeContext) -> tuple[Rows | None, bool, bool, Callable[[Any], object] | None]:
+        """Return what the node needs to know of the rows; see TableStep."""
+        name, skips = self.queryable_name, self.skips_nothing_to_nothing
+        if name is None:
+            return None, self.send_old_values, skips, None
+        get = TableStore(node, name).get
 
-        def step(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            new, old, is_latest = change
-            if new is not None:
-                new = value_of(key, new)
-            old = value_of(key, old) if send_old and old is not None else None
-            if not (skips and new is None and old is None):
-                forward(key, Change(new, old, is_latest), timestamp, headers)
+        def old_value(key: object) -> object:
+            row = get(key)
+            return None if row is None else row[0]
 
-        return step
-
-    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        value_of, send_old, skips = self.value_function(), self.send_old_values, self.skips_nothing_to_nothing
-        store = TableStore(node, store_name)
-        get = store.get
-        update, _ = store.updater(node, send_old)
-
-        def step(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            new = change[0]
-            if new is not None:
-                new = value_of(key, new)
-            row = get(key) if send_old else None
-            old = None if row is None else row[0]
-            if not (skips and new is None and old is None):
-                update(key, new, old, timestamp, timestamp, headers)
-
-        return step
+        rows = rows_of(node, name, self.send_old_values, replaces=True)
+        return rows, self.send_old_values, skips, old_value
 
 
 class KTableFilter(KTableStep):
@@ -186,6 +148,10 @@ class KTableFilter(KTableStep):
 
         return keep_not if self.filter_not else keep
 
+    @override
+    def compile(self, node: NodeContext) -> Node:
+        return TableFilter(node.task, node.name, node.child, self.predicate, self.filter_not, *self._rows(node))
+
     @property
     @override
     def skips_nothing_to_nothing(self) -> bool:
@@ -212,6 +178,10 @@ class KTableMapValues(KTableStep):
             return mapper(value)
 
         return map_value
+
+    @override
+    def compile(self, node: NodeContext) -> Node:
+        return TableMapValues(node.task, node.name, node.child, self.mapper, self.with_key, *self._rows(node))
 
 
 class KTablePassThrough(StoredTable):

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from ..context.task_context import Process
-from ..records import Change, Headers, ValueAndTimestamp
+from penstock.kernel.nodes import Node
+from penstock.kernel.table_nodes import TableJoin, TableMerge, WithoutOld
+
+from ..records import ValueAndTimestamp
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, Table, TableStore, materialized_view
+from .table_rows import row_getter, rows_of
+from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, Table, materialized_view
 
 Joiner = Callable[[Any, Any], Any]
 _NO_ROW = ValueAndTimestamp(None, -1)
@@ -21,17 +24,18 @@ _NO_ROW = ValueAndTimestamp(None, -1)
 class KTableKTableAbstractJoin(TableOperator):
     """One side of a join: an update of table1 is joined with the row of table2.
 
-    joiner(value of table1, value of table2). For the other side, swap the tables and the joiner's arguments.
+    joiner(value of the left table, value of the right one). is_right: whether table1 is the right one.
     """
 
     #: Whether a result needs a row on this side, and on the other side.
     needs_this: ClassVar[bool] = False
     needs_other: ClassVar[bool] = False
 
-    def __init__(self, table1: Table, table2: Table, joiner: Joiner) -> None:
+    def __init__(self, table1: Table, table2: Table, joiner: Joiner, is_right: bool = False) -> None:
         self.table1 = table1
         self.table2 = table2
         self.joiner = joiner
+        self.is_right = is_right
         self.getter_supplier1 = table1.value_getter_supplier()
         self.getter_supplier2 = table2.value_getter_supplier()
         #: Skip out-of-order updates of a versioned table (KIP-914).
@@ -54,7 +58,7 @@ class KTableKTableAbstractJoin(TableOperator):
         return KTableValueGetter(self._join_rows(getter1.get, getter2.get), get_forwarded=forwarded)
 
     def _join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        joiner, needs_this, needs_other = self.joiner, self.needs_this, self.needs_other
+        joiner, is_right, needs_this, needs_other = self.joiner, self.is_right, self.needs_this, self.needs_other
         needs_one, needs_both = needs_this or needs_other, needs_this and needs_other
         other_first = needs_other and not needs_this
         get_first, get_second = (get2, get1) if other_first else (get1, get2)
@@ -69,47 +73,26 @@ class KTableKTableAbstractJoin(TableOperator):
             row1, row2 = (second, first) if other_first else (first, second)
             value1, timestamp1 = row1 or _NO_ROW
             value2, timestamp2 = row2 or _NO_ROW
-            joined = joiner(value1, value2)
+            joined = joiner(value2, value1) if is_right else joiner(value1, value2)
             return None if joined is None else ValueAndTimestamp(joined, max(timestamp1, timestamp2))
 
         return get
 
-    def _join_function(self) -> Joiner:
-        """Return a function that joins two values, each None if its side has no row."""
-        joiner, needs_this = self.joiner, self.needs_this
-
-        def join(this: object, other: object) -> Any:
-            return None if this is None and (needs_this or other is None) else joiner(this, other)
-
-        return join
-
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped, join = node.forward, node.dropped, self._join_function()
-        send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
-        needs_other = self.needs_other
-        get_other = self.getter_supplier2.compile(node).get_forwarded
-
-        def table_join(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-                return
-            new, old, is_latest = change
-            if use_versioned_semantics and not is_latest:
-                dropped("out-of-order record of a versioned table")
-                return
-            row = get_other(key)
-            if row is None:
-                if needs_other or (new is None and old is None):
-                    return
-                other = None
-            else:
-                other, other_timestamp = row
-                timestamp = max(timestamp, other_timestamp)
-            joined = join(new, other)
-            forward(key, Change(joined, join(old, other) if send_old else None, is_latest), timestamp, headers)
-
-        return table_join
+    def compile(self, node: NodeContext) -> Node:
+        return TableJoin(
+            node.task,
+            node.name,
+            node.child,
+            self.joiner,
+            self.is_right,
+            row_getter(self.getter_supplier2.compile(node), sent=True),
+            self.needs_this,
+            self.needs_other,
+            self.send_old_values,
+            self.use_versioned_semantics,
+            node.dropped,
+        )
 
 
 class KTableKTableInnerJoin(KTableKTableAbstractJoin):
@@ -161,22 +144,8 @@ class KTableKTableJoinMerger(TableOperator):
         return KTableValueGetterSupplier(_together(view1, view2), view1.compile)
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        if self.queryable_name is not None:
-            return self._compile_materialized(node, self.queryable_name)
-        if self.send_old_values:
-            return node.forward
-        forward = node.forward
-
-        def merge(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            forward(key, Change(change[0], None, change[2]), timestamp, headers)
-
-        return merge
-
-    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        update, wants_old = TableStore(node, store_name).updater(node, self.send_old_values)
-
-        def merge(key: object, change: Change, timestamp: int, headers: Headers) -> None:
-            update(key, change[0], change[1] if wants_old else None, timestamp, timestamp, headers)
-
-        return merge
+    def compile(self, node: NodeContext) -> Node:
+        if self.queryable_name is None:
+            return node.child if self.send_old_values else WithoutOld(node.task, node.name, node.child)
+        rows = rows_of(node, self.queryable_name, self.send_old_values, replaces=True)
+        return TableMerge(node.task, node.name, node.child, rows, node.dropped)

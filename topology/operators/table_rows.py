@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.kernel.nodes import CachedRows, Rows, StoredRows
 from penstock.kernel.sinks import Changelog
+from penstock.kernel.table_nodes import CachedRows, PythonRows, RowGetter, Rows, StoredRows
 
 from ..context.store_interfaces import Cells, StoreKind
 from ..serdes.serdes import direct
 from .operator import NodeContext
-from .table_store import forwards_itself
+from .table_store import KTableValueGetter, TableStore, forwards_itself
 
 
 def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
@@ -25,12 +25,22 @@ def cached_rows(node: NodeContext, cells: Cells) -> CachedRows:
     return CachedRows(node.task, updates, cells.key_serde, cells.encode_key, cells.grown, node.keeps_messages)
 
 
-def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = False) -> Rows | None:
-    """Return the rows of a key-value store; None if an update of them needs the store itself.
+def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = False) -> Rows:
+    """Return the rows of a table's store.
 
     sends_old: whether changes have the old value, too. replaces: each update replaces the row, regardless of the old
     one.
     """
+    found = compiled_rows(node, name, sends_old, replaces)
+    if found is not None:
+        return found
+    store = TableStore(node, name)
+    update, wants_old = store.updater(node, sends_old)
+    return PythonRows(node.task, store.get, update, store.as_read, wants_old)
+
+
+def compiled_rows(node: NodeContext, name: str, sends_old: bool, replaces: bool) -> Rows | None:
+    """Return the rows in the cache or the write buffer; None if an update of them needs the store itself."""
     if node.notes_rows:
         return None
     cached = cached_store(node, name, StoreKind.TIMESTAMPED_KEY_VALUE)
@@ -38,6 +48,20 @@ def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = Fals
         forwards_itself(node, cached, sends_old)
         return cached_rows(node, cached.cells())
     return None if sends_old and not replaces else stored_rows(node, name, sends_old)
+
+
+def row_getter(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
+    """Return the rows of another table; sent: those that it has passed on last, see KTableValueGetter."""
+    get, cells, rows = getter.get_forwarded if sent else getter.get, getter.cells, getter.rows
+    if cells is not None:
+        read, bytes_serde = direct(cells.read), cells.bytes_serde
+        return RowGetter(get, sent, cells.table, None, cells.key_serde, cells.encode_key, read, bytes_serde)
+    if rows is not None:
+        # Without an own serializer its bytes are those of another topic.
+        bytes_serde = None if rows.value_serde.serializer is None else rows.value_serde
+        read = rows.decode_value
+        return RowGetter(get, sent, None, rows.buffer, rows.key_serde, rows.encode_key, read, bytes_serde)
+    return RowGetter(get)
 
 
 def stored_rows(node: NodeContext, name: str, sends_old: bool = False) -> StoredRows | None:

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from penstock.kernel import nodes
 from penstock.kernel.nodes import Node
+from penstock.kernel.window_nodes import WindowAggregate
 
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
@@ -129,9 +129,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         if isinstance(aggregator, ReducerAsAggregator):
             initializer, aggregator = None, aggregator.reducer
         rows = cached_rows(node, cells)
-        return nodes.WindowAggregate(
-            node.task, node.name, rows, node.dropped, windows, initializer, aggregator, is_count
-        )
+        return WindowAggregate(node.task, node.name, rows, node.dropped, windows, initializer, aggregator, is_count)
 
     @property
     def advance_ms(self) -> int | None:

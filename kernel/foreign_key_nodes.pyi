@@ -1,0 +1,72 @@
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, final
+
+from penstock.kernel.nodes import ChangeNode, Node, RecordContext
+from penstock.kernel.table_nodes import RowGetter, StoredRows
+
+@final
+class SubscriptionSend(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        extract: Callable[..., object],
+        with_key: bool,
+        to_bytes: Callable[[Any], bytes | None],
+        asks: int,
+        steps_for: Callable[[Any, Any, bool], Sequence[tuple[Any, int]]],
+        hash_of: Callable[[Any], bytes],
+        hash_bytes: Callable[[bytes], bytes],
+        serde: object,
+        subscribe: Callable[..., object],
+        refuse: Callable[[], NoReturn],
+        dropped: Callable[[str], None],
+        skips_older: bool,
+    ) -> None: ...
+
+@final
+class SubscriptionReceive(Node):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        to_bytes: Callable[[Any, Any], bytes],
+        rows: StoredRows | None,
+        put: Callable[[bytes, Any], None],
+        combined_key: type[tuple[Any, ...]],
+        row_type: type[tuple[Any, ...]],
+        refuse: Callable[[int], NoReturn],
+        dropped: Callable[[str], None],
+    ) -> None: ...
+
+@final
+class SubscriptionJoin(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        rows: RowGetter,
+        serialized: type[tuple[Any, ...]] | None,
+        response: type[tuple[Any, ...]],
+    ) -> None: ...
+
+@final
+class ResponseJoin(Node):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        joiner: Callable[[Any, Any], Any],
+        left_join: bool,
+        rows: RowGetter,
+        by_bytes: bool,
+        hash_of: Callable[[Any], bytes],
+        hash_bytes: Callable[[bytes], bytes],
+        decode: Callable[[Any], Any] | None,
+        refuse: Callable[[int], NoReturn],
+        dropped: Callable[[str], None],
+    ) -> None: ...

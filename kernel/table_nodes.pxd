@@ -1,0 +1,48 @@
+from libc.stdint cimport int64_t
+
+from penstock.kernel.cells cimport CellTable, CellUpdates
+from penstock.kernel.nodes cimport Node, RecordContext
+from penstock.kernel.rows cimport RowBuffer
+
+
+cdef class Rows:
+    cdef RecordContext task
+    cdef readonly object key_serde
+    cdef object encode_key
+
+    cdef bytes key_bytes(self, key)
+    cdef int count(self, Node node, key, int64_t timestamp, headers) except -1
+    cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1
+    cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1
+    cdef int replace(self, Node node, key, value, int64_t timestamp, headers) except -1
+    cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1
+    cdef int use_of_key(self, Node node, serde) except -1
+
+
+cdef class CachedRows(Rows):
+    cdef readonly CellUpdates updates
+    cdef object grown
+    cdef bint keeps_messages
+
+    cdef object source(self)
+    cdef int grow(self, int64_t timestamp, headers) except -1
+
+
+cdef class RowGetter:
+    cdef object get, key_serde, encode_key
+    cdef readonly object read
+    cdef CellTable table
+    cdef RowBuffer buffer
+    cdef bint sent
+    cdef readonly object bytes_serde
+
+    cdef object row(self, key)
+    cdef object data(self, key, int64_t *time)
+    cdef object bytes_of(self, key)
+    cdef int use_of_key(self, serde) except -1
+    cdef dict known_keys(self, serde)
+
+
+cdef class RowNode(Node):
+    cdef Rows rows
+    cdef object dropped

@@ -1,0 +1,770 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The nodes of tables: their rows, and what changes and joins these. docs/nodes.md explains it."""
+
+cimport cython
+from libc.stdint cimport INT64_MAX, int64_t
+
+from penstock.kernel.cells cimport CellTable, CellUpdates
+from penstock.kernel import cells
+from penstock.kernel.nodes cimport (
+    NEEDS_BYTES,
+    READS,
+    ChangeNode,
+    End,
+    Key,
+    KeyReader,
+    Node,
+    RecordContext,
+    deliver,
+    deliver_change,
+    fields_of,
+    is_of,
+    key_bytes_of,
+    key_from,
+    key_of,
+)
+from penstock.kernel.rows cimport RowBuffer, timed
+from penstock.kernel.sinks cimport Changelog
+
+cdef object NOT_CACHED = cells.NOT_CACHED
+
+cdef enum:  # of the keys of a cache
+    PLAIN
+    WINDOW
+    SESSION
+
+
+cdef class Rows:
+    """The rows of a table's key-value store, for the updates of one node. encode_key: None if keys are bytes."""
+
+    cdef bytes key_bytes(self, key):
+        return key_bytes_of(key, self.key_serde, self.encode_key)
+
+    cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
+        """Add one to the row of a key."""
+        raise NotImplementedError
+
+    cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        """Put aggregator(key, value, old), where old is initializer() for a new key."""
+        raise NotImplementedError
+
+    cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
+        """Put reducer(old, value), or value for a new key."""
+        raise NotImplementedError
+
+    cdef int replace(self, Node node, key, value, int64_t timestamp, headers) except -1:
+        """Put a value; None deletes the row."""
+        raise NotImplementedError
+
+    cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
+        """As replace; old: the value before, if it is known. It goes on if it is asked for, not the stored one."""
+        raise NotImplementedError
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return NEEDS_BYTES if serde is self.key_serde else READS
+
+    @property
+    def counts(self):
+        """Whether count() can be used."""
+        return True
+
+
+@cython.final
+cdef class CachedRows(Rows):
+    """Rows in a record cache, which forwards their changes when it is flushed.
+
+    keeps_messages: whether a change keeps the message of its last put. grown(): evicts.
+    """
+
+    def __init__(self, RecordContext task not None, CellUpdates updates not None, key_serde, encode_key, grown, bint keeps_messages):
+        self.task = task
+        self.updates = updates
+        self.key_serde = key_serde
+        self.encode_key = encode_key
+        self.grown = grown
+        self.keeps_messages = keeps_messages
+
+    @property
+    def counts(self):
+        return self.updates.native is int
+
+    cdef object source(self):
+        return self.task.message if self.keeps_messages else None
+
+    cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
+        if self.updates.count(self.key_bytes(key), timestamp, headers, self.source()):
+            self.grow(timestamp, headers)
+        return 0
+
+    cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        cache_key, given = self.key_bytes(key), key_of(key)
+        if self.updates.aggregate(initializer, aggregator, cache_key, given, value, timestamp, headers, self.source()):
+            self.grow(timestamp, headers)
+        return 0
+
+    cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
+        if self.updates.reduce(reducer, self.key_bytes(key), value, timestamp, headers, self.source()):
+            self.grow(timestamp, headers)
+        return 0
+
+    cdef int replace(self, Node node, key, value, int64_t timestamp, headers) except -1:
+        if self.updates.replace(self.key_bytes(key), value, timestamp, headers, self.source()):
+            self.grow(timestamp, headers)
+        return 0
+
+    cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
+        return self.replace(node, key, value, timestamp, headers)
+
+    cdef int grow(self, int64_t timestamp, headers) except -1:
+        self.task.timestamp = timestamp
+        self.task.headers = headers
+        self.grown()
+        return 0
+
+
+@cython.final
+cdef class StoredRows(Rows):
+    """Rows in a store without a cache, written at once; the change goes on with the timestamp of the row.
+
+    encode, decode: of values that are not None; exact, exact_type: see Serde. log_value_headers, log_tombstone_headers:
+    whether the changelog gets headers. sends_old: whether the old value goes on, too.
+    """
+
+    cdef RowBuffer buffer
+    cdef Changelog changelog
+    cdef object encode, decode, exact, exact_type, value_serde
+    cdef bint log_value_headers, log_tombstone_headers, sends_old, is_plain
+
+    def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
+                 encode_key, value_serde, encode, decode, exact, exact_type, log_headers, bint sends_old):
+        self.task = task
+        self.buffer, self.changelog = buffer, changelog
+        self.key_serde, self.encode_key = key_serde, encode_key
+        self.value_serde, self.encode, self.decode = value_serde, encode, decode
+        self.exact, self.exact_type = exact, exact_type
+        self.log_value_headers, self.log_tombstone_headers = log_headers
+        self.sends_old = sends_old
+        self.is_plain = value_serde.serializer is not None  # its bytes are not those of another topic
+
+    cdef object decoded(self, row):
+        return row if self.decode is None else self.decode(row)
+
+    cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
+        cdef bytes row_key = self.key_bytes(key)
+        row = self.buffer.find(row_key)
+        cdef int64_t newest = timestamp
+        if row is None:
+            new = 1
+        else:
+            new = self.decoded(row) + 1
+            newest = max(timestamp, self.buffer.row_time)
+        return self.put(node, key, row_key, new, None, timestamp, newest, headers, self.exact_type is int)
+
+    cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        cdef bytes row_key = self.key_bytes(key)
+        row = self.buffer.find(row_key)
+        cdef int64_t newest = timestamp
+        if row is None:
+            old = initializer()
+        else:
+            old = self.decoded(row)
+            newest = max(timestamp, self.buffer.row_time)
+        key = key_of(key)
+        return self.put(node, key, row_key, aggregator(key, value, old), None, timestamp, newest, headers, False)
+
+    cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
+        cdef bytes row_key = self.key_bytes(key)
+        row = self.buffer.find(row_key)
+        cdef int64_t newest = timestamp
+        if row is not None:
+            newest = max(timestamp, self.buffer.row_time)
+            value = reducer(self.decoded(row), value)
+        return self.put(node, key, row_key, value, None, timestamp, newest, headers, False)
+
+    cdef int replace(self, Node node, key, value, int64_t timestamp, headers) except -1:
+        cdef bytes row_key = self.key_bytes(key)
+        old = None
+        if self.sends_old:
+            row = self.buffer.find(row_key)
+            if row is not None:
+                old = self.decoded(row)
+        # A value that its own serde has just read would be read back unchanged.
+        cdef RecordContext task = self.task
+        cdef bint is_read = value is task.written_value and task.written_serde is self.value_serde and self.is_plain
+        return self.put(node, key, row_key, value, old, timestamp, timestamp, headers, is_read)
+
+    cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
+        return self.put(node, key, self.key_bytes(key), value, old, timestamp, timestamp, headers, False)
+
+    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1:
+        if not self.log_value_headers and not (self.log_tombstone_headers and data is None):
+            headers = None
+        self.changelog.write(row_key, data, timestamp, headers)
+        self.buffer.set(row_key, None if data is None else timed(timestamp, <bytes?>data))
+        return 0
+
+    cdef int put(
+        self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
+    ) except -1:
+        """Write a row and pass the change on. as_it_is: the store would read the value back unchanged."""
+        cdef RecordContext task = self.task
+        data = None
+        if new is not None:
+            if self.exact is not None and not as_it_is and type(new) is not self.exact_type:
+                new = self.exact(new)
+            data = new if self.encode is None else self.encode(new)
+            if self.exact is None and not as_it_is and type(node.child) is not End:
+                new = self.decoded(data)
+        task.timestamp = timestamp
+        task.headers = headers
+        self.write_bytes(row_key, data, timestamp if data is None else newest, headers)
+        if type(node.child) is End:
+            return 0
+        if self.is_plain and new is not None:
+            task.written_value, task.written_serde, task.written_data = new, self.value_serde, data
+        deliver_change(node.child, key, new, old if self.sends_old else None, True, newest, headers)
+        task.at = node.name
+        return 0
+
+    def write(self, bytes row_key not None, value, int64_t timestamp, headers):
+        """Write a row, None to delete it; nothing goes on."""
+        data = value if value is None or self.encode is None else self.encode(value)
+        self.write_bytes(row_key, data, timestamp, headers)
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return (NEEDS_BYTES if serde is self.key_serde else READS) | node.child.use_of_key(serde)
+
+
+@cython.final
+cdef class PythonRows(Rows):
+    """The rows of any other store, by its own functions.
+
+    get(key): a row, which is the caller's own. update(key, new, old, row's timestamp, timestamp, headers): puts a value and
+    passes the change on. as_read(value): a copy, as the store reads it back. wants_old: whether update needs old values.
+    """
+
+    cdef object get, update, as_read
+    cdef bint wants_old
+
+    def __init__(self, RecordContext task not None, get, update, as_read, bint wants_old):
+        self.task = task
+        self.get, self.update, self.as_read, self.wants_old = get, update, as_read, wants_old
+
+    @property
+    def counts(self):
+        return False
+
+    cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        cdef int64_t newest = timestamp
+        self.task.written_value = None
+        key = key_of(key)
+        sent = None
+        row = self.get(key)
+        if row is None:
+            old = initializer()
+            if self.wants_old:
+                sent = initializer()
+        else:
+            old, row_time = row
+            newest = max(timestamp, <int64_t>row_time)
+            if self.wants_old and old is not None:
+                sent = self.as_read(old)  # the aggregator may change its argument in place
+        self.update(key, aggregator(key, value, old), sent, newest, timestamp, headers)
+        return 0
+
+    cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
+        cdef int64_t newest = timestamp
+        self.task.written_value = None
+        key = key_of(key)
+        sent = None
+        row = self.get(key)
+        if row is not None:
+            old, row_time = row
+            newest = max(timestamp, <int64_t>row_time)
+            if self.wants_old and old is not None:
+                sent = self.as_read(old)
+            value = reducer(old, value)
+        self.update(key, value, sent, newest, timestamp, headers)
+        return 0
+
+    cdef int replace(self, Node node, key, value, int64_t timestamp, headers) except -1:
+        key = key_of(key)
+        row = self.get(key) if self.wants_old else None
+        return self.renew(node, key, value, None if row is None else row[0], timestamp, headers)
+
+    cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
+        self.task.written_value = None
+        self.update(key_of(key), value, old if self.wants_old else None, timestamp, timestamp, headers)
+        return 0
+
+    cdef int use_of_key(self, Node node, serde) except -1:
+        return READS
+
+
+@cython.final
+cdef class RowGetter:
+    """Finds the rows of a table for a join.
+
+    get(key): a row, (value, timestamp) or None. If the table has a cache or a write buffer that needs no more, it is looked
+    up there: table, its cells, and stored(key's bytes), which reads an entry below it, or None; or buffer. key_serde,
+    encode_key, read: of these, see Cells. sent: rows without the cache's pending changes; see get_forwarded. bytes_serde: whose bytes
+    data() returns, None if it must not be called.
+    """
+
+    def __init__(self, get, bint sent=False, CellTable table=None, RowBuffer buffer=None, key_serde=None, encode_key=None,
+                 read=None, bytes_serde=None):
+        self.get, self.sent, self.table, self.buffer = get, sent, table, buffer
+        self.key_serde, self.encode_key, self.read = key_serde, encode_key, read
+        self.bytes_serde = bytes_serde
+
+    cdef object row(self, key):
+        """Return the row of a key, None if there is none."""
+        if self.table is not None:
+            found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read(self.bytes_of(key))
+            if found is NOT_CACHED:
+                return self.get(key_of(key))
+            if found is None or self.read is None:
+                return found
+            return self.read((<tuple?>found)[0]), (<tuple>found)[1]
+        if self.buffer is not None:
+            found = self.buffer.find(self.bytes_of(key))
+            if found is None:
+                return None
+            return (found if self.read is None else self.read(found)), self.buffer.row_time
+        return self.get(key_of(key))
+
+    cdef object data(self, key, int64_t *time):
+        """Return the bytes of a row's value and set the row's time; None if there is no row, NOT_CACHED: see row()."""
+        if self.buffer is not None:
+            found = self.buffer.find(self.bytes_of(key))
+            time[0] = self.buffer.row_time
+            return found
+        found = self.table.read_sent(self.bytes_of(key)) if self.sent else self.table.read_below(self.bytes_of(key))
+        if found is None or found is NOT_CACHED:
+            return found
+        time[0] = (<tuple?>found)[1]
+        return (<tuple>found)[0]
+
+    cdef object bytes_of(self, key):
+        return key_bytes_of(key, self.key_serde, self.encode_key)
+
+    cdef int use_of_key(self, serde) except -1:
+        if self.table is None and self.buffer is None:
+            return READS
+        return NEEDS_BYTES if serde is self.key_serde else READS
+
+    cdef dict known_keys(self, serde):
+        return self.table.entries if self.table is not None and serde is self.key_serde else None
+
+
+cdef class RowNode(Node):
+    """Base of nodes that update rows. dropped(reason): counts a record that is not used."""
+
+    def __init__(self, task, name, child, Rows rows, dropped):
+        Node.__init__(self, task, name, child)
+        self.rows, self.dropped = rows, dropped
+
+    cpdef dict known_keys(self, serde):
+        if type(self.rows) is CachedRows and self.rows.key_serde is serde:
+            return (<CachedRows>self.rows).updates.table.entries
+        return None
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.rows.use_of_key(self, serde)
+
+
+@cython.final
+cdef class Count(RowNode):
+    """Counts the records of each key."""
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        if key is None or value is None:
+            self.dropped("null key or value")
+            return 0
+        return self.rows.count(self, key, timestamp, headers)
+
+
+@cython.final
+cdef class Aggregate(RowNode):
+    """Aggregates the values of each key."""
+
+    cdef object initializer, aggregator
+
+    def __init__(self, task, name, child, Rows rows not None, dropped, initializer, aggregator):
+        RowNode.__init__(self, task, name, child, rows, dropped)
+        self.initializer, self.aggregator = initializer, aggregator
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        if key is None or value is None:
+            self.dropped("null key or value")
+            return 0
+        return self.rows.aggregate(self, self.initializer, self.aggregator, key, value, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return READS | RowNode.use_of_key(self, serde)
+
+
+@cython.final
+cdef class Reduce(RowNode):
+    """Reduces the values of each key."""
+
+    cdef object reducer
+
+    def __init__(self, task, name, child, Rows rows not None, dropped, reducer):
+        RowNode.__init__(self, task, name, child, rows, dropped)
+        self.reducer = reducer
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        if key is None or value is None:
+            self.dropped("null key or value")
+            return 0
+        return self.rows.reduce(self, self.reducer, key, value, timestamp, headers)
+
+
+@cython.final
+cdef class TableAggregate(RowNode):
+    """Aggregates the changes of a grouped table: changed(key, change, old). no_key(): raises."""
+
+    cdef object changed, no_key
+
+    def __init__(self, task, name, child, Rows rows not None, changed, no_key):
+        RowNode.__init__(self, task, name, child, rows, None)
+        self.changed, self.no_key = changed, no_key
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        if key is None:
+            self.no_key()
+        return self.rows.aggregate(self, nothing, self.changed, key, value, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return READS | RowNode.use_of_key(self, serde)
+
+
+def nothing():
+    """Return the aggregate of a group without values."""
+
+
+@cython.final
+cdef class TableSource(RowNode):
+    """Turns records into the rows of a table; with rows None, into changes of a table that is not stored."""
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        if key is None:
+            self.dropped("null key")
+            return 0
+        if self.rows is None:
+            return deliver_change(self.child, key, value, None, True, timestamp, headers)
+        return self.rows.replace(self, key, value, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.child.use_of_key(serde) if self.rows is None else RowNode.use_of_key(self, serde)
+
+
+@cython.final
+cdef class StreamTableJoin(Node):
+    """Joins a record with its key's row: joiner(left, right), or (key, left, right) with with_key.
+
+    as_of(key, timestamp): reads the row of a versioned table; rows: of any other one. dropped: see RowNode.
+    """
+
+    cdef object joiner, dropped, as_of
+    cdef bint with_key, left_join
+    cdef RowGetter rows
+
+    def __init__(self, task, name, child, joiner, bint with_key, bint left_join, dropped, RowGetter rows, as_of=None):
+        Node.__init__(self, task, name, child)
+        self.joiner, self.with_key, self.left_join, self.dropped = joiner, with_key, left_join, dropped
+        self.rows, self.as_of = rows, as_of
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        cdef RecordContext task = self.task
+        row = right = None
+        task.at = self.name
+        if value is None or (key is None and not self.left_join):
+            self.dropped("null join key or value")
+            return 0
+        if key is not None:
+            row = self.rows.row(key) if self.as_of is None else self.as_of(key_of(key), timestamp)
+        if row is None and not self.left_join:
+            return 0
+        if row is not None:
+            right = fields_of(row)[0]
+        task.written_value = None
+        joined = self.joiner(key_of(key), value, right) if self.with_key else self.joiner(value, right)
+        return deliver(self.child, key, joined, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        cdef int use = self.child.use_of_key(serde) | (READS if self.with_key else 0)
+        return use | (READS if self.as_of is not None else self.rows.use_of_key(serde))
+
+    cpdef dict known_keys(self, serde):
+        return None if self.as_of is not None else self.rows.known_keys(serde)
+
+
+@cython.final
+cdef class TableJoin(ChangeNode):
+    """Joins a change of one side of a table-table join with the other side's row: joiner(left value, right value).
+
+    is_right: whether it is the right side that changes. needs_this, needs_other: whether a result needs a row on this side, and on the other one. send_old: whether the old
+    result goes on, too. skips_older, dropped: as in other nodes.
+    """
+
+    cdef object joiner, dropped
+    cdef RowGetter rows
+    cdef bint is_right, needs_this, needs_other, send_old, skips_older
+
+    def __init__(self, task, name, child, joiner, bint is_right, RowGetter rows not None, bint needs_this, bint needs_other,
+                 bint send_old, bint skips_older, dropped):
+        Node.__init__(self, task, name, child)
+        self.joiner, self.is_right, self.rows, self.dropped = joiner, is_right, rows, dropped
+        self.needs_this, self.needs_other, self.send_old, self.skips_older = needs_this, needs_other, send_old, skips_older
+
+    cdef object join(self, this, other):
+        if this is None and (self.needs_this or other is None):
+            return None
+        return self.joiner(other, this) if self.is_right else self.joiner(this, other)
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        cdef tuple row
+        cdef int64_t other_time
+        self.task.at = self.name
+        self.task.written_value = None
+        if key is None:
+            self.dropped("null key")
+            return 0
+        if self.skips_older and not is_latest:
+            self.dropped("out-of-order record of a versioned table")
+            return 0
+        found, other = self.rows.row(key), None
+        if found is not None:
+            row = fields_of(found)
+            other, other_time = row[0], row[1]
+            timestamp = max(timestamp, other_time)
+        elif self.needs_other or (new is None and old is None):
+            return 0
+        joined = self.join(new, other)
+        before = self.join(old, other) if self.send_old else None
+        return deliver_change(self.child, key, joined, before, is_latest, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.rows.use_of_key(serde) | self.child.use_of_key(serde)
+
+    cpdef dict known_keys(self, serde):
+        return self.rows.known_keys(serde)
+
+
+@cython.final
+cdef class WithoutOld(ChangeNode):
+    """Passes changes on without old values."""
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        return deliver_change(self.child, key, new, None, is_latest, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        return self.child.use_of_key(serde)
+
+
+@cython.final
+cdef class TableMerge(RowNode):
+    """Puts changes that have been computed into rows."""
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        new, old, is_latest = value
+        return self.change(key, new, old, is_latest, timestamp, headers)
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        return self.rows.renew(self, key, new, old, timestamp, headers)
+
+
+cdef class TableStep(ChangeNode):
+    """Base of nodes that compute the values of a table from those of another one.
+
+    function(value), or (key, value) with with_key. rows: of the computed table, None if it is not stored. old_value(key):
+    the stored value, for tables that skip changes from nothing to nothing; otherwise None. send_old: whether old values
+    go on.
+    """
+
+    cdef object function, old_value
+    cdef Rows rows
+    cdef bint with_key, send_old, skips
+
+    def __init__(self, task, name, child, function, bint with_key, Rows rows, bint send_old, bint skips, old_value):
+        Node.__init__(self, task, name, child)
+        self.function, self.with_key, self.rows = function, with_key, rows
+        self.send_old, self.skips, self.old_value = send_old, skips, old_value
+
+    cdef object value(self, key, value):
+        raise NotImplementedError
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        self.task.at = self.name
+        self.task.written_value = None
+        if self.with_key:
+            key = key_of(key)
+        if new is not None:
+            new = self.value(key, new)
+        if self.rows is None:
+            old = self.value(key, old) if self.send_old and old is not None else None
+        elif self.skips:
+            old = self.old_value(key_of(key))
+        if self.skips and new is None and old is None:
+            return 0
+        if self.rows is not None:
+            return self.rows.replace(self, key, new, timestamp, headers)
+        return deliver_change(self.child, key, new, old, is_latest, timestamp, headers)
+
+    cpdef int use_of_key(self, serde) except -1:
+        if self.with_key or (self.rows is not None and self.skips):
+            return READS
+        return self.child.use_of_key(serde) if self.rows is None else self.rows.use_of_key(self, serde)
+
+
+@cython.final
+cdef class TableFilter(TableStep):
+    """Keeps the rows that a predicate is true for, or with negated false."""
+
+    cdef bint negated
+
+    def __init__(self, task, name, child, predicate, bint negated, Rows rows, bint send_old, bint skips, old_value):
+        TableStep.__init__(self, task, name, child, predicate, True, rows, send_old, skips, old_value)
+        self.negated = negated
+
+    cdef object value(self, key, value):
+        return None if bool(self.function(key, value)) == self.negated else value
+
+
+@cython.final
+cdef class TableMapValues(TableStep):
+    """Replaces values."""
+
+    cdef object value(self, key, value):
+        return self.function(key, value) if self.with_key else self.function(value)
+
+
+@cython.final
+cdef class RepartitionMap(ChangeNode):
+    """Maps the old and the new value of a change to groups: mapper(key, value) -> (group, value), skipped if a part is None.
+
+    combined: whether a change within a group is one record. skips_older: whether changes that are not the latest are
+    left out. no_key(): raises. check(name, found): raises unless a mapper's result is a pair.
+    """
+
+    cdef object mapper, check, no_key
+    cdef bint combined, skips_older
+
+    def __init__(self, task, name, child, mapper, check, no_key, bint combined, bint skips_older):
+        Node.__init__(self, task, name, child)
+        self.mapper, self.check, self.no_key = mapper, check, no_key
+        self.combined, self.skips_older = combined, skips_older
+
+    cdef tuple pair_of(self, key, value):
+        pair = self.mapper(key, value)
+        if type(pair) is not tuple or len(<tuple>pair) != 2:
+            self.check(self.name, pair)
+        one, other = pair
+        return None if one is None or other is None else (one, other)
+
+    cdef int change(self, key, new, old, bint is_latest, int64_t timestamp, headers) except -1:
+        cdef tuple added = None, removed = None
+        self.task.at = self.name
+        self.task.written_value = None
+        if self.skips_older and not is_latest:
+            return 0
+        if key is None:
+            self.no_key()
+        key = key_of(key)
+        if new is not None:
+            added = self.pair_of(key, new)
+        if old is not None:
+            removed = self.pair_of(key, old)
+        if added is not None and removed is not None and self.combined and added[0] == removed[0]:
+            return deliver_change(self.child, removed[0], added[1], removed[1], is_latest, timestamp, headers)
+        if removed is not None:
+            deliver_change(self.child, removed[0], None, removed[1], is_latest, timestamp, headers)
+        if added is not None:
+            deliver_change(self.child, added[0], added[1], None, is_latest, timestamp, headers)
+        return 0
+
+
+@cython.final
+cdef class FlushedChanges:
+    """Passes the changes of a cached table on when the cache is flushed; see StateStore.send_changes.
+
+    form: of the cache's keys, see the enum; size_ms: of windows. read(held value): None where it is the value itself.
+    bytes_serde: see Cells. timestamped: whether a row is (value, timestamp). headers: whether they go on.
+    """
+
+    cdef RecordContext task
+    cdef object name
+    cdef Node child
+    cdef KeyReader reader
+    cdef int form
+    cdef int64_t size_ms
+    cdef object read, bytes_serde
+    cdef bint timestamped, keeps_headers
+
+    def __init__(self, RecordContext task not None, name, Node child not None, key_serde, decode_key, int form, int64_t size_ms,
+                 read, bytes_serde, bint timestamped, bint keeps_headers):
+        self.task, self.name, self.child = task, name, child
+        self.reader = KeyReader(key_serde, decode_key)
+        self.form, self.size_ms = form, size_ms
+        self.read, self.bytes_serde = read, bytes_serde
+        self.timestamped, self.keeps_headers = timestamped, keeps_headers
+
+    cdef Key key(self, cache_key):
+        cdef Key key
+        cdef tuple parts
+        if self.form == PLAIN:
+            return key_from(<bytes?>cache_key, self.reader)
+        parts = <tuple?>cache_key
+        key = key_from(<bytes?>parts[0], self.reader)
+        key.is_windowed = True
+        if self.form == WINDOW:
+            key.start = parts[1]
+            key.end = key.start + self.size_ms if key.start <= INT64_MAX - self.size_ms else INT64_MAX
+        else:
+            key.start, key.end = parts[2], parts[1]
+        return key
+
+    def send(self, changes, olds):
+        """Pass the changes of a flush on; olds: the rows before, None for those that are not asked for."""
+        cdef RecordContext task = self.task
+        cdef int64_t at
+        cdef Key key
+        at_before = task.at
+        if task.tracer is not None:
+            task.tracer.begin(self.name)
+        for change, old in zip(changes, olds):
+            cache_key, row, timestamp, headers, message = <tuple?>change
+            at = timestamp
+            task.at = self.name
+            task.timestamp, task.headers, task.message = at, headers, message
+            key = self.key(cache_key)
+            held = None
+            if self.timestamped:
+                if row is not None:
+                    held, row_time = row
+                    at = row_time
+                if old is not None:
+                    old = old[0]
+            else:
+                held = row
+                if self.form == SESSION:
+                    at = key.end
+                if not self.keeps_headers:
+                    headers = None
+            new = held if held is None or self.read is None else self.read(held)
+            if old is not None and self.read is not None:
+                old = self.read(old)
+            if self.bytes_serde is not None:
+                task.written_value, task.written_serde, task.written_data = new, self.bytes_serde, held
+            else:
+                task.written_value = None
+            deliver_change(self.child, key, new, old, True, at, headers)
+        task.at = at_before

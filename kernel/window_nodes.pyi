@@ -1,0 +1,127 @@
+from collections.abc import Callable
+from typing import Any, final
+
+from penstock.kernel.cells import CellUpdates, TimeWindows
+from penstock.kernel.messages import _Headers
+from penstock.kernel.nodes import ChangeNode, Node, RecordContext
+from penstock.kernel.rows import SegmentTimes
+from penstock.kernel.sinks import Changelog
+from penstock.kernel.table_nodes import CachedRows, RowNode
+
+@final
+class WindowAggregate(RowNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        rows: CachedRows,
+        dropped: Callable[[str], None],
+        windows: TimeWindows,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any],
+        counts: bool,
+    ) -> None: ...
+
+@final
+class Suppress(ChangeNode):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        put: Callable[..., None],
+        until_close: bool,
+        key_serde: object,
+        inner: object,
+        from_held: Callable[[Any], bytes] | None,
+        encode_key: Callable[[Any], bytes],
+    ) -> None: ...
+
+@final
+class CachedSessions:
+    def __init__(
+        self,
+        updates: CellUpdates,
+        key_serde: object,
+        encode_key: Callable[[Any], bytes] | None,
+        grown: Callable[[], None],
+        taken_in: set[Any],
+        counts: bool,
+    ) -> None: ...
+
+@final
+class SessionAggregate(Node):
+    stream_time: int
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        sessions: CachedSessions | None,
+        find_sessions: Callable[[Any, int, int], Any],
+        replace: Callable[[Any, Any, Any, Any, int, _Headers], None] | None,
+        copy: Callable[[Any], Any] | None,
+        emit: Callable[[int, _Headers], None] | None,
+        gap_ms: int,
+        grace_ms: int,
+        dropped: Callable[[str], None],
+    ) -> None: ...
+
+@final
+class TimeTracker:
+    stream_time: int
+    min_time: int
+    next_time_to_emit: int
+    def times(self) -> tuple[int, int, int]: ...
+    def recall(self, times: tuple[int, int, int]) -> None: ...
+
+@final
+class WindowRowsWriter:
+    @property
+    def key_serde(self) -> object: ...
+    def __init__(
+        self,
+        key_serde: object,
+        encode_key: Callable[[Any], bytes] | None,
+        encode: Callable[[Any], bytes] | None,
+        log_headers: bool,
+        segments: SegmentTimes,
+        changelog: Changelog,
+    ) -> None: ...
+
+@final
+class JoinWindow(Node):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        put: Callable[[Any, Any, int], None],
+        writer: WindowRowsWriter | None,
+    ) -> None: ...
+
+@final
+class StreamJoin(Node):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        joiner: Callable[..., Any],
+        with_key: bool,
+        is_right: bool,
+        outer: bool,
+        before_ms: int,
+        after_ms: int,
+        tracker: TimeTracker,
+        fetch: Callable[[Any, int, int], Any],
+        segments: SegmentTimes | None,
+        key_serde: object,
+        encode_key: Callable[[Any], bytes] | None,
+        decode: Callable[[bytes], Any] | None,
+        waiting: Any,
+        search_ms: int,
+        dropped: Callable[[str], None],
+    ) -> None: ...

@@ -1,0 +1,118 @@
+"""Compiled nodes of joins, sessions and steps of tables give the results of functions over the stores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import JoinWindows, Serdes, SessionWindows, StreamsBuilder
+from penstock.testing import TopologyTestDriver
+from penstock.testing.driver_task import DriverTask
+from tests.topology.only_functions import only_functions
+
+TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+STORES: Any = {f"{name}_serde": Serdes.string() for name in ("key", "value", "other_value")}
+GAP = timedelta(milliseconds=20)
+WINDOWS = JoinWindows.of_time_difference_and_grace(GAP, GAP).after(timedelta(milliseconds=5))
+Declare = Callable[[StreamsBuilder], None]
+
+
+def text(*parts: object) -> str:
+    return "-".join(map(str, parts))
+
+
+def stream_joins(builder: StreamsBuilder) -> None:
+    """All kinds, with a joiner for which sides and keys matter."""
+    left, right = builder.stream("left", **TEXTS), builder.stream("right", **TEXTS)
+    left.join(right, text, WINDOWS, **STORES).to("inner")
+    left.left_join(right, text, WINDOWS, with_key=True, **STORES).to("left-joined")
+    left.outer_join(right, text, WINDOWS, **STORES).to("outer")
+    joined = left.select_key(lambda key, value: f"{key}2").repartition(name="by-other", **TEXTS)
+    joined.join(right, text, WINDOWS, with_key=True, **STORES).to("other-keys")
+
+
+def table_joins(builder: StreamsBuilder) -> None:
+    """All kinds, stored and not, and steps before and after them."""
+    left, right = builder.table("left", **TEXTS), builder.table("right", **TEXTS)
+    left.join(right, text).to_stream().to("inner-joined", **TEXTS)
+    left.left_join(right, text, store="stored").filter(lambda key, value: "1" in value).to_stream().to(
+        "left-joined", **TEXTS
+    )
+    left.outer_join(right, text).map_values(lambda value: value[::-1]).to_stream().to("outer", **TEXTS)
+    kept = left.filter_not(lambda key, value: key == "k1" or value == "v2", store="kept")
+    mapped = right.map_values(text, with_key=True, store="mapped")
+    kept.join(mapped, text).to_stream().to("steps", **TEXTS)
+    kept.group_by(lambda key, value: (value, key), **TEXTS).count(store="counted").to_stream().to("groups")
+
+
+def sessions(builder: StreamsBuilder) -> None:
+    """Counts, lists that change in place and are deleted, texts."""
+
+    def add(_key: str, value: str, values: list[str]) -> Any:
+        values.append(value)
+        return None if value == "v5" else values
+
+    def merge(_key: str, one: list[str], other: list[str]) -> list[str]:
+        one.extend(other)
+        return one
+
+    grouped = (
+        builder.stream("left", **TEXTS).group_by_key().windowed_by(SessionWindows.of_inactivity_gap_and_grace(GAP, GAP))
+    )
+    grouped.count(store="counts").to_stream().to("counts")
+    listed = grouped.aggregate(list, add, merge, store="lists", value_serde=Serdes.json())
+    listed.filter(lambda key, value: len(value) < 4).to_stream().to("lists")
+    grouped.reduce(text, store="all").to_stream().to("all")
+
+
+def results(monkeypatch: pytest.MonkeyPatch, declare: Declare, config: dict[str, Any]) -> list[Any]:
+    """Process records in any order; return all written records, and those that were dropped."""
+    seen: list[Any] = []
+    send, log_change = DriverTask.send, DriverTask.log_change
+
+    def send_and_note(task: DriverTask, *record: Any) -> None:
+        seen.append(("send", *record))
+        send(task, *record)
+
+    def log_and_note(task: DriverTask, *change: Any) -> None:
+        seen.append(("log", *change))
+        log_change(task, *change)
+
+    builder = StreamsBuilder()
+    declare(builder)
+    draw = random.Random(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(DriverTask, "send", send_and_note)
+        patch.setattr(DriverTask, "log_change", log_and_note)
+        driver = TopologyTestDriver(builder.build(), config)
+    with driver:
+        names = ("left",) if declare is sessions else ("left", "right")
+        topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
+        for number in range(600):
+            topic = draw.choice(topics)
+            key = None if number % 60 == 9 else f"k{draw.randrange(4)}"
+            value = draw.choice([None, "v1", "v2", "v3", "v4", "v5"])
+            headers = [("n", b"%d" % number)]
+            topic.pipe_input(key, value, number * 2 + draw.randrange(60), headers=headers)
+            if number % 40 == 39:
+                driver.advance_wall_clock_time(timedelta(seconds=2))
+        seen.append(driver.task.dropped.total())
+    return seen
+
+
+@pytest.mark.parametrize("cache", [0, 2_000, 1_000_000], ids=["uncached", "small cache", "cached"])
+@pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
+@pytest.mark.parametrize("declare", [stream_joins, table_joins, sessions])
+def test_nodes_give_the_results_of_functions(
+    monkeypatch: pytest.MonkeyPatch, declare: Declare, store_format: str, cache: int
+) -> None:
+    config = {"statestore.cache.max.bytes": cache, "dsl.store.format": store_format}
+    found = results(monkeypatch, declare, config)
+    only_functions(monkeypatch)
+    assert found == results(monkeypatch, declare, config)
+    assert {"send", "log"} <= {row[0] for row in found[:-1]}
+    assert found[-1], "no record was dropped"
