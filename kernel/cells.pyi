@@ -81,7 +81,6 @@ class CellTable:
         read: Callable[[Any], _Value] | None,
         native: type | None,
     ) -> CellUpdates: ...
-    def windows(self, observed: list[int], size_ms: int, advance_ms: int, late_ms: int) -> TimeWindows: ...
     def loads(
         self,
         stored: StoredEntries,

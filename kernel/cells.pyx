@@ -211,10 +211,6 @@ cdef class CellTable:
         """Return a CellUpdates."""
         return CellUpdates(self, load, hold, read, native)
 
-    def windows(self, observed, size_ms, advance_ms, late_ms):
-        """Return a TimeWindows."""
-        return TimeWindows(observed, size_ms, advance_ms, late_ms)
-
     def loads(self, StoredEntries stored not None, deleting, read, row_type):
         """Create cells from stored rows, without calling load, while deleting is empty.
 
@@ -541,7 +537,7 @@ cdef class CellUpdates:
 
 @cython.final
 cdef class TimeWindows:
-    """The windows of KStreamWindowAggregate.aggregate for a fused loop; arguments in ms.
+    """The windows of KStreamWindowAggregate; arguments in ms.
 
     observed: a list with the highest timestamp seen. A window that starts at least late_ms before that has closed.
     """

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel.nodes cimport Node, RecordContext
 from penstock.kernel.rows cimport RowBuffer
+from penstock.kernel.sinks cimport Changelog
 
 
 cdef class Rows:
@@ -26,6 +27,21 @@ cdef class CachedRows(Rows):
 
     cdef object source(self)
     cdef int grow(self, int64_t timestamp, headers) except -1
+
+
+cdef class StoredRows(Rows):
+    cdef RowBuffer buffer
+    cdef Changelog changelog
+    cdef object encode, decode, exact, exact_type, value_serde
+    cdef bint log_value_headers, log_tombstone_headers, sends_old, is_plain
+    cdef int64_t row_time  # of the row that find returned
+
+    cdef object find(self, bytes row_key)
+    cdef object decoded(self, row)
+    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1
+    cdef int put(
+        self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
+    ) except -1
 
 
 cdef class RowGetter:

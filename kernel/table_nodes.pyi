@@ -27,7 +27,6 @@ class CachedRows(Rows):
         keeps_messages: bool,
     ) -> None: ...
 
-@final
 class StoredRows(Rows):
     def __init__(
         self,

@@ -122,18 +122,12 @@ cdef class CachedRows(Rows):
         return 0
 
 
-@cython.final
 cdef class StoredRows(Rows):
     """Rows in a store without a cache, written at once; the change goes on with the timestamp of the row.
 
     encode, decode: of values that are not None; exact, exact_type: see Serde. log_value_headers, log_tombstone_headers:
     whether the changelog gets headers. sends_old: whether the old value goes on, too.
     """
-
-    cdef RowBuffer buffer
-    cdef Changelog changelog
-    cdef object encode, decode, exact, exact_type, value_serde
-    cdef bint log_value_headers, log_tombstone_headers, sends_old, is_plain
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, bint sends_old):
@@ -146,38 +140,44 @@ cdef class StoredRows(Rows):
         self.sends_old = sends_old
         self.is_plain = value_serde.serializer is not None  # its bytes are not those of another topic
 
+    cdef object find(self, bytes row_key):
+        """Return the bytes of a row's value and keep its timestamp in row_time; None if there is no row."""
+        found = self.buffer.find(row_key)
+        self.row_time = self.buffer.row_time
+        return found
+
     cdef object decoded(self, row):
         return row if self.decode is None else self.decode(row)
 
     cdef int count(self, Node node, key, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
-        row = self.buffer.find(row_key)
+        row = self.find(row_key)
         cdef int64_t newest = timestamp
         if row is None:
             new = 1
         else:
             new = self.decoded(row) + 1
-            newest = max(timestamp, self.buffer.row_time)
+            newest = max(timestamp, self.row_time)
         return self.put(node, key, row_key, new, None, timestamp, newest, headers, self.exact_type is int)
 
     cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
-        row = self.buffer.find(row_key)
+        row = self.find(row_key)
         cdef int64_t newest = timestamp
         if row is None:
             old = initializer()
         else:
             old = self.decoded(row)
-            newest = max(timestamp, self.buffer.row_time)
+            newest = max(timestamp, self.row_time)
         key = key_of(key)
         return self.put(node, key, row_key, aggregator(key, value, old), None, timestamp, newest, headers, False)
 
     cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
-        row = self.buffer.find(row_key)
+        row = self.find(row_key)
         cdef int64_t newest = timestamp
         if row is not None:
-            newest = max(timestamp, self.buffer.row_time)
+            newest = max(timestamp, self.row_time)
             value = reducer(self.decoded(row), value)
         return self.put(node, key, row_key, value, None, timestamp, newest, headers, False)
 
@@ -185,7 +185,7 @@ cdef class StoredRows(Rows):
         cdef bytes row_key = self.key_bytes(key)
         old = None
         if self.sends_old:
-            row = self.buffer.find(row_key)
+            row = self.find(row_key)
             if row is not None:
                 old = self.decoded(row)
         # A value that its own serde has just read would be read back unchanged.

@@ -4,9 +4,29 @@ from typing import Any, final
 from penstock.kernel.cells import CellUpdates, TimeWindows
 from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
-from penstock.kernel.rows import SegmentTimes
+from penstock.kernel.rows import RowBuffer, SegmentTimes
 from penstock.kernel.sinks import Changelog
-from penstock.kernel.table_nodes import CachedRows, RowNode
+from penstock.kernel.table_nodes import RowNode, Rows, StoredRows
+
+@final
+class StoredWindowRows(StoredRows):
+    def __init__(
+        self,
+        task: RecordContext,
+        buffer: RowBuffer,
+        changelog: Changelog,
+        key_serde: object,
+        encode_key: Callable[[Any], bytes] | None,
+        value_serde: object,
+        encode: Callable[[Any], bytes] | None,
+        decode: Callable[[bytes], Any] | None,
+        exact: Callable[[Any], object] | None,
+        exact_type: type | None,
+        log_headers: tuple[bool, bool],
+        segments: SegmentTimes,
+        decode_key: Callable[[bytes], Any],
+        size_ms: int,
+    ) -> None: ...
 
 @final
 class WindowAggregate(RowNode):
@@ -14,7 +34,8 @@ class WindowAggregate(RowNode):
         self,
         task: RecordContext,
         name: str,
-        rows: CachedRows,
+        child: Node | None,
+        rows: Rows,
         dropped: Callable[[str], None],
         windows: TimeWindows,
         initializer: Callable[[], Any] | None,

@@ -12,61 +12,156 @@ from penstock.kernel.nodes cimport (
     READS,
     ChangeNode,
     Key,
+    KeyReader,
     Node,
     RecordContext,
     deliver,
     deliver_change,
     key_bytes_of,
+    key_from,
     key_of,
     windowed_key,
 )
-from penstock.kernel.rows cimport SegmentTimes, TIME_BYTES, write_time
+from penstock.kernel.rows cimport TIME_BYTES, LatestRows, RowBuffer, SegmentTimes, read_time, timed, write_time
 from penstock.kernel.sinks cimport Changelog
-from penstock.kernel.table_nodes cimport CachedRows, RowNode
+from penstock.kernel.table_nodes cimport CachedRows, RowNode, Rows, StoredRows
 
 cdef enum:
     SEQUENCE_BYTES = 4  # after a window's start
     SEQUENCE_MAX = 0x7FFFFFFF
 
 
+# -- time windows
+
+@cython.final
+cdef class StoredWindowRows(StoredRows):
+    """The rows of a window store without a cache. Their keys are changelog keys: a key, its window's start, and zeros.
+
+    decode_key: for bytes (not None). size_ms: of windows.
+    """
+
+    cdef SegmentTimes segments
+    cdef KeyReader reader
+    cdef int64_t size_ms
+
+    def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
+                 encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
+                 decode_key, int64_t size_ms):
+        StoredRows.__init__(
+            self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
+            False,
+        )
+        self.segments = segments
+        self.reader = KeyReader(key_serde, decode_key)
+        self.size_ms = size_ms
+
+    cdef object find(self, bytes row_key):
+        cdef LatestRows latest = self.segments.latest
+        cdef int64_t start, second
+        cdef Py_ssize_t size = latest.split(row_key, &start, &second)
+        if start < self.segments.visible_from:
+            return None
+        if latest.knows(start):
+            row = latest.row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(row_key), size), start, second)
+        else:
+            self.segments.keep_latest()
+            row = self.buffer.row(latest.row_key(row_key, start))
+        if row is None:
+            return None
+        self.row_time = read_time(PyBytes_AS_STRING(<bytes?>row))
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
+
+    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1:
+        cdef int64_t start, second
+        cdef Py_ssize_t size = self.segments.latest.split(row_key, &start, &second)
+        if not self.log_value_headers and not (self.log_tombstone_headers and data is None):
+            headers = None
+        self.changelog.write(row_key, data, timestamp, headers)
+        row = None if data is None else timed(timestamp, <bytes?>data)
+        record_key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row_key), size)
+        return self.segments.put_row(record_key, start, second, row_key, row)
+
+    cdef int update(self, WindowAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
+        """Aggregate a value into one window, and pass the change on."""
+        cdef bytes row_key = window_key(record_key, start, 0)
+        cdef int64_t newest = timestamp
+        row = self.find(row_key)
+        if row is not None:
+            newest = max(timestamp, self.row_time)
+        if node.counts:
+            value = 1 if row is None else self.decoded(row) + 1
+        elif node.initializer is not None:
+            value = node.aggregator(given, value, node.initializer() if row is None else self.decoded(row))
+        elif row is not None:
+            value = node.aggregator(self.decoded(row), value)
+        cdef Key key = key_from(record_key, self.reader)
+        key.is_windowed, key.start = True, start
+        key.end = start + self.size_ms if start <= INT64_MAX - self.size_ms else INT64_MAX
+        return self.put(node, key, row_key, value, None, timestamp, newest, headers, node.counts and self.exact_type is int)
+
+
+cdef bytes window_key(bytes record_key, int64_t start, int64_t sequence):
+    """Return the changelog key of a window."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(record_key)
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + SEQUENCE_BYTES)
+    cdef char *to = PyBytes_AS_STRING(key)
+    cdef int i
+    memcpy(to, PyBytes_AS_STRING(record_key), size)
+    write_time(to + size, start)
+    for i in range(SEQUENCE_BYTES):
+        to[size + TIME_BYTES + i] = <char>(sequence >> 8 * (SEQUENCE_BYTES - 1 - i))
+    return key
+
+
 @cython.final
 cdef class WindowAggregate(RowNode):
-    """Aggregates the values of each key and window in a cache. initializer None: aggregator is a reducer."""
+    """Aggregates the values of each key and window. initializer None: aggregator is a reducer.
+
+    rows: CachedRows, whose cache passes changes on, or StoredWindowRows.
+    """
 
     cdef TimeWindows windows
     cdef object initializer, aggregator
     cdef bint counts
 
-    def __init__(self, task, name, CachedRows rows not None, dropped, TimeWindows windows not None, initializer, aggregator,
+    def __init__(self, task, name, child, Rows rows not None, dropped, TimeWindows windows not None, initializer, aggregator,
                  bint counts):
-        RowNode.__init__(self, task, name, None, rows, dropped)
+        RowNode.__init__(self, task, name, child, rows, dropped)
         self.windows = windows
         self.initializer, self.aggregator, self.counts = initializer, aggregator, counts
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
-        cdef CachedRows rows = <CachedRows>self.rows
-        cdef bint grew
+        cdef bytes record_key
         self.task.at = self.name
         if key is None:
             self.dropped("null key")
             return 0
-        cache_keys = self.windows.cache_keys(rows.key_bytes(key), timestamp)
+        record_key = self.rows.key_bytes(key)
         given = None if self.counts or self.initializer is None else key_of(key)
-        for cache_key in cache_keys:
+        self.task.written_value = None
+        for cache_key in self.windows.cache_keys(record_key, timestamp):
             if cache_key is None:
                 self.dropped("expired window")
-                continue
-            if self.counts:
-                grew = rows.updates.count(cache_key, timestamp, headers, rows.source())
-            elif self.initializer is None:
-                grew = rows.updates.reduce(self.aggregator, cache_key, value, timestamp, headers, rows.source())
+            elif type(self.rows) is StoredWindowRows:
+                start = (<tuple?>cache_key)[1]
+                (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, timestamp, headers)
             else:
-                grew = rows.updates.aggregate(
-                    self.initializer, self.aggregator, cache_key, given, value, timestamp, headers, rows.source()
-                )
-            if grew:
-                rows.grow(timestamp, headers)
-                self.task.at = self.name
+                self.update(<CachedRows?>self.rows, cache_key, given, value, timestamp, headers)
+        return 0
+
+    cdef int update(self, CachedRows rows, cache_key, given, value, int64_t timestamp, headers) except -1:
+        cdef bint grew
+        if self.counts:
+            grew = rows.updates.count(cache_key, timestamp, headers, rows.source())
+        elif self.initializer is None:
+            grew = rows.updates.reduce(self.aggregator, cache_key, value, timestamp, headers, rows.source())
+        else:
+            grew = rows.updates.aggregate(
+                self.initializer, self.aggregator, cache_key, given, value, timestamp, headers, rows.source()
+            )
+        if grew:
+            rows.grow(timestamp, headers)
+            self.task.at = self.name
         return 0
 
     cpdef dict known_keys(self, serde):
@@ -264,15 +359,8 @@ cdef class WindowRowsWriter:
         cdef bytes row_key = key_bytes_of(key, self.key_serde, self.encode_key)
         cdef bytes data = <bytes?>(value if self.encode is None else self.encode(value))
         cdef int64_t sequence = (self.segments.sequence + 1) & SEQUENCE_MAX
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(row_key)
-        cdef int i
+        cdef bytes log_key = window_key(row_key, timestamp, sequence)
         self.segments.sequence = sequence
-        log_key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + SEQUENCE_BYTES)
-        cdef char *to = PyBytes_AS_STRING(log_key)
-        memcpy(to, PyBytes_AS_STRING(row_key), size)
-        write_time(to + size, timestamp)
-        for i in range(SEQUENCE_BYTES):
-            to[size + TIME_BYTES + i] = <char>(sequence >> 8 * (SEQUENCE_BYTES - 1 - i))
         self.changelog.write(log_key, data, timestamp, headers if self.log_headers else None)
         return self.segments.put_row(row_key, timestamp, sequence, log_key, data)
 

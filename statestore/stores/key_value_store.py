@@ -15,7 +15,6 @@ from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, 
 from penstock.topology.context.task_context import LogChange, TaskContext
 from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes.serdes import direct, takes_none
 
 from ..memory_store import MemoryLRUCache
 from ..rows.bytes_store import BytesStore, RawRow, Row, after
@@ -26,7 +25,7 @@ from .state_store import (
     timestamped_rows,
 )
 from .store_iterator import StoreIterator
-from .values import LogValue, Values, headers_logged
+from .values import LogValue, Values, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -234,22 +233,7 @@ class TaskKeyValueStore(StateStore):
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        if type(self) is not TaskKeyValueStore or self.rows.buffer is None or not self.values.logs_timestamped:
-            return None
-        serdes = self.serdes
-        if takes_none(serdes.encode_value) or takes_none(serdes.decode_value):  # their handling of None is unknown
-            return None
-        return TimestampedRows(
-            key_serde=serdes.key_serde,
-            value_serde=serdes.value_serde,
-            encode_key=serdes.direct_key,
-            encode_value=direct(serdes.encode_value),
-            decode_value=direct(serdes.decode_value),
-            exact_value=serdes.exact_value,
-            exact_value_type=serdes.exact_value_type,
-            log_headers=headers_logged(self.builder),
-            buffer=self.rows.buffer,
-        )
+        return rows_for_nodes(self, self.values) if type(self) is TaskKeyValueStore else None
 
     @override
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:

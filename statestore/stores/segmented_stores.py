@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 from typing_extensions import override
 
-from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, WindowRows
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, TimestampedRows, WindowRows
 from penstock.topology.context.store_types import Rows
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.errors import StreamsError
@@ -25,7 +25,7 @@ from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
 from .state_store import LONG_MAX, StateStore
 from .store_iterator import StoreIterator
-from .values import TIMESTAMPED, Values, headers_logged
+from .values import TIMESTAMPED, Values, headers_logged, rows_for_nodes
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +148,13 @@ class TaskWindowStore(SegmentedStore):
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
             self.segments.advance(window_start)  # as in Kafka Streams' in-memory store, but not in its RocksDB store
+
+    @override
+    def timestamped_rows(self) -> TimestampedRows | None:
+        segments = self.segments
+        if type(self) is not TaskWindowStore or segments.latest is None or segments.indexed or self._duplicates:
+            return None
+        return rows_for_nodes(self, self.values)
 
     @override
     def window_rows(self) -> WindowRows | None:

@@ -9,14 +9,14 @@ from typing import Any
 from penstock.kernel.codecs import nullable
 from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
 from penstock.kernel.sinks import plain_logger, timestamped_logger
-from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import LogChange, TaskContext
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.records import Message, ValueAndTimestamp
-from penstock.topology.serdes.serdes import direct, same
+from penstock.topology.serdes.serdes import direct, same, takes_none
 
 from .headers_format import HeadersFormat
-from .state_store import LONG, LONG_MAX, LONG_MIN, StoreSerdes, plain_value, timestamped_value
+from .state_store import LONG, LONG_MAX, LONG_MIN, StateStore, StoreSerdes, plain_value, timestamped_value
 
 #: encode(value) -> row bytes; decode(row bytes) -> value. None stays None.
 Encode = Callable[[Any], bytes | None]
@@ -131,6 +131,26 @@ class Values:
             else:
                 log = partial(_log_plain, builder, task, log_change or task.log_change)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
+
+
+def rows_for_nodes(store: StateStore, values: Values) -> TimestampedRows | None:
+    """Return the rows of a store for the kernel's nodes; None if an update of them needs more than a log and a put."""
+    serdes, buffer = store.serdes, store.rows.buffer
+    if buffer is None or not values.logs_timestamped:
+        return None
+    if takes_none(serdes.encode_value) or takes_none(serdes.decode_value):  # their handling of None is unknown
+        return None
+    return TimestampedRows(
+        key_serde=serdes.key_serde,
+        value_serde=serdes.value_serde,
+        encode_key=serdes.direct_key,
+        encode_value=direct(serdes.encode_value),
+        decode_value=direct(serdes.decode_value),
+        exact_value=serdes.exact_value,
+        exact_value_type=serdes.exact_value_type,
+        log_headers=headers_logged(store.builder),
+        buffer=buffer,
+    )
 
 
 def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import CachedRows, PythonRows, RowGetter, Rows, StoredRows
+from penstock.kernel.window_nodes import StoredWindowRows
 
-from ..context.store_interfaces import Cells, StoreKind
+from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
 from ..serdes.serdes import direct
 from .operator import NodeContext
 from .table_store import KTableValueGetter, TableStore, forwards_itself
+
+S = TypeVar("S")
 
 
 def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
@@ -67,9 +71,21 @@ def row_getter(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
 def stored_rows(node: NodeContext, name: str, sends_old: bool = False) -> StoredRows | None:
     """Return the rows of a store without a cache; None if an update of them needs the store itself."""
     rows = None if node.notes_rows else node.store(name).timestamped_rows()
+    return None if rows is None else _made(StoredRows, node, name, rows, sends_old)
+
+
+def stored_window_rows(node: NodeContext, name: str) -> StoredWindowRows | None:
+    """Return the rows of a window store without a cache; None if an update of them needs the store itself."""
+    store = node.store(name)
+    rows = store.timestamped_rows()
     if rows is None:
         return None
-    return StoredRows(
+    more = store.segments, store.serdes.decode_key, store.builder.window_size_ms
+    return _made(StoredWindowRows, node, name, rows, *more)
+
+
+def _made(kind: Callable[..., S], node: NodeContext, name: str, rows: TimestampedRows, *more: object) -> S:
+    return kind(
         node.task,
         rows.buffer,
         Changelog(node.task.log_change, name),
@@ -81,5 +97,5 @@ def stored_rows(node: NodeContext, name: str, sends_old: bool = False) -> Stored
         rows.exact_value,
         rows.exact_value_type,
         rows.log_headers,
-        sends_old,
+        *more,
     )

@@ -8,7 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
+from penstock.kernel.cells import TimeWindows as TimeWindowStarts
 from penstock.kernel.nodes import Node
+from penstock.kernel.table_nodes import Rows
 from penstock.kernel.window_nodes import WindowAggregate
 
 from ..context.store_interfaces import StoreKind
@@ -20,7 +22,7 @@ from .aggregate import Aggregator, Initializer
 from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_rows import cached_rows, cached_store
+from .table_rows import cached_rows, cached_store, stored_window_rows
 from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, as_read, forwards_itself
 from .window_close import NEVER, CloseEmitter
 
@@ -115,21 +117,29 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         return observed
 
     def _compiled(self, node: NodeContext) -> Node | None:
-        """Return the kernel's node if the windows are TimeWindows and the store is cached."""
-        store = None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
-        advance_ms = self.advance_ms
+        """Return the kernel's node if the windows are TimeWindows, and the store is cached or can be written in C."""
         size_ms, late_ms = self.windows.size_ms, self.windows.grace_ms + self.windows.size_ms
-        if store is None or advance_ms is None or late_ms > LATE_MAX_MS or node.notes_rows:
+        advance_ms, rows = self.advance_ms, None if self.on_close else self._rows(node)
+        if rows is None or advance_ms is None or late_ms > LATE_MAX_MS:
             return None
-        cells = store.cells()
-        windows = cells.table.windows(self.observed(node), size_ms, advance_ms, late_ms)
-        is_count = counts(self.initializer, self.aggregator) and cells.native is int
+        windows = TimeWindowStarts(self.observed(node), size_ms, advance_ms, late_ms)
+        is_count = counts(self.initializer, self.aggregator) and rows.counts
         initializer: Initializer | None = self.initializer
         aggregator: Callable[..., Any] = self.aggregator
         if isinstance(aggregator, ReducerAsAggregator):
             initializer, aggregator = None, aggregator.reducer
-        rows = cached_rows(node, cells)
-        return WindowAggregate(node.task, node.name, rows, node.dropped, windows, initializer, aggregator, is_count)
+        return WindowAggregate(
+            node.task, node.name, node.child, rows, node.dropped, windows, initializer, aggregator, is_count
+        )
+
+    def _rows(self, node: NodeContext) -> Rows | None:
+        """Return the rows in the cache or the write buffer; None if an update of them needs the store itself."""
+        if node.notes_rows:
+            return None
+        cached = cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
+        if cached is not None:
+            return cached_rows(node, cached.cells())
+        return None if self.send_old_values else stored_window_rows(node, self.store_name)
 
     @property
     def advance_ms(self) -> int | None:
