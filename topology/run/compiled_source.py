@@ -97,7 +97,7 @@ class CompiledSource:
             lambda message, key, value: fail_on_invalid_timestamp(message, key, value, -1),
         )
         self.process_stamped = process_stamped = source.process_stamped
-        if self.extracts_timestamps:  # if both are traced later, a batch has one span
+        if self.extracts_timestamps:
             self.process_batch = lambda messages: process_stamped(self.stamped(messages))
         else:
             self.process_batch = source.process_batch

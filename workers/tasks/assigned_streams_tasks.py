@@ -23,27 +23,24 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         self.timeouts = timeouts
         #: Tasks that a client's timeout has interrupted within a record: they must be reopened.
         self.interrupted: set[TaskId] = set()
-        self.restored_partitions: set[TopicPartition] = set()
 
     def on_unavailable(self, task: StreamTask, error: BrokerUnavailableError) -> None:
         """Retry later; raises TaskTimeoutError after task.timeout.ms."""
         self.timeouts.failed([task.task_id], "opening the stores", error)
 
     def starting_partitions(self, restored: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the input partitions of new tasks, and of those that are restored once these changelogs are read."""
-        known = self.restored_partitions.union(restored)
-        ready = (task for task in self.restoring.values() if task.changelog_partitions <= known)
+        """Return the input partitions of new tasks, and of those whose changelogs are among these."""
+        ready = (task for task in self.restoring.values() if task.changelog_partitions <= set(restored))
         return {p for task in (*self.created.values(), *ready) for p in task.input_partitions}
 
     def update_restored(self, restored: Collection[TopicPartition]) -> None:
-        """Note changelogs that have been read to their end; tasks whose changelogs are all restored now run."""
+        """Let the tasks run whose changelogs are all among these, which have been read to their end."""
         if restored:
             self.log.trace(
                 "Stream task changelog partitions that have completed restoring so far: %s", listed(restored)
             )
-        self.restored_partitions.update(restored)
         for task in self.restoring.values():
-            outstanding = task.changelog_partitions - self.restored_partitions
+            outstanding = task.changelog_partitions.difference(restored)
             if outstanding:
                 self.log.trace(
                     "Stream task %s cannot resume processing yet since some of its changelog partitions "
@@ -55,15 +52,12 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.transition_to_running(task)
             if task.state is not TaskState.RUNNING:
                 continue
-            self.restored_partitions -= task.changelog_partitions
             self.log.trace(
                 "Stream task %s completed restoration as all its changelog partitions %s "
                 "have been applied to restore state",
                 task.task_id,
                 listed(task.changelog_partitions),
             )
-        if self.all_tasks_running():
-            self.restored_partitions.clear()
 
     def transition_to_running(self, task: StreamTask) -> None:
         """Move a task to RUNNING. If the brokers do not return its offsets now, it stays in RESTORING.
@@ -131,19 +125,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             for partition, offset in task.purgeable_offsets().items()
         }
 
-    def clear(self) -> None:
-        """Forget all tasks."""
-        super().clear()
-        self.restored_partitions.clear()
-
     def describe(self, indent: str = "") -> str:
         """Return a description of the tasks by state."""
         return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
-
-    def _forget(self, tasks: Iterable[StreamTask]) -> None:
-        for task in tasks:
-            super()._forget([task])
-            self.restored_partitions -= task.changelog_partitions  # a reopened task restores again
 
     def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Iterable[StreamTask]) -> int:
         """Call action for running tasks in this order. Unlike apply_to_running_tasks it stops at the first error."""

@@ -24,6 +24,11 @@ MAX_TASK_IDLE_MS_DISABLED = -1
 
 #: Returns how many records of a partition are still on the broker, None if that is not known yet.
 LagProvider = Callable[[TopicPartition], int | None]
+#: Processes consecutive records: messages, or what Source.stamped returned.
+ProcessRun = Callable[[list[Any]], None]
+#: Returns a function that processes the records of a partition and records spans, too; the last argument: whether they
+#: are stamped.
+Traced = Callable[[TopicPartition, ProcessRun, bool], ProcessRun]
 
 _MAX_TIMESTAMP = (1 << 63) - 1
 
@@ -50,16 +55,29 @@ class Source(Protocol):
 class RecordQueue:
     """The buffered records of one partition, in the order in which they were read.
 
-    alone: the task has no other partition, so timestamps need not be compared before processing.
+    alone: the task has no other partition, so timestamps need not be compared before processing. traced: see Traced.
     """
 
-    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_time", "_timestamps", "added", "partition")
+    __slots__ = (
+        "_alone",
+        "_next",
+        "_process",
+        "_records",
+        "_source",
+        "_stamped",
+        "_time",
+        "_timestamps",
+        "added",
+        "partition",
+    )
 
-    def __init__(self, partition: TopicPartition, source: Source, alone: bool) -> None:
+    def __init__(self, partition: TopicPartition, source: Source, alone: bool, traced: Traced | None) -> None:
         self.partition = partition
         self._source = source
         self._alone = alone
         self._stamped = source.extracts_timestamps and not alone
+        process: ProcessRun = source.process_stamped if self._stamped else source.process_batch
+        self._process = process if traced is None else traced(partition, process, self._stamped)
         self._records: list[Any] = []  # messages; StampedRecords if _stamped
         self._timestamps: list[int] = []
         self._next = 0
@@ -130,11 +148,8 @@ class RecordQueue:
         if not self._alone:
             newest = max(timestamps[start:end])
             self._time = max(self._time, newest)
-        self._send(self._records[start:end])
+        self._process(self._records[start:end])
         return end - start
-
-    def _send(self, records: list[Any]) -> None:
-        (self._source.process_stamped if self._stamped else self._source.process_batch)(records)
 
     def clear(self) -> None:
         """Forget all records."""
@@ -154,7 +169,7 @@ class PartitionGroup:
     """The record queues of one task.
 
     sources: by topic. lag: see LagProvider. enforced(): called each time records are processed although an empty
-    partition could still receive older ones.
+    partition could still receive older ones. traced: see Traced; None if no spans are recorded.
     """
 
     def __init__(
@@ -165,9 +180,10 @@ class PartitionGroup:
         enforced: Callable[[], None],
         max_task_idle_ms: int,
         log: PrefixedLogger,
+        traced: Traced | None = None,
     ) -> None:
         alone = len(partitions) == 1
-        self._queues = {p: RecordQueue(p, sources[p.topic], alone) for p in sorted(partitions)}
+        self._queues = {p: RecordQueue(p, sources[p.topic], alone, traced) for p in sorted(partitions)}
         self._lag = lag
         self._enforced = enforced
         self._max_task_idle_ms = max_task_idle_ms

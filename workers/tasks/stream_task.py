@@ -22,7 +22,7 @@ from penstock.topology.run.compiled import CompiledTopology, compile_topology
 from ..metrics.function_metrics import FunctionMetrics
 from ..metrics.node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
-from .partition_group import PartitionGroup
+from .partition_group import PartitionGroup, ProcessRun
 from .partition_offsets import OFFSET_END
 from .record_sends import make_log_change, make_send
 from .streams_producer import StreamsProducer
@@ -113,7 +113,6 @@ class StreamTask(Task):
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)
         self._compiled.errors.on_dead_letter = self.metrics.dead_letter
-        self._trace_batches(self._compiled)
         self._group = PartitionGroup(
             self.input_partitions,
             self._compiled.sources,
@@ -121,6 +120,7 @@ class StreamTask(Task):
             self._count_enforced,
             self.config["max.task.idle.ms"],
             self.log,
+            self._traced,
         )
         for partition, time_ms in times.items():
             self._group.set_partition_time(partition, time_ms)
@@ -140,12 +140,9 @@ class StreamTask(Task):
     def _count_enforced(self) -> None:
         self.metrics.enforced_processing += 1
 
-    def _trace_batches(self, compiled: CompiledTopology) -> None:
-        spans = self.environment.spans
-        for topic, source in compiled.sources.items():
-            where = {"messaging.destination.name": topic, "kafka.streams.task_id": str(self.task_id)}
-            source.process_batch = spans.of_batches(source.process_batch, where, stamped=False)
-            source.process_stamped = spans.of_batches(source.process_stamped, where, stamped=True)
+    def _traced(self, partition: TopicPartition, process: ProcessRun, stamped: bool) -> ProcessRun:
+        where = {"messaging.destination.name": partition.topic, "kafka.streams.task_id": str(self.task_id)}
+        return self.environment.spans.of_batches(process, where, stamped)
 
     def _initialize_processor_metadata(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
