@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.waiting import PATIENCE_SECONDS
 
 
 def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
-    """Yield the committed records of topics up to their current ends, in order within a partition."""
+    """Yield the committed records of topics up to their current ends, in order within a partition.
+
+    The end of a transaction shows in its partitions only after its producer knows it: read_to_end waits for that.
+    """
+    ends = ends_of(bootstrap_servers, topics)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -23,8 +28,9 @@ def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
     )
     try:
         # A consumer without information on the leaders of its partitions requests it twice a second.
-        metadata = {topic: consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic] for topic in topics}
-        unread = {(topic, number) for topic in topics for number in metadata[topic].partitions}
+        for topic in topics:
+            consumer.list_topics(topic, PATIENCE_SECONDS)
+        unread = set(ends)
         consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in sorted(unread)])
         while unread:
             message = consumer.poll(PATIENCE_SECONDS)
@@ -34,6 +40,18 @@ def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
                 yield message
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                unread.discard((message.topic() or "", message.partition() or 0))
+                partition = message.topic() or "", message.partition() or 0
+                if (message.offset() or 0) >= ends[partition]:
+                    unread.discard(partition)
     finally:
         consumer.close()
+
+
+def ends_of(bootstrap_servers: str, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Return the ends of all partitions, behind open transactions, too."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    found = {topic: admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions for topic in topics}
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, number): latest for topic in topics for number in found[topic]}
+    futures = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    return {(one.topic, one.partition): future.result(PATIENCE_SECONDS).offset for one, future in futures.items()}
