@@ -45,7 +45,8 @@ def test_pending_records_and_calls_in_flight_are_shown(application: MakeApplicat
     until_out(thread, cluster, "a")
     service.wait_for(lambda: service.begun["c"] == 1)
     (task,) = thread.task_manager.active.running.values()
-    while task.functions[0]._records.in_flight() != 1:  # c ends on the event loop's thread
+    assert task.run is not None
+    while task.run.functions[0]._records.in_flight() != 1:  # c ends on the event loop's thread
         thread.step()
     found = measured(thread, FUNCTION_GROUP, task_id="0_0", processor_node_id="ask")
     assert (found["records-waiting"], found["calls-in-flight"]) == (2, 1), "c is answered, and waits for b"

@@ -127,7 +127,8 @@ def test_the_slow_operator_has_the_most_time_and_records_have_an_age(
 ) -> None:
     thread = run()
     (task,) = thread.thread.task_manager.active.all_tasks().values()
-    task.samples.clock_ns = nanoseconds.read
+    assert task.run is not None
+    task.run.samples.clock_ns = nanoseconds.read
     feed(cluster, "abcdefgh" * 2, timestamp=clock.wall_clock_ms() - 5_000)
     thread.until_idle()
     ratios = asked(thread, NODE_GROUP, "time-ratio")

@@ -46,6 +46,16 @@ class TaskClients:
     start_offset: StartOffset
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """What a task has while it runs: the compiled sub-topology, the buffered input, and who observes them."""
+
+    compiled: CompiledTopology
+    group: PartitionGroup
+    samples: NodeSamples
+    functions: Sequence[FunctionMetrics]
+
+
 class StreamTask(Task):
     """Processes the records of one partition with one sub-topology."""
 
@@ -72,10 +82,8 @@ class StreamTask(Task):
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
         )
-        self._compiled: CompiledTopology | None = None
-        self._group: PartitionGroup | None = None
-        self.samples: NodeSamples | None = None
-        self.functions: list[FunctionMetrics] = []
+        #: None before it runs, and when it is suspended.
+        self.run: TaskRun | None = None
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
         #: Units of work done and commits requested: so far, as of the commit in progress, as of the last commit.
@@ -111,11 +119,11 @@ class StreamTask(Task):
         committed = self._clients.committed(self.input_partitions)
         self._read_from(committed)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
-        self._compiled = compile_topology(self.topology, self)
-        self._compiled.errors.on_dead_letter = self.metrics.dead_letter
-        self._group = PartitionGroup(
+        compiled = compile_topology(self.topology, self)
+        compiled.errors.on_dead_letter = self.metrics.dead_letter
+        group = PartitionGroup(
             self.input_partitions,
-            self._compiled.sources,
+            compiled.sources,
             self._clients.consumer.lag,
             self._count_enforced,
             self.config["max.task.idle.ms"],
@@ -123,17 +131,16 @@ class StreamTask(Task):
             self._traced,
         )
         for partition, time_ms in times.items():
-            self._group.set_partition_time(partition, time_ms)
-        self._compiled.init()
-        self.samples = NodeSamples(
+            group.set_partition_time(partition, time_ms)
+        samples = NodeSamples(
             self.topology, self, self.environment.metrics, self.metrics.process, self.environment.time
         )
-        self.functions = [
-            FunctionMetrics(records, self.environment.metrics) for records in self._compiled.waiting.operators
-        ]
+        functions = [FunctionMetrics(records, self.environment.metrics) for records in compiled.waiting.operators]
+        self.run = TaskRun(compiled, group, samples, functions)
+        compiled.init()
         for store in self.state_manager.stores.values():
             if isinstance(store, CachingStore):
-                store.follower = self.samples.of_changes
+                store.follower = samples.of_changes
         self._transition_to(TaskState.RUNNING)
         self.log.info("Restored and ready to run")
 
@@ -210,41 +217,41 @@ class StreamTask(Task):
             self.log.info("Skip suspending since state is %s", self.state.name)
             return
         before = self.state
-        self.metrics.leave(self._group, self.environment.time.now_ms)
+        self.metrics.leave(None if self.run is None else self.run.group, self.environment.time.now_ms)
         try:
             self._clients.consumer.unassign(self.input_partitions)
-            if self._compiled is not None:
-                self._compiled.waiting.cancel()
-                self._compiled.close()
+            if self.run is not None:
+                self.run.compiled.waiting.cancel()
+                self.run.compiled.close()
         finally:
-            self._compiled = self._group = self.samples = None
-            self.functions = []
+            self.run = None
             self._stream_time_queue.close()
             self._system_time_queue.close()
             self.log.info("Suspended from %s", before.name)
             self._transition_to(TaskState.SUSPENDED)
 
     @property
-    def _partition_group(self) -> PartitionGroup:
-        if self._group is None:
+    def _running(self) -> TaskRun:
+        if self.run is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
-        return self._group
+        return self.run
 
     # -- records
 
     def add_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
         """Buffer records."""
-        self._partition_group.add_raw_records(partition, messages)
+        self._running.group.add_raw_records(partition, messages)
 
     def full_partitions(self, limit: int) -> list[TopicPartition]:
         """Return the partitions with more than limit buffered records, which should be paused."""
-        group = self._partition_group
+        group = self._running.group
         return [partition for partition in group.partitions if group.num_buffered(partition) > limit]
 
     @property
     def has_work(self) -> bool:
         """True if process() has something to do; of many tasks few do at any time."""
-        return not self._partition_group.is_idle or self.records_waiting > 0
+        run = self._running
+        return not run.group.is_idle or len(run.compiled.waiting) > 0
 
     def process(self, max_records: int) -> int:
         """Process up to max_records buffered records, unless the task must wait for others. Returns how many.
@@ -253,14 +260,14 @@ class StreamTask(Task):
 
         Raises StreamsError naming operator, topic, partition and offset of the record that failed.
         """
-        group, time = self._partition_group, self.environment.time
-        now_ms = time.now_ms
-        max_records = self._room(max_records)
+        run, time = self._running, self.environment.time
+        group, now_ms = run.group, time.now_ms
+        max_records = max(min(max_records, run.compiled.waiting.room(max_records)), 0)
         head = group.head()
         began_ms = time.read_ms() if head is not None else now_ms
         left = max_records
-        if head is not None and self.samples is not None and self.samples.due(now_ms):
-            left -= self._process_followed(group, self.samples, head[0].topic, min(left, RECORDS))
+        if head is not None and run.samples.due(now_ms):
+            left -= self._process_followed(run, head[0].topic, min(left, RECORDS))
         while left > 0 and group.ready_to_process(now_ms):
             processed = group.process_next(left)
             if processed is None:
@@ -274,46 +281,40 @@ class StreamTask(Task):
 
     def pass_on(self) -> int:
         """Forward the records whose async calls have completed. Returns how many."""
-        assert self._compiled is not None
-        passed = self._compiled.waiting.advance()
+        passed = self._running.compiled.waiting.advance()
         if passed:
             self._work += 1
         return passed
 
-    def _room(self, max_records: int) -> int:
-        """Return how many records may be processed now, at most max_records."""
-        assert self._compiled is not None
-        return max(min(max_records, self._compiled.waiting.room(max_records)), 0)
-
     @property
     def records_waiting(self) -> int:
         """Number of records that wait for async functions or batches."""
-        return 0 if self._compiled is None else len(self._compiled.waiting)
+        return 0 if self.run is None else len(self.run.compiled.waiting)
 
     @property
     def batch_due_ms(self) -> int | None:
         """The wall-clock time at which a waiting batch must be processed, in ms; None without one."""
-        return None if self._compiled is None else self._compiled.waiting.due_ms()
+        return None if self.run is None else self.run.compiled.waiting.due_ms()
 
-    def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
+    def _process_followed(self, run: TaskRun, topic: str, limit: int) -> int:
         """Process some records as a sample for the nodes' metrics."""
-        if not group.ready_to_process(self.environment.time.now_ms):
+        if not run.group.ready_to_process(self.environment.time.now_ms):
             return 0
 
         def process() -> int:
-            processed = group.process_next(limit)
+            processed = run.group.process_next(limit)
             return 0 if processed is None else processed.records
 
-        assert self._compiled is not None
-        source = self._compiled.source_of(topic)
-        return samples.of_records(process, source.name if source is not None else topic)
+        source = run.compiled.source_of(topic)
+        return run.samples.of_records(process, source.name if source is not None else topic)
 
     @override
     def look(self, restored: int) -> None:
         """Update the metrics, including those of queues and functions."""
-        self.metrics.look(self._group, restored, self.environment.time.now_ms)
-        for function in self.functions:
-            function.look(self.environment.time.now_ms)
+        run, now_ms = self.run, self.environment.time.now_ms
+        self.metrics.look(None if run is None else run.group, restored, now_ms)
+        for function in () if run is None else run.functions:
+            function.look(now_ms)
 
     def load(self) -> int | None:
         """Return the share of the thread's time that this task uses, in thousandths; None if it processed nothing."""
@@ -321,13 +322,14 @@ class StreamTask(Task):
 
     def num_buffered(self, partition: TopicPartition | None = None) -> int:
         """Return the number of buffered records, of one partition or of all."""
-        if self._group is None or (partition is not None and partition not in self._group.partitions):
+        run = self.run
+        if run is None or (partition is not None and partition not in run.group.partitions):
             return 0
-        return self._group.num_buffered(partition)
+        return run.group.num_buffered(partition)
 
     def fetch_positions(self) -> dict[TopicPartition, int]:
         """Return the next offset of each partition without buffered records, which waits for the broker."""
-        group, position = self._partition_group, self._clients.consumer.position
+        group, position = self._running.group, self._clients.consumer.position
         empty = {p: position(p) for p in group.partitions if not group.num_buffered(p)}
         return {partition: offset for partition, offset in empty.items() if offset is not None}
 
@@ -352,7 +354,7 @@ class StreamTask(Task):
     def maybe_punctuate_stream_time(self) -> int:
         """Run due punctuations by stream time, which only records advance. Returns how many ran."""
         stream_time_ms = self.stream_time_ms
-        if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
+        if self.run is not None and (passed_on_ms := self.run.compiled.waiting.passed_on_ms()) is not None:
             stream_time_ms = passed_on_ms  # not before the waiting records that it must follow
         return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
 
@@ -407,14 +409,13 @@ class StreamTask(Task):
         because only a commit with offsets fails for a process that has lost its tasks: punctuations must not be
         committed then, either.
         """
-        if self._compiled is None:
-            raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
-        waiting = self._compiled.waiting
+        compiled = self._running.compiled
+        waiting = compiled.waiting
         waiting.drain()
-        self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+        self.state_manager.flush(compiled.errors.raise_flush_failure)
         while not waiting.settled():  # records forwarded by the caches
             waiting.drain()
-            self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+            self.state_manager.flush(compiled.errors.raise_flush_failure)
         self._committing = self._work, self._commit_requests
         metadata = self.processor_metadata
         return {
@@ -452,16 +453,17 @@ class StreamTask(Task):
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """Return the offset of the next record to process of each partition that has been read."""
-        group, position = self._partition_group, self._clients.consumer.position
+        run, position = self._running, self._clients.consumer.position
+        group = run.group
         heads = {p: offset if (offset := group.head_offset(p)) is not None else position(p) for p in group.partitions}
-        if self._compiled is not None:
-            heads |= self._compiled.waiting.offsets()
+        heads |= run.compiled.waiting.offsets()
         return {partition: offset for partition, offset in heads.items() if offset is not None}
 
     def _partition_time(self, partition: TopicPartition) -> int:
-        group = self._partition_group
+        run = self._running
+        group = run.group
         time_ms = self.stream_time_ms if len(group.partitions) == 1 else group.partition_time(partition)
-        oldest_ms = None if self._compiled is None else self._compiled.waiting.stream_time_ms()
+        oldest_ms = run.compiled.waiting.stream_time_ms()
         return time_ms if oldest_ms is None else min(time_ms, oldest_ms)
 
     # -- the rest of TaskContext
@@ -483,5 +485,6 @@ class StreamTask(Task):
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines."""
-        functions = "".join(f"{indent}\tFunction {function.describe()}\n" for function in self.functions)
-        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n" + functions
+        functions = () if self.run is None else self.run.functions
+        described = "".join(f"{indent}\tFunction {function.describe()}\n" for function in functions)
+        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n" + described

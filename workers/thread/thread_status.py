@@ -193,10 +193,10 @@ class Measurement:
         if isinstance(task, StreamTask):
             gauges["active-buffer-count"] = float(task.num_buffered())
             yield from self._lags(task)
-            if task.samples is not None:
-                yield from task.samples.groups(tags, now_ms)
-            for function in task.functions:
-                yield function.group(tags, now_ms)
+            if task.run is not None:
+                yield from task.run.samples.groups(tags, now_ms)
+                for function in task.run.functions:
+                    yield function.group(tags, now_ms)
         yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
         restored = self.changelog_reader.restored(task)
         for store in stores:
