@@ -99,21 +99,41 @@ cdef class RowBuffer:
         return self.row_time
 
 
-def getter(RowBuffer buffer not None, encode_key, decode):
-    """Return the get() of a store with these rows."""
-    def get(key):
-        return decode(buffer.row(encode_key(key)))
+@cython.final
+cdef class KeyValueHandle:
+    """A key-value store as a processor uses it: get and put are in C, the store does everything else.
 
-    return get
+    encode_key, decode, log_value(key's bytes, value): of the store; the last returns the row.
+    """
 
+    cdef object store, encode_key, decode, log_value
+    cdef RowBuffer buffer
 
-def putter(RowBuffer buffer not None, encode_key, log_value):
-    """Return the put() of a store with these rows."""
-    def put(key, value):
-        cdef bytes row_key = encode_key(key)
-        buffer.set(row_key, log_value(row_key, value))
+    def __init__(self, store, RowBuffer buffer not None, encode_key, decode, log_value):
+        self.store, self.buffer = store, buffer
+        self.encode_key, self.decode, self.log_value = encode_key, decode, log_value
 
-    return put
+    def get(self, key):
+        """Return the value of a key, None if there is none. The object is the caller's own."""
+        if self.buffer is None:
+            return self.store.get(key)
+        return self.decode(self.buffer.row(<bytes?>self.encode_key(key)))
+
+    def put(self, key, value):
+        """Set the value of a key; None deletes it. The object stays the caller's own."""
+        cdef bytes row_key
+        if self.buffer is None:
+            self.store.put(key, value)
+            return
+        row_key = self.encode_key(key)
+        self.buffer.set(row_key, self.log_value(row_key, value))
+
+    def release(self):
+        """Leave everything to the store, which is closed."""
+        self.buffer = None
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
 
 
 def read_rows(cursor, bytes bound, bint reverse, Py_ssize_t rows, Py_ssize_t size):

@@ -2,8 +2,7 @@
 
 The cache keeps held values (values.py): a put serializes the value, or knows that it can be serialized. A flush writes
 each changed key to the store below and to the changelog, and only then sends it downstream, with the record context of
-its last put. get and put are closures over the cache's dicts, because they are called for every record. The
-kernel's nodes work on the cells themselves, through cells().
+its last put. The kernel's nodes work on the cells themselves, through cells().
 """
 
 from __future__ import annotations
@@ -78,6 +77,7 @@ class CachingStore(StateStore):
         self._send_old_values = False
         #: None for rows in memory, and for others that it cannot convert.
         self._stored: StoredEntries | None = None
+        self._put = self._cache.table.putter(self.task, self._cache.grown)
 
     def _compile(self, segments: Segments | None) -> None:
         """Let StoredEntries read and write the rows below, if they go through a RowBuffer.
@@ -104,7 +104,6 @@ class CachingStore(StateStore):
             self.task.log_change,
             self._write_each,
         )
-        vars(self).update(_read_entry=self._stored)
         row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None
         read = None if values.exact else values.read
         self._cache.table.loads(self._stored, self._deleting, read, row_type)
@@ -122,9 +121,13 @@ class CachingStore(StateStore):
     def _log_key(self, key: Any) -> bytes:
         """Return the changelog key of a cache key; raises what the key serde raises."""
 
-    @abstractmethod
     def _read_entry(self, key: Any) -> Any:
         """Return the entry of the store below."""
+        return self._read_below(key) if self._stored is None else self._stored(key)
+
+    @abstractmethod
+    def _read_below(self, key: Any) -> Any:
+        """Return the entry of the store below, if StoredEntries cannot."""
 
     def _entry_size(self, key: object, held: object) -> int:
         """Return the serialized size of an entry in bytes."""
@@ -178,10 +181,6 @@ class CachingStore(StateStore):
             return None if key in deleting else read(find(key))
 
         return get_forwarded
-
-    def _putter(self) -> Callable[[Any, Any], None]:
-        """Return the function that puts an entry under a cache key."""
-        return self._cache.table.putter(self.task, self._cache.grown)
 
     def _cells(self, load: Callable[[Any], Cell], form: CacheKeys, size_ms: int = 0, timestamped: bool = True) -> Cells:
         """Return the cells for the nodes of a topology; see Cells."""
@@ -295,36 +294,45 @@ class CachingStore(StateStore):
     def close(self) -> None:
         self._cache.close()
         super().close()
+        # Later calls reach the closed rows.
+        self._stored = None
+        self._put = self._put_below
+
+    def _put_below(self, key: Any, held: Any) -> None:
+        self.rows.put(key, held)
 
 
 class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
-    """A key-value store, plain or timestamped, behind a record cache. get, put and put_held are closures."""
+    """A key-value store, plain or timestamped, behind a record cache."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         TaskKeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache)
         self._compile(None)
         self._evicts = builder.backend is StoreBackend.LRU
-        get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
-        get_sent = self._forwarded_getter()
-        encode_key = self.serdes.encode_key
+        self._get, self._get_forwarded = self._getter(self._load), self._forwarded_getter()
 
-        def get(key: object) -> Any:
-            return get_cached(encode_key(key))
-
-        def get_forwarded(key: object) -> object:
-            return get_sent(encode_key(key))
-
-        def put(key: object, value: object) -> None:
-            put_cached(encode_key(key), hold(value))
-
-        def put_held(key: object, held: object) -> None:
-            put_cached(encode_key(key), held)
-
-        vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
+    @override
+    def get(self, key: object) -> Any:
+        found = self._get(self._encode_key(key))
         if self.contexts is not None:
-            vars(self)["get"] = self.contexts.noting(get, self._context)
-            vars(self)["get_forwarded"] = self.contexts.noting(get_forwarded, super()._context)
+            self.contexts.note(found, key, self._context)
+        return found
+
+    @override
+    def get_forwarded(self, key: object) -> object:
+        found = self._get_forwarded(self._encode_key(key))
+        if self.contexts is not None:
+            self.contexts.note(found, key, super()._context)
+        return found
+
+    @override
+    def put(self, key: object, value: object) -> None:
+        self._put(self._encode_key(key), self.values.hold(value))
+
+    @override
+    def put_held(self, key: object, held: object) -> None:
+        self._put(self._encode_key(key), held)
 
     @override
     def _context(self, key: object) -> Headers:
@@ -350,7 +358,7 @@ class CachingKeyValueStore(CachingStore, TaskKeyValueStore):
     def _log_key(self, key: bytes) -> bytes:
         return key
 
-    def _read_entry(self, key: bytes) -> object:
+    def _read_below(self, key: bytes) -> object:
         return self.values.from_row(self.rows.get(key))
 
     def _write_entry(self, key: bytes, held: object) -> None:

@@ -73,7 +73,7 @@ class CachingSegments(CachingStore):
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         """Return the cache keys and entries of rows of a record key."""
 
-    def _read_entry(self, key: CacheKey) -> object:
+    def _read_below(self, key: CacheKey) -> object:
         row = self.segments.get(self._log_key(key), key[1])
         return None if row is None else self.values.from_row(row)
 
@@ -149,41 +149,37 @@ class CachingSegments(CachingStore):
 
 
 class CachingWindowStore(CachingSegments, TaskWindowStore):
-    """A window store behind a record cache. fetch, put and put_held are closures over the cache's dicts."""
+    """A window store behind a record cache."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         TaskWindowStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
-        put_held, hold = self._window_putter(self._putter()), self.values.hold
+        self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
 
-        def put(key: object, value: object, window_start: int) -> None:
-            put_held(key, hold(value), window_start)
+    @override
+    def fetch(self, key: object, time: int) -> Any:
+        return self._fetch(self._get, key, time)
 
-        fetch, forwarded = self._fetcher(self._getter(self._read_entry)), self._fetcher(self._forwarded_getter())
-        vars(self).update(fetch=fetch, fetch_forwarded=forwarded, put=put, put_held=put_held)
+    @override
+    def fetch_forwarded(self, key: object, time: int) -> object:
+        return self._fetch(self._get_forwarded, key, time)
 
-    def _fetcher(self, get: Callable[[Any], object]) -> Callable[[Any, int], object]:
-        segments, hidden = self.segments, self._cached.hidden
-        encode_key = self.serdes.encode_key
+    def _fetch(self, get: Callable[[Any], object], key: object, time: int) -> object:
+        cache_key = (self._encode_key(key), time)
+        if time < self.segments.visible_from and self._cached.hidden(cache_key):
+            return None
+        return get(cache_key)
 
-        def fetch(key: object, time: int) -> Any:
-            cache_key = (encode_key(key), time)
-            if time < segments.visible_from and hidden(cache_key):
-                return None
-            return get(cache_key)
+    @override
+    def put(self, key: object, value: object, window_start: int) -> None:
+        self.put_held(key, self.values.hold(value), window_start)
 
-        return fetch
-
-    def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
-        cached, encode_key = self._cached, self.serdes.encode_key
-
-        def put_held(key: object, held: object, window_start: int) -> None:
-            cache_key = (encode_key(key), window_start)
-            if cached.taken_in:
-                cached.taken_in.discard(cache_key)
-            put(cache_key, held)
-
-        return put_held
+    @override
+    def put_held(self, key: object, held: object, window_start: int) -> None:
+        cache_key = (self._encode_key(key), window_start)
+        if self._cached.taken_in:
+            self._cached.taken_in.discard(cache_key)
+        self._put(cache_key, held)
 
     def _log_key(self, key: CacheKey) -> bytes:
         return cast("bytes", key[0]) + _pack_start(key[1], 0)
@@ -217,17 +213,14 @@ class CachingSessionStore(CachingSegments, TaskSessionStore):
         TaskSessionStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
         self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
-        put_cached, cached = self._putter(), self._cached
-        encode_key = self.serdes.encode_key
 
-        def put_held(session: Windowed, held: object) -> None:
-            key, start, end = session
-            cache_key = (encode_key(key), end, start)
-            if cached.taken_in:
-                cached.taken_in.discard(cache_key)
-            put_cached(cache_key, held)
-
-        vars(self).update(put_held=put_held)
+    @override
+    def put_held(self, session: Windowed, held: object) -> None:
+        key, start, end = session
+        cache_key = (self._encode_key(key), end, start)
+        if self._cached.taken_in:
+            self._cached.taken_in.discard(cache_key)
+        self._put(cache_key, held)
 
     @override
     def fetch_session(self, key: object, start: int, end: int) -> Any:

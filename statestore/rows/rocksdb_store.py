@@ -105,9 +105,6 @@ class RocksDBStore(BytesStore):
         self._kept_bytes = 0
         self._uncommitted: dict[bytes, bytes | None] = self.buffer.rows
         self._uncommitted_contexts: dict[bytes, bytes | None] = {}
-        # The buffer's methods replace the ones below, which saves one call per record.
-        self.get = self.buffer.get  # type: ignore[method-assign]
-        self.put = self.buffer.put  # type: ignore[method-assign]
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._cursor: RdictIter | None = None  # sees the last commit
         self._scans: WeakSet[Generator[list[Row], None, None]] = WeakSet()

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from typing_extensions import override
 
-from penstock.kernel.rows import DecodedRows, getter, putter
+from penstock.kernel.rows import DecodedRows, KeyValueHandle
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.context.task_context import LogChange, TaskContext
@@ -67,19 +67,12 @@ class RowContexts:
 
         return log_and_keep
 
-    def noting(self, get: Callable[[Any], object], context_of: Callable[[Any], Headers]) -> Callable[[Any], object]:
-        """Wrap get to also pass the context of the found row to the task, if requested."""
-        task = self._task
-
-        def get_and_note(key: object) -> object:
-            found = get(key)
-            if found is not None and task.row_contexts is not None:
-                context = context_of(key)
-                if context is not None:
-                    task.row_contexts.append(context)
-            return found
-
-        return get_and_note
+    def note(self, found: object, key: object, context_of: Callable[[Any], Headers]) -> None:
+        """Pass the context of the found row to the task, if requested."""
+        if found is not None and self._task.row_contexts is not None:
+            context = context_of(key)
+            if context is not None:
+                self._task.row_contexts.append(context)
 
     def of_row(self, row_key: bytes) -> Headers:
         """Return the context of a key's row; None without one."""
@@ -126,17 +119,27 @@ class TaskKeyValueStore(StateStore):
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
-        if rows.buffer is not None:
-            get = getter(rows.buffer, self._encode_key, self._decode)
-            put = putter(rows.buffer, self._encode_key, self._log_value)
-            vars(self).update(get=get, put=put)
-        if self.contexts is not None:
-            vars(self)["get"] = self.contexts.noting(self.get, self._context)
-        vars(self)["get_forwarded"] = self.get
+        self._handle: KeyValueHandle | None = None
+        if rows.buffer is not None and self.contexts is None and not self.caching:
+            self._handle = KeyValueHandle(self, rows.buffer, self._encode_key, self._decode, self._log_value)
+
+    @property
+    @override
+    def exposed(self) -> Any:
+        return self if self._handle is None else self._handle
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._handle is not None:
+            self._handle.release()
 
     def get(self, key: object) -> Any:
         """Return the value of a key, None if there is none. The object is the caller's own."""
-        return self._decode(self.rows.get(self._encode_key(key)))
+        found = self._decode(self.rows.get(self._encode_key(key)))
+        if self.contexts is not None:
+            self.contexts.note(found, key, self._context)
+        return found
 
     def get_forwarded(self, key: object) -> object:
         """Return the value as of the last changes sent downstream; a cache may have newer ones."""

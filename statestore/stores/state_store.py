@@ -23,8 +23,6 @@ LONG = struct.Struct(">q")
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 #: The mark of a store that was committed, and not just restored: its group has offsets of the input, too.
 COMMITTED = "committed"
-#: What some stores have as closures in place of their methods, over rows or a cache.
-CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held", "_read_entry")
 
 
 class StateStore:
@@ -145,8 +143,6 @@ class StateStore:
 
     def close(self) -> None:
         """Release all handles, without a flush. Later reads and writes raise InvalidStateStoreError."""
-        for name in CLOSURES:  # later calls reach the closed rows
-            vars(self).pop(name, None)
         self.rows.close()
         self.rows = cast("BytesStore", ClosedStore(self.name))
 
