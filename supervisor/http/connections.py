@@ -26,7 +26,8 @@ logger = bounded_logger(__name__)
 CONNECTIONS_MAX = REQUESTS_MAX + 32
 #: Seconds that a connection may take to send a complete request line and headers, even if single bytes arrive.
 IDLE_SECONDS = 10
-#: Seconds until the client must have read a response: twice the longest timeout_ms plus the transfer.
+#: Seconds until the client must have read a response, but for what is buffered: twice the longest timeout_ms plus the
+#: transfer.
 ANSWER_SECONDS = 120
 #: Seconds before an idle connection may be closed to make room: the round trip of a distant client. This also limits
 #: how many connections a second a crowd can close.
@@ -42,7 +43,7 @@ class Connection(H11Protocol):
         self.app = self._answer
         #: The time (event loop's clock) since when no request is pending; None while a response is being made.
         self.idle_since: float | None = self.loop.time()
-        self._deadline = self.loop.call_later(IDLE_SECONDS, self._check)
+        self._deadline = self.loop.call_later(IDLE_SECONDS, self.end)
 
     def end(self) -> None:
         """Close it at once, without sending pending data: the client may never read it."""
@@ -55,24 +56,16 @@ class Connection(H11Protocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.idle_since = None
-        self._check_in(ANSWER_SECONDS)
+        self._end_in(ANSWER_SECONDS)
         try:
             await self._application(scope, receive, send)
         finally:
             self.idle_since = self.loop.time()
-            self._check_in(IDLE_SECONDS)
+            self._end_in(IDLE_SECONDS)
 
-    def _check_in(self, seconds: float) -> None:
+    def _end_in(self, seconds: float) -> None:
         self._deadline.cancel()
-        self._deadline = self.loop.call_later(seconds, self._check)
-
-    def _check(self) -> None:
-        """End the connection, unless an answer is still being sent to a client on a slow line."""
-        sending = self.transport.get_write_buffer_size() and self.idle_since is not None
-        if sending and self.loop.time() - (self.idle_since or 0) < ANSWER_SECONDS:
-            self._check_in(IDLE_SECONDS)
-        else:
-            self.end()
+        self._deadline = self.loop.call_later(seconds, self.end)
 
     def send_400_response(self, msg: str) -> None:
         """Respond to invalid HTTP in the same form as to all errors; called by uvicorn."""
