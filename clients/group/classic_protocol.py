@@ -25,8 +25,8 @@ from .membership import (
     FencedInstanceIdError,
     HostMember,
     HostOf,
+    Joining,
     Lost,
-    MemberSubscription,
     Rebalance,
 )
 from .requests import Identity
@@ -81,7 +81,7 @@ class ClassicProtocol(GroupProtocol):
 
     # Joining
 
-    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
+    async def join(self, joining: Joining, reason: str, losses_seen: int) -> None:
         """Join until there is an Assigned, Lost or Fatal event.
 
         losses_seen: number of Lost events the caller had seen. A subscription from before the last one contains tasks
@@ -92,7 +92,7 @@ class ClassicProtocol(GroupProtocol):
         try:
             self._machine.transition_to(MemberState.JOINING)
             self._standstill.joins()
-            envelope = requests.encode_subscription(subscription, self.identity.generation)
+            envelope = requests.encode_subscription(joining.subscription(), self.identity.generation)
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
         except TaskAssignmentError as error:  # this member cannot lead: leave, so that the others do not wait for it

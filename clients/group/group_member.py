@@ -20,11 +20,11 @@ from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from .classic_protocol import ClassicProtocol
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assign, Assigned, Event, Fatal, HostOf, Lost, Meanwhile, MemberSubscription, Rebalance
+from .membership import Assign, Assigned, Event, Fatal, HostOf, Joining, Lost, Meanwhile, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
-from .streams_protocol import StreamsProtocol, ThreadBytes
+from .streams_protocol import StreamsProtocol
 from .streams_values import StreamsTopology, TaskOffsets
 
 T = TypeVar("T")
@@ -111,14 +111,14 @@ class ProtocolMember:
         """The member id at the broker, empty before it has one."""
         return self._protocol.identity.member_id
 
-    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
+    def join(self, joining: Joining, reason: str = "") -> None:
         """Join, or make the group rebalance."""
         if self._dead:
             raise StreamsError(f"The membership in group {self._config.group_id} has failed; create a new one.")
         if self.join_pending:
             raise StreamsError(f"A join of group {self._config.group_id} is already pending; wait for its event.")
         self.join_pending = True
-        self._connection.submit(self._protocol.join, subscription, reason, self._losses_seen)
+        self._connection.submit(self._protocol.join, joining, reason, self._losses_seen)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
         """Commit and wait."""
@@ -215,7 +215,7 @@ class GroupMember(ProtocolMember):
 class StreamsGroupMember(ProtocolMember):
     """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
 
-    To the stream thread it looks like a classic group; ``thread`` converts between the two encodings.
+    To the stream thread it looks like a classic group.
     Session timeout, heartbeat interval and number of standby tasks are group configs on the broker, not set here
     (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
 
@@ -227,12 +227,11 @@ class StreamsGroupMember(ProtocolMember):
         config: GroupMemberConfig,
         network: NetworkSettings,
         topology: StreamsTopology,
-        thread: ThreadBytes,
         clock: Clock,
         rack_id: str | None = None,
     ) -> None:
         def make_protocol(parts: ProtocolParts) -> StreamsProtocol:
-            self._streams = StreamsProtocol(parts, topology, thread, str(uuid4()), rack_id)
+            self._streams = StreamsProtocol(parts, topology, str(uuid4()), rack_id)
             return self._streams
 
         super().__init__(config, network, clock, make_protocol)

@@ -21,7 +21,7 @@ from ..protocol.offset_commits import OffsetAndMetadata
 from ..protocol.schema import Request
 from . import requests
 from .group_coordinator import GroupCoordinator
-from .membership import CommitTimeoutError, Event, HostMember, MemberSubscription, RetriableCommitError
+from .membership import CommitTimeoutError, Event, HostMember, Joining, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
@@ -79,7 +79,7 @@ class GroupProtocol(ABC):
         """The member's current identity; the stream thread may read it."""
 
     @abstractmethod
-    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
+    async def join(self, joining: Joining, reason: str, losses_seen: int) -> None:
         """Join, or make the group rebalance; an event follows. losses_seen: Lost events seen by the caller."""
 
     @abstractmethod

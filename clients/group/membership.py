@@ -5,7 +5,7 @@ group_member.py implements it with the classic protocol (JoinGroup/SyncGroup) an
 
 How a thread uses it (single-threaded; no call blocks unless documented):
 
-    member.join(subscription)
+    member.join(joining)
     every loop: for event in member.poll(): …
         Rebalance   -> finish the batch, commit, then join() with fresh user data. Still a member.
         Assigned    -> take over the assignment.
@@ -28,6 +28,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
+from .streams_values import Report, TasksGiven
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,15 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """This member's assignment. active: partitions of its active tasks, as group tools show them."""
+    """This member's assignment. active: partitions of its active tasks, as group tools show them.
+
+    user_data: what the leader of a classic group has encoded; tasks: in its place, what the broker has assigned.
+    """
 
     generation: int
     user_data: bytes
     active: frozenset[TopicPartition]
+    tasks: TasksGiven | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,13 @@ class MemberSubscription(NamedTuple):
     owned: frozenset[TopicPartition] = frozenset()
     rack: str = ""
     instance_id: str | None = None
+
+
+class Joining(NamedTuple):
+    """What a stream thread joins with: the streams protocol needs its report, the classic protocol its subscription."""
+
+    report: Report
+    subscription: Callable[[], MemberSubscription]
 
 
 class HostMember(NamedTuple):
@@ -140,7 +152,7 @@ class GroupMembership(Protocol):
         Nothing may be written while it is True; see standstill.py.
         """
 
-    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
+    def join(self, joining: Joining, reason: str = "") -> None:
         """Join the group, or make it rebalance; returns immediately, an Assigned event follows.
 
         reason: for the broker's log (KIP-800). Raises StreamsError while join_pending.

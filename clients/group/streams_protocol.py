@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
@@ -23,7 +23,7 @@ from ..protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from . import streams_messages
 from .group_protocol import GroupProtocol, ProtocolParts
 from .member_state import MemberState
-from .membership import Assigned, HostMember, MemberSubscription
+from .membership import Assigned, HostMember, Joining
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error, refuses_topology
@@ -32,31 +32,15 @@ from .streams_values import (
     Heartbeat,
     HostPartitions,
     Partitions,
-    Report,
     StreamsTopology,
     TaskOffsets,
     Tasks,
     TasksAssigned,
+    TasksGiven,
 )
 from .topology_difference import difference
 
 T = TypeVar("T")
-
-
-class ThreadBytes(Protocol):
-    """The encoding in which a stream thread reports and receives its tasks: the classic group's user data."""
-
-    def report(self, user_data: bytes) -> Report:
-        """Return the thread's report from its user data; raises StreamsError."""
-
-    def assignment(
-        self,
-        assigned: TasksAssigned,
-        active: Mapping[TaskId, Partitions],
-        standby: Mapping[TaskId, Partitions],
-        hosts: HostPartitions,
-    ) -> bytes:
-        """Return the assignment's user data as the leader of a classic group would encode it."""
 
 
 class StreamsProtocol(GroupProtocol):
@@ -69,14 +53,12 @@ class StreamsProtocol(GroupProtocol):
         self,
         parts: ProtocolParts,
         topology: StreamsTopology,
-        thread: ThreadBytes,
         member_id: str,
         rack_id: str | None,
     ) -> None:
         super().__init__(parts)
         self._topology = topology
         self._subtopologies = {found.subtopology: found for found in topology.subtopologies}
-        self._thread = thread
         self._rack_id = rack_id
         self._membership = StreamsMembership(parts.config, member_id, self._subtopologies, parts.log)
         self._version = 0  # of heartbeats
@@ -98,13 +80,12 @@ class StreamsProtocol(GroupProtocol):
 
     # Joining and staying
 
-    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
+    async def join(self, joining: Joining, reason: str, losses_seen: int) -> None:
         """Report the thread's tasks, and join if not a member; the broker knows the topics from the topology."""
         try:
-            report = self._thread.report(subscription.user_data)
-            self._user_endpoint = report.user_endpoint
+            self._user_endpoint = joining.report.user_endpoint
             self._log.debug("Joining: %s", reason)
-            self._membership.join(report, losses_seen)
+            self._membership.join(joining.report, losses_seen)
             await self._heartbeat_if_due()
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
             self.fail(error)
@@ -313,7 +294,8 @@ class StreamsProtocol(GroupProtocol):
         # Include this member's endpoint, which the group may not know yet.
         own_host = {self._user_endpoint: partitions} if self._user_endpoint else {}
         hosts = HostPartitions({**own_host, **event.hosts.active}, event.hosts.standby)
-        return Assigned(event.epoch, self._thread.assignment(event, active, standby, hosts), partitions)
+        given = TasksGiven(active, standby, hosts, event.taken, event.shutdown_application)
+        return Assigned(event.epoch, b"", partitions, given)
 
     def fail(self, error: Exception) -> None:
         """End the membership permanently and emit Fatal."""

@@ -161,6 +161,18 @@ class HostPartitions(NamedTuple):
     standby: Mapping[str, Partitions]
 
 
+class TasksGiven(NamedTuple):
+    """The tasks of a member with their input partitions, and those of all hosts; taken, shutdown_application: as in
+    TasksAssigned.
+    """
+
+    active: Mapping[TaskId, Partitions]
+    standby: Mapping[TaskId, Partitions]
+    hosts: HostPartitions
+    taken: bool = False
+    shutdown_application: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The coordinator's answer to a heartbeat. Durations in milliseconds.

@@ -18,7 +18,6 @@ from penstock.clients.network_settings import network_settings
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.group.assignment.changelog_offsets import ChangelogOffsets
-from penstock.workers.group.assignment.streams_group_bytes import StreamsGroupBytes
 from penstock.workers.group.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from penstock.workers.group.assignment.subscription_info import AssignorError
 from tests import brokers
@@ -77,7 +76,7 @@ class ThreadDouble:
         return frozenset(self.assignment.standby)
 
     def join(self) -> None:
-        self.member.join(self.assignor.subscription(self.active, self.standby, self.offset_sums, self.error), "test")
+        self.member.join(self.assignor.joining(self.active, self.standby, self.offset_sums, self.error), "test")
 
     def step(self) -> None:
         wants_join = False
@@ -172,9 +171,7 @@ class Group:
     ) -> ThreadDouble:
         """Start a thread in its own process."""
         connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
-        member = StreamsGroupMember(
-            config or self.config, connection, topology or self.topology, StreamsGroupBytes(), SystemClock()
-        )
+        member = StreamsGroupMember(config or self.config, connection, topology or self.topology, SystemClock())
         # The threads of a host belong to one process of the application.
         process_id = uuid5(NAMESPACE_URL, endpoint) if endpoint else uuid4()
         thread = ThreadDouble(member, process_id, endpoint, tags or {})

@@ -28,6 +28,7 @@ from penstock.testing.broker import EmbeddedKafka
 from penstock.topology.records import TopicPartition
 from tests.brokers import FIRST, IDS, SECOND, THIRD, ThreeBrokers
 from tests.clients.conftest import Open
+from tests.clients.joining import joining
 from tests.free_port import free_ports
 from tests.topics import create_topics
 from tests.waiting import PATIENCE_SECONDS
@@ -186,7 +187,7 @@ def test_the_coordinator_is_found_after_the_bootstrap_server_is_gone(
         config, network, lambda members: {name: MemberAssignment((), b"") for name in members}, SystemClock()
     )
     try:
-        member.join(MemberSubscription(b"", frozenset({topic})))
+        member.join(joining(MemberSubscription(b"", frozenset({topic}))))
         wait_for_assignment(member)
         member.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)})
         coordinator.kill()

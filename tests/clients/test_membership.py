@@ -34,6 +34,7 @@ from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TopicPartition
+from tests.clients.joining import joining
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
@@ -80,7 +81,7 @@ class Driver:
 
     def join(self) -> None:
         user_data = f"{self.host}{next(self._unique)}".encode()
-        self.member.join(MemberSubscription(user_data, frozenset({self.topic})), "test")
+        self.member.join(joining(MemberSubscription(user_data, frozenset({self.topic}))), "test")
 
     def step(self) -> None:
         for event in self.member.poll():

@@ -42,6 +42,7 @@ from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMet
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
+from tests.clients.joining import joining
 from tests.manual_clock import ManualClock
 from tests.topics import create_topics
 from tests.waiting import PATIENCE_SECONDS
@@ -65,7 +66,7 @@ def start() -> Iterator[Start]:
             SystemClock(),
         )
         made.append(member)
-        member.join(MemberSubscription(b"", frozenset({"t"})))
+        member.join(joining(MemberSubscription(b"", frozenset({"t"}))))
         return member
 
     yield start_member

@@ -37,6 +37,7 @@ from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from tests.clients.joining import joining
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
@@ -75,7 +76,7 @@ class Members:
         )
         member = GroupMember(config, self.servers, echo, SystemClock())
         self.made.append(member)
-        member.join(MemberSubscription(b"", frozenset({self.topic})))
+        member.join(joining(MemberSubscription(b"", frozenset({self.topic}))))
         return member
 
     def joined(self, instance_id: str | None = None, heartbeat_interval_ms: int = 100) -> GroupMember:
@@ -149,7 +150,7 @@ def test_a_response_that_arrives_after_the_next_assignment_is_discarded(
         member.committed([first])
     member.commit({first: OffsetAndMetadata(9)})
     told.set()
-    member.join(MemberSubscription(b"again", frozenset({members.topic})))
+    member.join(joining(MemberSubscription(b"again", frozenset({members.topic}))))
     wait_for(member, Assigned)
     found = None
     while found is None:
@@ -229,16 +230,16 @@ def test_a_member_may_commit_during_a_rebalance_until_it_joins(members: Members,
     newcomer = members.join()
     wait_for(member, Rebalance)
     member.commit({first: OffsetAndMetadata(3)})
-    member.join(MemberSubscription(b"again", frozenset({members.topic})))
+    member.join(joining(MemberSubscription(b"again", frozenset({members.topic}))))
     wait_for(newcomer, Assigned)
     wait_for(member, Assigned)
     members.join()
     wait_for(member, Rebalance)
     # This join gets no response, because the newcomer does not join again.
-    member.join(MemberSubscription(b"once more", frozenset({members.topic})))
+    member.join(joining(MemberSubscription(b"once more", frozenset({members.topic}))))
     with pytest.raises(RetriableCommitError, match="rebalancing"):
         member.commit({first: OffsetAndMetadata(4)})
-    newcomer.join(MemberSubscription(b"too", frozenset({members.topic})))
+    newcomer.join(joining(MemberSubscription(b"too", frozenset({members.topic}))))
     wait_for(member, Assigned)
     member.commit({first: OffsetAndMetadata(5)})
     assert member.committed([first]) == {first: OffsetAndMetadata(5, "")}
@@ -282,7 +283,7 @@ def test_a_transaction_commits_offsets_for_the_member(
 def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: TopicPartition) -> None:
     member = members.joined()
     stale = member.group_metadata()
-    member.join(MemberSubscription(b"changed", frozenset({members.topic})))
+    member.join(joining(MemberSubscription(b"changed", frozenset({members.topic}))))
     wait_for(member, Assigned)
     producer = transactional_producer(members)
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):

@@ -22,6 +22,7 @@ from penstock.testing.wire import Fail, Rule, WireProxy
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.clients.joining import joining
 from tests.clients.test_membership import split
 from tests.waiting import PATIENCE_SECONDS
 
@@ -98,7 +99,7 @@ class Clients:
     def member(self) -> Callable[[], Any]:
         member = self.supplier.get_group_member("m", split([self.partition]))
         self.closing.callback(member.close, leave=False)
-        member.join(MemberSubscription(b"", frozenset({self.topic})), "test")
+        member.join(joining(MemberSubscription(b"", frozenset({self.topic}))), "test")
         seen: list[Any] = []
         commits: list[Future[None]] = []
 

@@ -32,6 +32,7 @@ from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from tests.clients.joining import joining
 from tests.clients.streams_group_stage import (
     HEARTBEAT_MS,
     PROMPT_SECONDS,
@@ -177,7 +178,7 @@ def classic_member(group: Group) -> GroupMember:
 
     connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
     member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
-    member.join(MemberSubscription(b"", frozenset({group.topic})))
+    member.join(joining(MemberSubscription(b"", frozenset({group.topic}))))
     return member
 
 

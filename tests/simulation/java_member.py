@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from penstock.clients.group.group_member import GroupMember
-from penstock.clients.group.membership import Assign, MemberSubscription
+from penstock.clients.group.membership import Assign, Joining, MemberSubscription
 from penstock.workers.group.assignment.subscription_info import SubscriptionInfo
 from tests.simulation.world import World
 
@@ -14,9 +14,9 @@ from tests.simulation.world import World
 class JavaMember(GroupMember):
     """Sends its leader only the data that Kafka Streams sends, and stays in its group until its session ends."""
 
-    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
+    def join(self, joining: Joining, reason: str = "") -> None:
         """Join with the subscription that Kafka Streams would send."""
-        super().join(understood(subscription), reason)
+        super().join(joining._replace(subscription=lambda: understood(joining.subscription())), reason)
 
     def close(self, leave: bool = False) -> None:
         """Close without leaving, as members on Java do (internal.leave.group.on.close)."""

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -106,6 +107,11 @@ def rebalance(
     return leader.assign(members)
 
 
+def subscribed(member: StreamsPartitionAssignor, *joining: Any) -> MemberSubscription:
+    """Return what a member of a classic group joins with; see StreamsPartitionAssignor.joining."""
+    return member.joining(*joining).subscription()
+
+
 def answer(info: AssignmentInfo) -> MemberAssignment:
     return MemberAssignment(info.active_partitions, info.encode())
 
@@ -126,7 +132,7 @@ class Thread:
 
     def subscription(self) -> MemberSubscription:
         offsets = {**dict.fromkeys(self.disk, END_OFFSET), **running(self.active)}
-        return self.assignor.subscription(self.active, self.standby, offsets)
+        return subscribed(self.assignor, self.active, self.standby, offsets)
 
     def take(self, part: Assignment, owned_by_others: set[TaskId]) -> None:
         assert part.error is AssignorError.NONE
@@ -245,7 +251,10 @@ def part(encoded: dict[str, MemberAssignment], member: str) -> AssignmentInfo:
 
 def test_a_task_of_another_member_is_withheld_until_a_followup_rebalance() -> None:
     one = assignor()
-    parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": one.subscription((), (), {})})
+    parts = rebalance(
+        one,
+        {"m-1": subscribed(one, TASKS, (), running(TASKS)), "m-2": subscribed(one, (), (), {})},
+    )
     first, second = part(parts, "m-1"), part(parts, "m-2")
     assert second.active == {}
     assert second.next_rebalance_ms == 0
@@ -259,7 +268,10 @@ def test_a_standby_copy_stays_open_until_its_active_task_arrives() -> None:
     offsets = dict.fromkeys(stateful, END_OFFSET)
     parts = rebalance(
         two[1],
-        {"m-1": two[1].subscription(TASKS, (), running(TASKS)), "m-2": two[2].subscription((), stateful, offsets)},
+        {
+            "m-1": subscribed(two[1], TASKS, (), running(TASKS)),
+            "m-2": subscribed(two[2], (), stateful, offsets),
+        },
     )
     assert part(parts, "m-2").active == {}
     assert part(parts, "m-2").standby.keys() == stateful
@@ -268,14 +280,14 @@ def test_a_standby_copy_stays_open_until_its_active_task_arrives() -> None:
 def test_a_task_that_two_members_claim_is_revoked_from_both() -> None:
     one, two = assignor(1), assignor(2)
     task = TaskId(1, 0)
-    parts = rebalance(one, {"m-1": one.subscription([task], (), {}), "m-2": two.subscription([task], (), {})})
+    parts = rebalance(one, {"m-1": subscribed(one, [task], (), {}), "m-2": subscribed(two, [task], (), {})})
     assert all(task not in part(parts, member).active for member in parts)
     assert 0 in {part(parts, member).next_rebalance_ms for member in parts}
 
 
 def test_a_task_reads_the_topics_that_have_its_partition() -> None:
     one = assignor()
-    active = one.on_assignment(rebalance(one, {"m": one.subscription((), (), {})})["m"]).active
+    active = one.on_assignment(rebalance(one, {"m": subscribed(one, (), (), {})})["m"]).active
     assert active.keys() == TASKS
     assert active[TaskId(0, 3)] == {TopicPartition("a", 3), TopicPartition("b", 3)}
     assert active[TaskId(0, 4)] == {TopicPartition("a", 4)}
@@ -283,7 +295,7 @@ def test_a_task_reads_the_topics_that_have_its_partition() -> None:
 
 def test_no_two_subscriptions_are_the_same() -> None:
     one = assignor()
-    assert one.subscription((), (), {}) != one.subscription((), (), {})
+    assert subscribed(one, (), (), {}) != subscribed(one, (), (), {})
 
 
 def test_a_probing_rebalance_is_requested_from_one_member_of_the_leaders_client() -> None:
@@ -291,9 +303,9 @@ def test_a_probing_rebalance_is_requested_from_one_member_of_the_leaders_client(
     parts = rebalance(
         leader,
         {
-            "m-1": leader.subscription([t for t in TASKS if t.partition % 2], (), {}),
-            "m-2": leader.subscription([t for t in TASKS if not t.partition % 2], (), running(TASKS)),
-            "m-3": other.subscription((), (), {}),
+            "m-1": subscribed(leader, [t for t in TASKS if t.partition % 2], (), {}),
+            "m-2": subscribed(leader, [t for t in TASKS if not t.partition % 2], (), running(TASKS)),
+            "m-3": subscribed(other, (), (), {}),
         },
     )
     assert part(parts, "m-3").standby  # warms up
@@ -305,7 +317,7 @@ def test_lags_use_end_offsets_of_changelogs_and_committed_offsets_of_source_chan
     offsets = FixedOffsets()
     topics = {0: topics_info(0, "a", changelogs=["s-changelog"], shared=["a"]), 1: topics_info(1, "c")}
     one = assignor(offsets=offsets, topics=topics, counts={"a": 2, "c": 1})
-    rebalance(one, {"m": one.subscription((), (), {})})
+    rebalance(one, {"m": subscribed(one, (), (), {})})
     assert offsets.asked["end"] == {TopicPartition("s-changelog", 0), TopicPartition("s-changelog", 1)}
     assert offsets.asked["committed"] == {TopicPartition("a", 0), TopicPartition("a", 1)}
 
@@ -313,7 +325,10 @@ def test_lags_use_end_offsets_of_changelogs_and_committed_offsets_of_source_chan
 def test_without_lags_all_tasks_stay_and_a_rebalance_follows() -> None:
     one = assignor(offsets=FixedOffsets(known=False))
     other = assignor(2)
-    parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": other.subscription((), (), {})})
+    parts = rebalance(
+        one,
+        {"m-1": subscribed(one, TASKS, (), running(TASKS)), "m-2": subscribed(other, (), (), {})},
+    )
     assert part(parts, "m-1").active.keys() == TASKS
     assert part(parts, "m-1").next_rebalance_ms == NOW_MS + 600_000
 
@@ -331,11 +346,11 @@ def test_an_assignor_error_reaches_all_members(
 ) -> None:
     one = assignor(counts=counts)
     sent = {
-        "{}": one.subscription((), (), {}),
+        "{}": subscribed(one, (), (), {}),
         "garbage": MemberSubscription(b"\0\0\0\x0b"),
-        "shutdown": one.subscription((), (), {}, AssignorError.SHUTDOWN_REQUESTED),
+        "shutdown": subscribed(one, (), (), {}, AssignorError.SHUTDOWN_REQUESTED),
     }
-    parts = rebalance(one, {"m-1": one.subscription((), (), {}), "m-2": sent[subscriptions[0]]})
+    parts = rebalance(one, {"m-1": subscribed(one, (), (), {}), "m-2": sent[subscriptions[0]]})
     for member in parts:
         assert one.on_assignment(parts[member]) == Assignment(error=error)
     if error is not AssignorError.SHUTDOWN_REQUESTED:
@@ -344,13 +359,13 @@ def test_an_assignor_error_reaches_all_members(
 
 def test_the_log_of_an_error_names_the_missing_topic(caplog: pytest.LogCaptureFixture) -> None:
     one = assignor(counts={"a": 1, "b": 1})
-    rebalance(one, {"m-1": one.subscription((), (), {})})
+    rebalance(one, {"m-1": subscribed(one, (), (), {})})
     assert "Missing source topics: c" in caplog.text
 
 
 def test_members_receive_the_hosts_of_all_partitions() -> None:
     servers = {n: assignor(n, application_server=f"h{n}:80", num_standby_replicas=1) for n in (1, 2)}
-    parts = rebalance(servers[1], {f"m-{n}": each.subscription((), (), {}) for n, each in servers.items()})
+    parts = rebalance(servers[1], {f"m-{n}": subscribed(each, (), (), {}) for n, each in servers.items()})
     told = servers[2].on_assignment(parts["m-2"])
     assert told.partitions_by_host.keys() == {"h1:80", "h2:80"}
     everywhere = {partition for partitions in told.partitions_by_host.values() for partition in partitions}
@@ -361,7 +376,7 @@ def test_members_receive_the_hosts_of_all_partitions() -> None:
 
 def test_a_static_member_that_returns_with_another_endpoint_rebalances() -> None:
     old = assignor(application_server="old:80")
-    stored = rebalance(old, {"m": old.subscription((), (), {})})["m"]
+    stored = rebalance(old, {"m": subscribed(old, (), (), {})})["m"]
     assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_in_ms == 0
     assert old.on_assignment(stored).next_rebalance_in_ms is None
 
@@ -372,24 +387,24 @@ def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
     """
     old, new = assignor(1, latest_version=10), assignor(2)
     task = TaskId(1, 0)
-    parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": new.subscription([task], (), {})})
+    parts = rebalance(old, {"m-1": subscribed(old, (), (), {}), "m-2": subscribed(new, [task], (), {})})
     assert task not in part(parts, "m-1").active  # the leader has read that the new member owns it
     answer = new.on_assignment(parts["m-2"])
     assert task in answer.active
     assert answer.next_rebalance_in_ms == 0
-    again = new.subscription([task], (), {})
+    again = subscribed(new, [task], (), {})
     assert SubscriptionInfo.decode(again.user_data, "m-2").version == 10
-    parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": again})
+    parts = rebalance(old, {"m-1": subscribed(old, (), (), {}), "m-2": again})
     assert new.on_assignment(parts["m-2"]).next_rebalance_in_ms is None
 
 
 def test_the_new_version_is_used_after_the_last_old_member_left() -> None:
     new = assignor(2)
     new.on_assignment(answer(AssignmentInfo(10, 10)))
-    assert SubscriptionInfo.decode(new.subscription((), (), {}).user_data, "m").version == 10
-    parts = rebalance(new, {"m": new.subscription((), (), {})})
+    assert SubscriptionInfo.decode(subscribed(new, (), (), {}).user_data, "m").version == 10
+    parts = rebalance(new, {"m": subscribed(new, (), (), {})})
     assert new.on_assignment(parts["m"]).next_rebalance_in_ms == 0
-    assert SubscriptionInfo.decode(new.subscription((), (), {}).user_data, "m").version == 11
+    assert SubscriptionInfo.decode(subscribed(new, (), (), {}).user_data, "m").version == 11
 
 
 @pytest.mark.parametrize(
@@ -423,13 +438,13 @@ class NothingToAnyone:
 @pytest.mark.parametrize("named", [EverythingToOne, EverythingToOne()])
 def test_a_users_task_assignor_decides(named: object) -> None:
     leader = assignor(1, task_assignor_class=named)
-    parts = rebalance(leader, {f"m-{n}": assignor(n).subscription((), (), {}) for n in (1, 2)})
+    parts = rebalance(leader, {f"m-{n}": subscribed(assignor(n), (), (), {}) for n in (1, 2)})
     assert part(parts, "m-1").active.keys() == TASKS
 
 
 def test_a_users_task_assignor_is_checked() -> None:
     leader = assignor(1, task_assignor_class=NothingToAnyone)
-    parts = rebalance(leader, {"m-1": leader.subscription((), (), {})})
+    parts = rebalance(leader, {"m-1": subscribed(leader, (), (), {})})
     assert part(parts, "m-1").error is AssignorError.ASSIGNMENT_ERROR
 
 
@@ -463,11 +478,11 @@ class JumpedClock:
 def test_the_leader_reports_a_member_with_other_stores(caplog: pytest.LogCaptureFixture) -> None:
     leader, member = assignor(1), assignor(2)
     same = assignor(3, topics=OTHER_TOPICS)
-    members = {"m-1": leader.subscription((), (), {}), "m-2": member.subscription((), (), {})}
+    members = {"m-1": subscribed(leader, (), (), {}), "m-2": subscribed(member, (), (), {})}
     with caplog.at_level(logging.WARNING):  # independent of other tests' settings
         rebalance(leader, members)
     assert not caplog.records
-    rebalance(leader, {**members, "m-3": same.subscription((), (), {})})
+    rebalance(leader, {**members, "m-3": subscribed(same, (), (), {})})
     assert "The topology of members m-3 is not that of this member, which leads the group" in caplog.text
 
 
@@ -479,7 +494,7 @@ FOREIGN_TOPICS = {0: topics_info(0, "c"), 1: topics_info(1, "a", "b")}
 @pytest.mark.parametrize("topics", [FOREIGN_TOPICS, {0: FOREIGN_TOPICS[0]}], ids=["other topics", "fewer"])
 def test_tasks_of_another_topology_are_refused_and_both_topologies_are_named(topics: Mapping[int, TopicsInfo]) -> None:
     leader, stranger = assignor(1), assignor(2, topics=topics)
-    parts = rebalance(leader, {"m-1": leader.subscription((), (), {}), "m-2": stranger.subscription((), (), {})})
+    parts = rebalance(leader, {"m-1": subscribed(leader, (), (), {}), "m-2": subscribed(stranger, (), (), {})})
     assert stranger.on_assignment(parts["m-2"]) == Assignment(next_rebalance_in_ms=0), "it may be an old one"
     with pytest.raises(
         TaskAssignmentError,

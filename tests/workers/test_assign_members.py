@@ -85,7 +85,7 @@ class Thread:
         self.wants_rebalance = False
         self.assignor.update_topics(self.infos, self.topics.make_ready(self.infos))
         offsets = dict.fromkeys((task for task in self.active if task.subtopology == 1), LATEST_OFFSET)
-        self.member.join(self.assignor.subscription(self.active, self.standby, offsets), "test")
+        self.member.join(self.assignor.joining(self.active, self.standby, offsets), "test")
 
 
 class Application:

@@ -33,7 +33,16 @@ from penstock.workers.group.internal_topic_manager import InternalTopicManager
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.brokers import UNUSUAL
 from tests.examples import examples
-from tests.workers.test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
+from tests.workers.test_assign_group import (
+    COUNTS,
+    TASKS,
+    TOPICS,
+    FixedClock,
+    FixedOffsets,
+    rebalance,
+    subscribed,
+    topics_info,
+)
 
 pytestmark = pytest.mark.medium
 
@@ -247,7 +256,7 @@ def member(
 
 def assigned(members: Mapping[str, StreamsPartitionAssignor]) -> dict[str, set[TaskId]]:
     leader = next(iter(members.values()))
-    parts = rebalance(leader, {name: assignor.subscription((), (), {}) for name, assignor in members.items()})
+    parts = rebalance(leader, {name: subscribed(assignor, (), (), {}) for name, assignor in members.items()})
     return {name: set(AssignmentInfo.decode(part.user_data, part.active).active) for name, part in parts.items()}
 
 

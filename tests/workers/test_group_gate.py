@@ -14,7 +14,7 @@ from penstock.workers.group.assignment.group_gate import (
     refuse_other_topology,
     unfit,
 )
-from tests.workers.test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
+from tests.workers.test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, subscribed, topics_info
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_a_source_topic_that_only_other_members_have_matched_is_no_difference(ma
 def test_a_member_does_not_lead_a_group_with_another_topology() -> None:
     """All members would receive its error. So it leaves, and the others continue."""
     stranger, member = assignor(1, topics=FOREIGN_TOPICS), assignor(2)
-    joined = member.subscription([TaskId(1, 0)], (), {})
+    joined = subscribed(member, [TaskId(1, 0)], (), {})
     other = joined._replace(owned=frozenset({TopicPartition("z", 0)}))
     with pytest.raises(OtherTopologyError, match="Member m-2 reads z; the topology of this member"):
-        rebalance(stranger, {"m-1": stranger.subscription((), (), {}), "m-2": other})
-    foreign = assignor(3, topics={7: topics_info(7, "a", "b", "c")}).subscription([TaskId(7, 0)], (), {})
+        rebalance(stranger, {"m-1": subscribed(stranger, (), (), {}), "m-2": other})
+    foreign = subscribed(assignor(3, topics={7: topics_info(7, "a", "b", "c")}), [TaskId(7, 0)], (), {})
     with pytest.raises(OtherTopologyError, match="Member m-2 runs tasks 7_0; the topology of this member"):
-        rebalance(stranger, {"m-1": stranger.subscription((), (), {}), "m-2": foreign})
+        rebalance(stranger, {"m-1": subscribed(stranger, (), (), {}), "m-2": foreign})
 
 
 def test_a_consumer_group_is_not_joined_unless_it_is_empty() -> None:

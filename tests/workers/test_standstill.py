@@ -18,6 +18,7 @@ from penstock.clients.group.standstill import Standstill
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.testing.wire import Action, Exchange, Rule, WireProxy
+from tests.clients.joining import joining
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
 from tests.waiting import eventually
@@ -245,7 +246,7 @@ def join(unique_name: Callable[[str], str]) -> Iterator[Callable[[str, Clock], G
         assigned = MemberAssignment((), b"part")
         member = GroupMember(config, network, lambda members: dict.fromkeys(members, assigned), clock)
         members.append(member)
-        member.join(MemberSubscription(b"", frozenset({"t"})))
+        member.join(joining(MemberSubscription(b"", frozenset({"t"}))))
         eventually(lambda: any(isinstance(event, Assigned) for event in member.poll()))
         assert not member.in_doubt
         return member

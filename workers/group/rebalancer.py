@@ -189,14 +189,14 @@ class Rebalancer:
         self.task_manager.commits.wait()  # the group would refuse a commit after the new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
-        subscription = self.assignor.subscription(
+        joining = self.assignor.joining(
             self.task_manager.active.all_assigned_task_ids(),
             self.task_manager.standby.all_assigned_task_ids(),
             self.task_manager.task_offset_sums(),
             self._error,
             self.task_manager.task_loads(),
         )
-        self.membership.join(subscription, reason)
+        self.membership.join(joining, reason)
         self._rebalance = self._rebalance or (began, reason)
 
     def _prepare_topics(self) -> bool:

@@ -37,7 +37,6 @@ from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config.config_keys import KEYS
 from penstock.topology.config.streams_config import StreamsConfig
 
-from ..group.assignment.streams_group_bytes import StreamsGroupBytes
 from ..group.assignment.subscription_info import user_host
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ class KafkaClientSupplier:
         """
         member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
-        return StreamsGroupMember(member_config, network, topology, StreamsGroupBytes(), self._clock, rack)
+        return StreamsGroupMember(member_config, network, topology, self._clock, rack)
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
         """Return a reader of the group's committed offsets that is no member; timeout_ms: per request."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from uuid import UUID
 
 from penstock.clients.clock import Clock
-from penstock.clients.group.membership import Assigned, MemberAssignment, MemberSubscription
+from penstock.clients.group.membership import Assigned, Joining, MemberAssignment, MemberSubscription
+from penstock.clients.group.streams_values import TasksGiven
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
@@ -121,21 +123,20 @@ class StreamsPartitionAssignor:
         """All topics that the application reads; the member subscribes to them."""
         return frozenset(topic for info in self._topics[0].values() for topic in info.source_topics)
 
-    def subscription(
+    def joining(
         self,
         active: Collection[TaskId],
         standby: Collection[TaskId],
         offset_sums: Mapping[TaskId, int],
         error: AssignorError = AssignorError.NONE,
         loads: Loads | None = None,
-    ) -> MemberSubscription:
-        """Return a new subscription; no two are equal.
+    ) -> Joining:
+        """Return what the thread joins with; no two subscriptions are equal.
 
         active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo; unknown ones are not sent.
         error: SHUTDOWN_REQUESTED ends the whole application. loads: measured loads of active tasks.
         """
         self._unique_field += 1
-        topics, counts, _ = self._topics
         info = SubscriptionInfo(
             self._used_version,
             self.latest_version,
@@ -147,11 +148,15 @@ class StreamsPartitionAssignor:
             self._client_tags,
             self._unique_field,
             error,
-            topology_digest(topics),
+            topology_digest(self._topics[0]),
             self.facts,
             loads or {},
         )
-        known = ((topics[task.subtopology], task.partition) for task in active if task.subtopology in topics)
+        return Joining(info.report(), partial(self._subscription, info))
+
+    def _subscription(self, info: SubscriptionInfo) -> MemberSubscription:
+        topics, counts, _ = self._topics
+        known = ((topics[task.subtopology], task.partition) for task in info.active_tasks if task.subtopology in topics)
         owned = frozenset(p for part, number in known for p in part.input_partitions(number, counts))
         return MemberSubscription(info.encode(), self.source_topics, owned, self.rack)
 
@@ -275,7 +280,9 @@ class StreamsPartitionAssignor:
         return {task: sum(ends[partition] for partition in found) for task, found in changelogs.items()}
 
     def on_assignment(self, part: MemberAssignment | Assigned) -> Assignment:
-        """Decode this member's assignment; raises TaskAssignmentError for an invalid one."""
+        """Take this member's assignment; raises TaskAssignmentError for an invalid one."""
+        if isinstance(part, Assigned) and part.tasks is not None:
+            return self._on_given(part.tasks)
         info = AssignmentInfo.decode(part.user_data, part.active, self.latest_version)
         if info.error is not AssignorError.NONE:
             return Assignment(error=info.error)
@@ -286,10 +293,9 @@ class StreamsPartitionAssignor:
             )
         if info.commonly_supported_version > self.latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
-        reason = unfit({**info.active, **info.standby}, self._topics[0])
-        if reason is not None:
-            return self._on_unfit(f"The group's leader assigned a task of another topology: {reason}")
-        self._has_been_assigned = True
+        refused = self._refused(info.active, info.standby)
+        if refused is not None:
+            return refused
         return Assignment(
             info.active,
             info.standby,
@@ -297,6 +303,24 @@ class StreamsPartitionAssignor:
             info.standby_partitions_by_host,
             0 if self._must_rejoin(info) else self._time_until(info.next_rebalance_ms),
         )
+
+    def _on_given(self, given: TasksGiven) -> Assignment:
+        """Take what the broker has assigned (KIP-1071)."""
+        if given.shutdown_application:
+            return Assignment(error=AssignorError.SHUTDOWN_REQUESTED)
+        refused = self._refused(given.active, given.standby)
+        if refused is not None:
+            return refused
+        active, standby = ({host_and_port(name): found for name, found in hosts.items()} for hosts in given.hosts)
+        return Assignment(given.active, given.standby, active, standby, 0 if given.taken else None)
+
+    def _refused(self, active: Mapping[TaskId, Partitions], standby: Mapping[TaskId, Partitions]) -> Assignment | None:
+        """Return what to do in place of tasks that do not fit this topology, None if they do."""
+        reason = unfit({**active, **standby}, self._topics[0])
+        if reason is not None:
+            return self._on_unfit(f"The group's leader assigned a task of another topology: {reason}")
+        self._has_been_assigned = True
+        return None
 
     def _time_until(self, next_rebalance_ms: int | None) -> int | None:
         """Return the time until then, limited to the probing interval in case a clock has jumped."""

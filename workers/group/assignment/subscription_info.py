@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from uuid import UUID
 
+from penstock.clients.group.streams_values import NO_LAG, Report
 from penstock.topology.records import TaskId, TopicPartition
 
 from .wire import NAMED_TOPOLOGY_VERSION, MalformedInfoError, Reader, Writer
@@ -98,6 +99,23 @@ class SubscriptionInfo:
     facts: bytes = b""
     loads: Mapping[TaskId, int] = field(default_factory=dict)
     is_penstock: bool = True
+
+    def report(self) -> Report:
+        """Return it as a member of a streams group reports it (KIP-1071)."""
+        known = {
+            task: NO_LAG if offset == LATEST_OFFSET else offset
+            for task, offset in self.offset_sums.items()
+            if offset != UNKNOWN_OFFSET_SUM
+        }
+        return Report(
+            self.process_id,
+            self.active_tasks,
+            self.standby_tasks,
+            known,
+            self.user_endpoint,
+            self.client_tags,
+            self.error is AssignorError.SHUTDOWN_REQUESTED,
+        )
 
     def encode(self) -> bytes:
         """Return the bytes, in this version's encoding."""
