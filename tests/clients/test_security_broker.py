@@ -49,7 +49,7 @@ def token(config: str) -> tuple[str, float, str, dict[str, str]]:
     def part(claims: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
 
-    encoded = f"{part({'alg': 'none'})}.{part({'sub': 'reader', 'iat': now, 'exp': now + 3_600})}."
+    encoded = f"{part({'alg': 'none'})}.{part({'sub': 'reader', 'iat': int(now), 'exp': now + 3_600})}."
     return encoded, now + 3_600, "reader", {"logicalCluster": "lkc1"}
 
 
