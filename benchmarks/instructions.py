@@ -31,7 +31,7 @@ from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord, SentRecord
 
-INPUT, OUTPUT, USERS = "in", "out", "users"
+INPUT, OUTPUT, USERS, PAYMENTS = "in", "out", "users", "payments"
 KEYS = 100
 RECORDS = 2_000  # the first half only warms up caches and Python's specialization
 BATCHES = 4
@@ -48,6 +48,8 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "window-suppress": (topologies.window_suppress, CACHE_BYTES),
     "session": (topologies.session, CACHE_BYTES),
     "hopping": (topologies.hopping, CACHE_BYTES),
+    "stream-join": (topologies.stream_join, CACHE_BYTES),
+    "table-table-join": (topologies.table_table_join, CACHE_BYTES),
     "foreign-key-join": (topologies.foreign_key_join, 0),  # the left table and its subscriptions
 }
 
@@ -109,6 +111,10 @@ def cost(name: str) -> float:
         if task.compiled.source_of(USERS) is not None:
             city = b'{"name":"n","city":"Bern"}'
             process(task, [RawRecord(USERS, 0, n, 0, _user(n), city) for n in range(KEYS)])
+        if task.compiled.source_of(PAYMENTS) is not None:
+            payment = b'{"user":"u","method":"card","ts":1}'
+            at = half * STEP_MS  # near to the purchases that are measured
+            process(task, [RawRecord(PAYMENTS, 0, n, at, _user(n), payment) for n in range(KEYS)])
 
         numbers: list[int] = []
         for run, messages in ((call, purchases(0, half)), (lambda work: numbers.append(counted(work)), measured)):
@@ -148,7 +154,12 @@ def process(
 
 def _task(name: str, directory: Path) -> DriverTask:
     make, cache_bytes = SCENARIOS[name]
-    topics = {topologies.INPUT_VARIABLE: INPUT, topologies.OUTPUT_VARIABLE: OUTPUT, topologies.TABLE_VARIABLE: USERS}
+    topics = {
+        topologies.INPUT_VARIABLE: INPUT,
+        topologies.OUTPUT_VARIABLE: OUTPUT,
+        topologies.TABLE_VARIABLE: USERS,
+        topologies.PAYMENTS_VARIABLE: PAYMENTS,
+    }
     before = dict(os.environ)
     os.environ.update(topics)
     try:

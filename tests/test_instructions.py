@@ -19,9 +19,11 @@ LIMITS = {
     "table-join": 1.6,
     "processor": 4.2,
     "window-suppress": 6.6,
-    "session": 7.8,
+    "session": 3.3,
     "hopping": 7.1,
-    "foreign-key-join": 10.8,
+    "stream-join": 2.9,
+    "table-table-join": 2.1,
+    "foreign-key-join": 9.6,
 }
 
 
