@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -29,6 +28,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 from tests.brokers import FIRST, SECOND, SecuredBroker, ThreeBrokers
 from tests.clients.conftest import MakeTopic, Open
+from tests.suspended import suspended
 from tests.topics import create_topics, delete_topics
 from tests.waiting import PATIENCE_SECONDS, eventually, wait_for_partitions
 
@@ -318,13 +318,9 @@ def test_the_new_leader_gets_the_request_when_the_old_one_is_suspended(
     assert results(asking.offsets(dict.fromkeys(led, LATEST), MS), MS) == dict.fromkeys(led, 0)
     pid = three_brokers.second.status().pid
     assert pid is not None
-    broker = psutil.Process(pid)
-    broker.suspend()
-    try:
+    with suspended(pid):
         asked = asking.offsets(dict.fromkeys(led, LATEST), int(PATIENCE_SECONDS * 1000))
         assert results(asked, int(PATIENCE_SECONDS * 1000)) == dict.fromkeys(led, 0)
         assert code_of(asking.offsets({alone: LATEST}, SHORT_MS)[alone]) is ErrorCode.LEADER_NOT_AVAILABLE
         late = asking.offsets({alone: LATEST}, int(PATIENCE_SECONDS * 1000))[alone]
-    finally:
-        broker.resume()
     assert late.result(PATIENCE_SECONDS) == 0

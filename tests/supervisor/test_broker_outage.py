@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +17,7 @@ from stage import LogLines
 from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
 from tests.read_to_end import read_to_end
+from tests.suspended import suspended
 from tests.topics import create_topics
 from tests.waiting import eventually
 
@@ -32,16 +30,11 @@ SESSION_TIMEOUT_MS = 30_000
 ROUNDS = 500
 
 
-@contextmanager
-def stopped(broker: DevBroker) -> Iterator[None]:
+def stopped(broker: DevBroker) -> AbstractContextManager[None]:
     """Suspend the broker's process; it keeps its connections and does not respond."""
     pid = broker.status().pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    return suspended(pid)
 
 
 def newest(counting: Counting) -> dict[str, int]:
