@@ -305,10 +305,9 @@ cdef class PythonRows(Rows):
 cdef class RowGetter:
     """Finds the rows of a table for a join.
 
-    get(key): a row, (value, timestamp) or None. If the table has a cache or a write buffer that needs no more, it is looked
-    up there: table, its cells, and stored(key's bytes), which reads an entry below it, or None; or buffer. key_serde,
-    encode_key, read: of these, see Cells. sent: rows without the cache's pending changes; see get_forwarded. bytes_serde: whose bytes
-    data() returns, None if it must not be called.
+    get(key): a row, (value, timestamp) or None. Before, it is looked up in the table's cache (table: its cells) or in its
+    write buffer, if there is one that needs no more. key_serde, encode_key, read: of these, see Cells. sent: rows without the
+    cache's pending changes; see get_forwarded. bytes_serde: whose bytes data() returns, None if it must not be called.
     """
 
     def __init__(self, get, bint sent=False, CellTable table=None, RowBuffer buffer=None, key_serde=None, encode_key=None,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, eventually
+
+NOT_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
@@ -49,9 +50,27 @@ def read_to_end(bootstrap_servers: str, *topics: str) -> Iterator[Message]:
 
 def ends_of(bootstrap_servers: str, topics: Sequence[str]) -> dict[tuple[str, int], int]:
     """Return the ends of all partitions, behind open transactions, too."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    found = {topic: admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions for topic in topics}
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    wanted = {TopicPartition(topic, number): latest for topic in topics for number in found[topic]}
-    futures = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    return {(one.topic, one.partition): future.result(PATIENCE_SECONDS).offset for one, future in futures.items()}
+    config = {"bootstrap.servers": bootstrap_servers, "group.id": "unused", "isolation.level": "read_uncommitted"}
+    consumer = Consumer(config)
+    try:
+        found = {topic: consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions for topic in topics}
+        partitions = [(topic, number) for topic in topics for number in found[topic]]
+        return {each: _end(consumer, TopicPartition(*each)) for each in partitions}
+    finally:
+        consumer.close()
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return the end of a partition; the leader of a new one may not know yet that it leads it."""
+    ends: list[int] = []
+
+    def has_answered() -> bool:
+        try:
+            ends.append(consumer.get_watermark_offsets(partition, PATIENCE_SECONDS)[1])
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_YET:
+                raise
+        return bool(ends)
+
+    eventually(has_answered, f"{partition} has a leader")
+    return ends[0]
