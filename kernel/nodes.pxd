@@ -34,6 +34,12 @@ cdef inline Key key_from(bytes data, KeyReader reader):
     return key
 
 
+cdef inline Key windowed_key_from(bytes data, KeyReader reader, int64_t start, int64_t end):
+    cdef Key key = key_from(data, reader)
+    key.is_windowed, key.start, key.end = True, start, end
+    return key
+
+
 cdef inline object key_of(object key):
     """Return the key itself."""
     return (<Key>key).read() if type(key) is Key else key

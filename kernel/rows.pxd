@@ -1,6 +1,6 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 cdef enum:
     TIME_BYTES = 8  # a row begins with its timestamp, big endian
@@ -20,7 +20,14 @@ cdef inline void write_time(char *to, int64_t time) noexcept:
         to[i] = <char>(<uint64_t>time >> 8 * (TIME_BYTES - 1 - i))
 
 
+cdef inline int64_t sum_of(int64_t a, int64_t b) noexcept:
+    """Return a sum, at most the highest number; b is not negative."""
+    return a + b if a <= INT64_MAX - b else INT64_MAX
+
+
 cdef bytes timed(int64_t time, bytes value)
+cdef bytes value_of(bytes row, int64_t *time)
+cdef bytes log_key_of(bytes record_key, int64_t time, int64_t second, int second_size)
 
 
 cdef enum:
@@ -124,6 +131,8 @@ cdef class SegmentTimes:
 
     cdef int set_time(self, int64_t time) noexcept
     cpdef int advance(self, int64_t time) except -1
+    cpdef int keep_latest(self) except -1
+    cdef object row(self, bytes key, int64_t time, int64_t second)
     cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1
 
 

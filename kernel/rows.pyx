@@ -6,9 +6,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove
 
 
 @cython.final
@@ -86,13 +86,7 @@ cdef class RowBuffer:
     cpdef object find(self, bytes key):
         """Return the value of a row that begins with its timestamp, None if there is none, and keep its timestamp."""
         cdef object row = self.row(key)
-        if row is None:
-            return None
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(<bytes?>row) - TIME_BYTES
-        if size < 0:
-            raise ValueError(f"a row of {size + TIME_BYTES} bytes has no timestamp")
-        self.row_time = read_time(PyBytes_AS_STRING(row))
-        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, size)
+        return None if row is None else value_of(<bytes?>row, &self.row_time)
 
     def time(self):
         """Return the timestamp of the row that find returned last."""
@@ -306,6 +300,15 @@ cdef class DecodedRows:
         self.rows = iter(())
 
 
+cdef bytes value_of(bytes row, int64_t *time):
+    """Return the value of a row that begins with its timestamp, and set that."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(row) - TIME_BYTES
+    if size < 0:
+        raise ValueError(f"a row of {size + TIME_BYTES} bytes has no timestamp")
+    time[0] = read_time(PyBytes_AS_STRING(row))
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, size)
+
+
 cdef bytes timed(int64_t time, bytes value):
     """Return the row of a value with a timestamp."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
@@ -325,8 +328,6 @@ cdef enum:
     KEPT = 3
     PARTS = 4
     USEFUL = 8
-
-cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 
 #: What LatestRows.get returns for a row that may be on disk.
 NOT_KNOWN = object()
@@ -424,7 +425,7 @@ cdef class LatestRows:
     def rest(self):
         """Drop all rows, and keep no new ones."""
         self.by_key.clear()
-        self.complete_from = self.newest = NEVER
+        self.complete_from = self.newest = INT64_MAX
         self.count = self.size = self.read_count = 0
 
     def start(self, int64_t time):
@@ -443,7 +444,7 @@ cdef class LatestRows:
     @property
     def resting(self):
         """Whether no new rows are kept."""
-        return self.complete_from == NEVER
+        return self.complete_from == INT64_MAX
 
     cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1:
         """Split a changelog key; return the size of the record key."""
@@ -538,7 +539,7 @@ cdef class LatestRows:
         cdef timed_row *row
         cdef int i
         if rows is not None:
-            for i in range(rows.place(time_from, -NEVER), rows.count):
+            for i in range(rows.place(time_from, -INT64_MAX), rows.count):
                 row = rows.rows + i
                 if row.time > time_to:
                     break
@@ -553,7 +554,7 @@ cdef class LatestRows:
         cdef list found = []
         cdef int i
         if rows is not None:
-            i = rows.place(time_from, -NEVER)
+            i = rows.place(time_from, -INT64_MAX)
             while i < rows.count and rows.rows[i].time <= time_to:
                 found.append((rows.rows[i].time, decode(data_of(rows.rows + i))))
                 i += 1
@@ -588,7 +589,7 @@ cdef class LatestRows:
         return 0
 
     cdef int64_t oldest(self):
-        cdef int64_t oldest = NEVER
+        cdef int64_t oldest = INT64_MAX
         cdef PyObject *found
         cdef Py_ssize_t position = 0
         while PyDict_Next(self.by_key, &position, NULL, &found):
@@ -605,7 +606,7 @@ cdef class LatestRows:
         self.complete_from = time
         while PyDict_Next(self.by_key, &position, &key, &found):
             rows = <TimedRows>found
-            end = rows.place(time, -NEVER)
+            end = rows.place(time, -INT64_MAX)
             for i in range(end):
                 self.size -= memory_of(rows.rows + i)
             self.count -= end
@@ -618,9 +619,17 @@ cdef class LatestRows:
         return 0
 
 
-cdef inline int64_t sum_of(int64_t a, int64_t b) noexcept:
-    """Return a sum, at most the highest number; b is not negative."""
-    return a + b if a <= NEVER - b else NEVER
+cdef bytes log_key_of(bytes record_key, int64_t time, int64_t second, int second_size):
+    """Return the changelog key of a window or session row; second_size: of the second number, in bytes."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(record_key)
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + second_size)
+    cdef char *to = PyBytes_AS_STRING(key)
+    cdef int i
+    memcpy(to, PyBytes_AS_STRING(record_key), size)
+    write_time(to + size, time)
+    for i in range(second_size):
+        to[size + TIME_BYTES + i] = <char>(<uint64_t>second >> 8 * (second_size - 1 - i))
+    return key
 
 
 cdef class SegmentTimes:
@@ -633,9 +642,9 @@ cdef class SegmentTimes:
     """
 
     def __init__(self, retention_ms, visible_ms, interval_ms, bint exact, bint indexed, LatestRows latest):
-        self.retention_ms = min(retention_ms, NEVER)
-        self.visible_ms = min(visible_ms, NEVER)
-        self.interval_ms = min(interval_ms, NEVER)
+        self.retention_ms = min(retention_ms, INT64_MAX)
+        self.visible_ms = min(visible_ms, INT64_MAX)
+        self.interval_ms = min(interval_ms, INT64_MAX)
         self.exact, self.indexed, self.latest = exact, indexed, latest
 
     def begin(self, int64_t time):
@@ -663,6 +672,22 @@ cdef class SegmentTimes:
         if self.live_from > before:
             self.drop(before, self.live_from)
         return 0
+
+    cpdef int keep_latest(self) except -1:
+        """Keep rows later than those seen, because reads repeat."""
+        if self.latest is not None and self.latest.complete_from == INT64_MAX:
+            self.latest.start(sum_of(self.observed_ms, 1))
+        return 0
+
+    cdef object row(self, bytes key, int64_t time, int64_t second):
+        """Return the row of a record key at a time, None if there is none or it is hidden; latest must not be None."""
+        cdef LatestRows latest = self.latest
+        if time < self.visible_from:
+            return None
+        if latest.knows(time):
+            return latest.row(key, time, second)
+        self.keep_latest()
+        return latest.buffer.row(latest.row_key(log_key_of(key, time, second, latest.second_size), time))
 
     cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
         """Set the row of a changelog key, which is also given taken apart; it must not be indexed."""
@@ -709,30 +734,14 @@ cdef class StoredEntries:
         if self.segments is None:
             return self.buffer.row(<bytes?>key)
         time = (<tuple?>key)[1]
-        if time < self.segments.visible_from:
-            return None
-        if self.latest.knows(time):
-            return self.latest.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
-        if self.latest.complete_from == NEVER:
-            self.segments.keep_latest()
-        return self.buffer.row(self.latest.row_key(self.log_key(<tuple>key, time), time))
+        return self.segments.row(<bytes?>(<tuple>key)[0], time, self.second(<tuple>key))
 
     cdef int64_t second(self, tuple key) except? -1:
         """Return the second number of a cache key."""
         return key[2] if self.second_size == TIME_BYTES else 0
 
     cdef bytes log_key(self, tuple key, int64_t time):
-        cdef bytes record_key = <bytes?>key[0]
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(record_key)
-        log_key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + self.second_size)
-        cdef char *to = PyBytes_AS_STRING(log_key)
-        memcpy(to, PyBytes_AS_STRING(record_key), size)
-        write_time(to + size, time)
-        if self.second_size == TIME_BYTES:
-            write_time(to + size + TIME_BYTES, key[2])
-        else:
-            memset(to + size + TIME_BYTES, 0, self.second_size)
-        return log_key
+        return log_key_of(<bytes?>key[0], time, self.second(key), self.second_size)
 
     cdef bint read_long(self, bytes row, int64_t *number, int64_t *time) noexcept:
         """Read a row of an integer and its timestamp; return False for any other row."""

@@ -38,6 +38,7 @@ cdef class StoredRows(Rows):
 
     cdef object find(self, bytes row_key)
     cdef object decoded(self, row)
+    cdef int set_row(self, bytes row_key, row) except -1
     cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is

@@ -2,7 +2,7 @@
 """The nodes of tables: their rows, and what changes and joins these. docs/nodes.md explains it."""
 
 cimport cython
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport int64_t
 
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
@@ -18,12 +18,12 @@ from penstock.kernel.nodes cimport (
     deliver,
     deliver_change,
     fields_of,
-    is_of,
     key_bytes_of,
     key_from,
     key_of,
+    windowed_key_from,
 )
-from penstock.kernel.rows cimport RowBuffer, timed
+from penstock.kernel.rows cimport RowBuffer, sum_of, timed
 from penstock.kernel.sinks cimport Changelog
 
 cdef object NOT_CACHED = cells.NOT_CACHED
@@ -200,8 +200,10 @@ cdef class StoredRows(Rows):
         if not self.log_value_headers and not (self.log_tombstone_headers and data is None):
             headers = None
         self.changelog.write(row_key, data, timestamp, headers)
-        self.buffer.set(row_key, None if data is None else timed(timestamp, <bytes?>data))
-        return 0
+        return self.set_row(row_key, None if data is None else timed(timestamp, <bytes?>data))
+
+    cdef int set_row(self, bytes row_key, row) except -1:
+        return self.buffer.set(row_key, row)
 
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
@@ -717,19 +719,15 @@ cdef class FlushedChanges:
         self.timestamped, self.keeps_headers = timestamped, keeps_headers
 
     cdef Key key(self, cache_key):
-        cdef Key key
         cdef tuple parts
+        cdef int64_t start
         if self.form == PLAIN:
             return key_from(<bytes?>cache_key, self.reader)
         parts = <tuple?>cache_key
-        key = key_from(<bytes?>parts[0], self.reader)
-        key.is_windowed = True
-        if self.form == WINDOW:
-            key.start = parts[1]
-            key.end = key.start + self.size_ms if key.start <= INT64_MAX - self.size_ms else INT64_MAX
-        else:
-            key.start, key.end = parts[2], parts[1]
-        return key
+        if self.form == SESSION:
+            return windowed_key_from(<bytes?>parts[0], self.reader, parts[2], parts[1])
+        start = parts[1]
+        return windowed_key_from(<bytes?>parts[0], self.reader, start, sum_of(start, self.size_ms))
 
     def send(self, changes, olds):
         """Pass the changes of a flush on; olds: the rows before, None for those that are not asked for."""

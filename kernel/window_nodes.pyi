@@ -99,7 +99,7 @@ class TimeTracker:
     def recall(self, times: tuple[int, int, int]) -> None: ...
 
 @final
-class WindowRowsWriter:
+class JoinRows:
     @property
     def key_serde(self) -> object: ...
     def __init__(
@@ -107,6 +107,7 @@ class WindowRowsWriter:
         key_serde: object,
         encode_key: Callable[[Any], bytes] | None,
         encode: Callable[[Any], bytes] | None,
+        decode: Callable[[bytes], Any],
         log_headers: bool,
         segments: SegmentTimes,
         changelog: Changelog,
@@ -120,7 +121,7 @@ class JoinWindow(Node):
         name: str,
         child: Node | None,
         put: Callable[[Any, Any, int], None],
-        writer: WindowRowsWriter | None,
+        rows: JoinRows | None,
     ) -> None: ...
 
 @final
@@ -138,10 +139,7 @@ class StreamJoin(Node):
         after_ms: int,
         tracker: TimeTracker,
         fetch: Callable[[Any, int, int], Any],
-        segments: SegmentTimes | None,
-        key_serde: object,
-        encode_key: Callable[[Any], bytes] | None,
-        decode: Callable[[bytes], Any] | None,
+        rows: JoinRows | None,
         waiting: Any,
         search_ms: int,
         dropped: Callable[[str], None],

@@ -2,11 +2,9 @@
 """The nodes of windows: aggregations, joins of streams, suppress. docs/nodes.md explains it."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t
-from libc.string cimport memcpy
 
-from penstock.kernel.cells cimport CellTable, CellUpdates, TimeWindows
+from penstock.kernel.cells cimport CellUpdates, TimeWindows
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -16,13 +14,12 @@ from penstock.kernel.nodes cimport (
     Node,
     RecordContext,
     deliver,
-    deliver_change,
     key_bytes_of,
-    key_from,
     key_of,
     windowed_key,
+    windowed_key_from,
 )
-from penstock.kernel.rows cimport TIME_BYTES, LatestRows, RowBuffer, SegmentTimes, read_time, timed, write_time
+from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
 from penstock.kernel.sinks cimport Changelog
 from penstock.kernel.table_nodes cimport CachedRows, RowNode, Rows, StoredRows
 
@@ -43,6 +40,8 @@ cdef class StoredWindowRows(StoredRows):
     cdef SegmentTimes segments
     cdef KeyReader reader
     cdef int64_t size_ms
+    cdef bytes record_key  # and start: of the window that is updated
+    cdef int64_t start
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
@@ -56,35 +55,17 @@ cdef class StoredWindowRows(StoredRows):
         self.size_ms = size_ms
 
     cdef object find(self, bytes row_key):
-        cdef LatestRows latest = self.segments.latest
-        cdef int64_t start, second
-        cdef Py_ssize_t size = latest.split(row_key, &start, &second)
-        if start < self.segments.visible_from:
-            return None
-        if latest.knows(start):
-            row = latest.row(PyBytes_FromStringAndSize(PyBytes_AS_STRING(row_key), size), start, second)
-        else:
-            self.segments.keep_latest()
-            row = self.buffer.row(latest.row_key(row_key, start))
-        if row is None:
-            return None
-        self.row_time = read_time(PyBytes_AS_STRING(<bytes?>row))
-        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_GET_SIZE(row) - TIME_BYTES)
+        row = self.segments.row(self.record_key, self.start, 0)
+        return None if row is None else value_of(<bytes?>row, &self.row_time)
 
-    cdef int write_bytes(self, bytes row_key, data, int64_t timestamp, headers) except -1:
-        cdef int64_t start, second
-        cdef Py_ssize_t size = self.segments.latest.split(row_key, &start, &second)
-        if not self.log_value_headers and not (self.log_tombstone_headers and data is None):
-            headers = None
-        self.changelog.write(row_key, data, timestamp, headers)
-        row = None if data is None else timed(timestamp, <bytes?>data)
-        record_key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(row_key), size)
-        return self.segments.put_row(record_key, start, second, row_key, row)
+    cdef int set_row(self, bytes row_key, row) except -1:
+        return self.segments.put_row(self.record_key, self.start, 0, row_key, row)
 
     cdef int update(self, WindowAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
         """Aggregate a value into one window, and pass the change on."""
-        cdef bytes row_key = window_key(record_key, start, 0)
+        cdef bytes row_key = log_key_of(record_key, start, 0, SEQUENCE_BYTES)
         cdef int64_t newest = timestamp
+        self.record_key, self.start = record_key, start
         row = self.find(row_key)
         if row is not None:
             newest = max(timestamp, self.row_time)
@@ -94,23 +75,8 @@ cdef class StoredWindowRows(StoredRows):
             value = node.aggregator(given, value, node.initializer() if row is None else self.decoded(row))
         elif row is not None:
             value = node.aggregator(self.decoded(row), value)
-        cdef Key key = key_from(record_key, self.reader)
-        key.is_windowed, key.start = True, start
-        key.end = start + self.size_ms if start <= INT64_MAX - self.size_ms else INT64_MAX
+        key = windowed_key_from(record_key, self.reader, start, sum_of(start, self.size_ms))
         return self.put(node, key, row_key, value, None, timestamp, newest, headers, node.counts and self.exact_type is int)
-
-
-cdef bytes window_key(bytes record_key, int64_t start, int64_t sequence):
-    """Return the changelog key of a window."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(record_key)
-    cdef bytes key = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES + SEQUENCE_BYTES)
-    cdef char *to = PyBytes_AS_STRING(key)
-    cdef int i
-    memcpy(to, PyBytes_AS_STRING(record_key), size)
-    write_time(to + size, start)
-    for i in range(SEQUENCE_BYTES):
-        to[size + TIME_BYTES + i] = <char>(sequence >> 8 * (SEQUENCE_BYTES - 1 - i))
-    return key
 
 
 @cython.final
@@ -340,18 +306,18 @@ cdef class TimeTracker:
 
 
 @cython.final
-cdef class WindowRowsWriter:
-    """Writes rows to a window store with duplicates; see WindowRows of store_interfaces.py."""
+cdef class JoinRows:
+    """The rows of a window store with duplicates, for a join; see WindowRows of store_interfaces.py."""
 
     cdef readonly object key_serde
-    cdef object encode_key, encode
+    cdef object encode_key, encode, decode
     cdef SegmentTimes segments
     cdef Changelog changelog
     cdef bint log_headers
 
-    def __init__(self, key_serde, encode_key, encode, bint log_headers, SegmentTimes segments not None,
+    def __init__(self, key_serde, encode_key, encode, decode, bint log_headers, SegmentTimes segments not None,
                  Changelog changelog not None):
-        self.key_serde, self.encode_key, self.encode = key_serde, encode_key, encode
+        self.key_serde, self.encode_key, self.encode, self.decode = key_serde, encode_key, encode, decode
         self.log_headers, self.segments, self.changelog = log_headers, segments, changelog
 
     cdef int add(self, key, value, int64_t timestamp, headers) except -1:
@@ -359,25 +325,32 @@ cdef class WindowRowsWriter:
         cdef bytes row_key = key_bytes_of(key, self.key_serde, self.encode_key)
         cdef bytes data = <bytes?>(value if self.encode is None else self.encode(value))
         cdef int64_t sequence = (self.segments.sequence + 1) & SEQUENCE_MAX
-        cdef bytes log_key = window_key(row_key, timestamp, sequence)
+        cdef bytes log_key = log_key_of(row_key, timestamp, sequence, SEQUENCE_BYTES)
         self.segments.sequence = sequence
         self.changelog.write(log_key, data, timestamp, headers if self.log_headers else None)
         return self.segments.put_row(row_key, timestamp, sequence, log_key, data)
+
+    cdef list find(self, key, int64_t time_from, int64_t time_to):
+        """Return (timestamp, value) of a key's rows from a time to another one, None if some may be on disk or hidden."""
+        if not self.segments.visible_from <= time_from <= time_to:
+            return None
+        row_key = key_bytes_of(key, self.key_serde, self.encode_key)
+        return self.segments.latest.values(row_key, time_from, time_to, self.decode)
 
 
 @cython.final
 cdef class JoinWindow(Node):
     """Passes a record on to be joined, and then stores it for the other side if it has a key; see KStreamJoinWindow.
 
-    put(key, value, time): of the store. writer: in its place for values that are not None, None if there is none.
+    put(key, value, time): of the store. rows: in its place for values that are not None, None if the kernel cannot.
     """
 
     cdef object put
-    cdef WindowRowsWriter writer
+    cdef JoinRows rows
 
-    def __init__(self, task, name, child, put, WindowRowsWriter writer):
+    def __init__(self, task, name, child, put, JoinRows rows):
         Node.__init__(self, task, name, child)
-        self.put, self.writer = put, writer
+        self.put, self.rows = put, rows
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
@@ -387,13 +360,13 @@ cdef class JoinWindow(Node):
         task.at = self.name
         task.written_value = None
         task.timestamp, task.headers = timestamp, headers
-        if self.writer is None or value is None:
+        if self.rows is None or value is None:
             self.put(key_of(key), value, timestamp)
             return 0
-        return self.writer.add(key, value, timestamp, headers)
+        return self.rows.add(key, value, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        cdef bint by_bytes = self.writer is not None and serde is self.writer.key_serde
+        cdef bint by_bytes = self.rows is not None and serde is self.rows.key_serde
         return self.child.use_of_key(serde) | (NEEDS_BYTES if by_bytes else READS)
 
 
@@ -401,26 +374,24 @@ cdef class JoinWindow(Node):
 cdef class StreamJoin(Node):
     """Joins the records of one side of a stream-stream join: joiner(left, right), or (key, left, right) with with_key.
 
-    is_right: whether it is the right side. before_ms, after_ms: how much earlier and later than the record here the one there may be. fetch(key, from, to): the rows
-    (timestamp, value) of the other side; segments: where they are looked up before, for keys of key_serde, and read with
-    decode; None if there are none. outer: whether a record without a partner is joined with None. waiting: these until their
-    windows close, a NonJoinedRecords, or None. search_ms: how much later than tracker.min_time it has to look for them.
+    is_right: whether it is the right side. before_ms, after_ms: how much earlier and later than the record here the one there
+    may be. fetch(key, from, to): the rows (timestamp, value) of the other side; rows: where they are looked up before, None if
+    the kernel cannot. outer: whether a record without a partner is joined with None. waiting: these until their windows
+    close, a NonJoinedRecords, or None. search_ms: how much later than tracker.min_time it has to look for them.
     """
 
-    cdef object joiner, fetch, key_serde, encode_key, decode, waiting, dropped
+    cdef object joiner, fetch, waiting, dropped
     cdef bint with_key, is_right, outer
     cdef int64_t before_ms, after_ms, search_ms
-    cdef SegmentTimes segments
+    cdef JoinRows rows
     cdef TimeTracker tracker
 
     def __init__(self, task, name, child, joiner, bint with_key, bint is_right, bint outer, int64_t before_ms,
-                 int64_t after_ms, TimeTracker tracker not None, fetch, SegmentTimes segments, key_serde, encode_key, decode, waiting,
-                 int64_t search_ms, dropped):
+                 int64_t after_ms, TimeTracker tracker not None, fetch, JoinRows rows, waiting, int64_t search_ms, dropped):
         Node.__init__(self, task, name, child)
         self.joiner, self.with_key, self.is_right, self.outer = joiner, with_key, is_right, outer
         self.before_ms, self.after_ms, self.tracker = before_ms, after_ms, tracker
-        self.fetch, self.segments, self.decode = fetch, segments, decode
-        self.key_serde, self.encode_key = key_serde, encode_key
+        self.fetch, self.rows = fetch, rows
         self.waiting, self.search_ms, self.dropped = waiting, search_ms, dropped
 
     cdef int join(self, key, value, other, int64_t timestamp, headers) except -1:
@@ -431,19 +402,14 @@ cdef class StreamJoin(Node):
         self.task.at = self.name
         return 0
 
-    cdef object rows(self, key, int64_t time_from, int64_t time_to):
-        cdef SegmentTimes segments = self.segments
-        if segments is not None and segments.visible_from <= time_from <= time_to:
-            row_key = key_bytes_of(key, self.key_serde, self.encode_key)
-            known = segments.latest.values(row_key, time_from, time_to, self.decode)
-            if known is not None:
-                return known
-        return self.fetch(key_of(key), time_from, time_to)
+    cdef object found(self, key, int64_t time_from, int64_t time_to):
+        known = None if self.rows is None else self.rows.find(key, time_from, time_to)
+        return self.fetch(key_of(key), time_from, time_to) if known is None else known
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef TimeTracker tracker = self.tracker
         cdef int64_t last = max(0, timestamp + self.after_ms), other_time
-        cdef bint found = False
+        cdef bint is_joined = False
         self.task.at = self.name
         if timestamp > tracker.stream_time:
             tracker.stream_time = timestamp
@@ -455,12 +421,12 @@ cdef class StreamJoin(Node):
         if self.waiting is not None and timestamp == tracker.stream_time and self.may_have_closed():
             self.waiting.emit(headers)
             self.task.at = self.name
-        for other_time, other in self.rows(key, max(0, timestamp - self.before_ms), last):
-            found = True
+        for other_time, other in self.found(key, max(0, timestamp - self.before_ms), last):
+            is_joined = True
             if self.waiting is not None:
                 self.waiting.remove_other(key_of(key), other_time, timestamp, headers)
             self.join(key, value, other, max(timestamp, other_time), headers)
-        if found or not self.outer:
+        if is_joined or not self.outer:
             return 0
         # A record whose window has passed need not wait: rows of the other side that it might have joined are gone.
         if self.waiting is None or last < tracker.stream_time:
@@ -479,5 +445,5 @@ cdef class StreamJoin(Node):
         return self.tracker.min_time + self.search_ms < self.tracker.stream_time
 
     cpdef int use_of_key(self, serde) except -1:
-        cdef bint by_bytes = self.segments is not None and serde is self.key_serde and self.waiting is None
+        cdef bint by_bytes = self.rows is not None and serde is self.rows.key_serde and self.waiting is None
         return self.child.use_of_key(serde) | (READS if self.with_key or not by_bytes else NEEDS_BYTES)

@@ -136,11 +136,6 @@ class Segments(SegmentTimes):
             self.keep_latest()
         return self.rows.get(_pack(time_ms // self.interval_ms) + key)
 
-    def keep_latest(self) -> None:
-        """Keep rows later than those seen, because reads repeat. The kernel calls it, too."""
-        if self.latest is not None and self.latest.resting:
-            self.latest.start(self.observed_ms + 1)
-
     def fetch(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow]:
         """Return (time, second number, value) of a record key's visible rows from time_from to time_to, in order."""
         time_from = max(time_from, self.visible_from)

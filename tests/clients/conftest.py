@@ -8,6 +8,7 @@ import pytest
 
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from tests.clients.application import Application, Topics
+from tests.clients.streams_group_stage import Group, quick_groups
 
 MakeApplication = Callable[..., Application]
 MakeTopic = Callable[..., str]
@@ -66,3 +67,17 @@ def opened() -> Iterator[Open]:
 def topics(bootstrap_servers: str) -> Topics:
     """Topics of the broker that the run shares."""
     return Topics(bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def quick_servers(bootstrap_servers: str) -> str:
+    """The broker of the run, with streams groups that are quick."""
+    return quick_groups(bootstrap_servers)
+
+
+@pytest.fixture
+def group(unique_name: Callable[[str], str], quick_servers: str) -> Iterator[Group]:
+    """A streams group, whose members are closed at the end."""
+    made = Group(unique_name("group"), quick_servers)
+    yield made
+    made.close()

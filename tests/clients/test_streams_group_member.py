@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,22 +25,9 @@ from tests.clients.streams_group_stage import (
     SESSION_TIMEOUT_MS,
     Group,
     ThreadDouble,
-    quick_groups,
 )
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(scope="module")
-def servers(bootstrap_servers: str) -> str:
-    return quick_groups(bootstrap_servers)
-
-
-@pytest.fixture
-def group(unique_name: Callable[[str], str], servers: str) -> Iterator[Group]:
-    made = Group(unique_name("group"), servers)
-    yield made
-    made.close()
 
 
 # Joining

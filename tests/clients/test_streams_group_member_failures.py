@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -38,23 +38,10 @@ from tests.clients.streams_group_stage import (
     PROMPT_SECONDS,
     Group,
     ThreadDouble,
-    quick_groups,
 )
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(scope="module")
-def servers(bootstrap_servers: str) -> str:
-    return quick_groups(bootstrap_servers)
-
-
-@pytest.fixture
-def group(unique_name: Callable[[str], str], servers: str) -> Iterator[Group]:
-    made = Group(unique_name("group"), servers)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from penstock.kernel.nodes import Node
 from penstock.kernel.sinks import Changelog
-from penstock.kernel.window_nodes import JoinWindow, StreamJoin, TimeTracker, WindowRowsWriter
+from penstock.kernel.window_nodes import JoinRows, JoinWindow, StreamJoin, TimeTracker
 
 from ..context.task_context import Process
 from ..records import Headers
@@ -48,14 +48,18 @@ class KStreamJoinWindow(Operator):
 
     @override
     def compile(self, node: NodeContext) -> Node:
-        store, writer = node.store(self.window_name), None
-        rows = None if node.notes_rows else store.window_rows()
-        if rows is not None:
-            changelog = Changelog(node.task.log_change, self.window_name)
-            writer = WindowRowsWriter(
-                rows.key_serde, rows.encode_key, rows.encode_value, rows.log_headers, rows.segments, changelog
-            )
-        return JoinWindow(node.task, node.name, node.child, store.put, writer)
+        put = node.store(self.window_name).put
+        return JoinWindow(node.task, node.name, node.child, put, _join_rows(node, self.window_name))
+
+
+def _join_rows(node: NodeContext, name: str) -> JoinRows | None:
+    """Return the rows of one side's window store; None if a put or fetch needs the store itself."""
+    rows = None if node.notes_rows else node.store(name).window_rows()
+    if rows is None:
+        return None
+    key_serde, encode_key, encode, decode, log_headers, segments = rows
+    changelog = Changelog(node.task.log_change, name)
+    return JoinRows(key_serde, encode_key, encode, decode, log_headers, segments, changelog)
 
 
 @dataclass(eq=False)
@@ -87,8 +91,6 @@ class KStreamKStreamJoin(Operator):
     @override
     def compile(self, node: NodeContext) -> Node:
         tracker = self.shared_time_tracker_supplier.compile(node)
-        other = node.store(self.other_window_name)
-        rows = None if node.notes_rows else other.window_rows()
         before, after = self.before_and_after_ms
         return StreamJoin(
             node.task,
@@ -101,11 +103,8 @@ class KStreamKStreamJoin(Operator):
             before,
             after,
             tracker,
-            other.fetch_range,
-            None if rows is None else rows.segments,
-            None if rows is None else rows.key_serde,
-            None if rows is None else rows.encode_key,
-            None if rows is None else rows.decode_value,
+            node.store(self.other_window_name).fetch_range,
+            _join_rows(node, self.other_window_name),
             _NonJoinedRecords(node, self, tracker) if self.outer_join_window_name else None,
             after + self.windows.grace_ms,
             node.dropped,
