@@ -25,7 +25,7 @@ from ..queries.streaming_queries import ROCKSDB_PROVIDER
 from ..session.kafka_settings import producer_settings
 from ..tasks.changelog_reader import SEED_DDL, SeedPlan, live_keys, make_seeds
 from ..tasks.kafka_sink import KafkaSink
-from ..tasks.paged_rows import DIRECTORY, unpack_rows
+from ..tasks.paged_rows import DIRECTORY, rows_in
 from ..tasks.record_batches import PACK_RECORDS_MAX, MapInArrow, sent_batch, to_batch
 from ..tasks.spark_task import OWN_STORE
 from ..tasks.task_processor import STATE_VARIABLE
@@ -252,7 +252,7 @@ def write_changelogs(plan: WritePlan) -> MapInArrow:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         moved = [
-            (store, *_write(plan, plan.changelogs[store], task, (blob[3] for blob in group if blob[2] != DIRECTORY)))
+            (store, *_write(plan, plan.changelogs[store], task, (blob[2:] for blob in group if blob[2] != DIRECTORY)))
             for (task, store), group in groupby(_blobs(batches), key=itemgetter(0, 1))
             if store in plan.changelogs and not plan.changelogs[store].is_source
         ]
@@ -267,11 +267,16 @@ def _blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, int, b
         yield from zip(*columns, strict=True)
 
 
-def _write(plan: WritePlan, changelog: StoreChangelog, task: int, pages: Iterable[bytes]) -> tuple[int, int]:
-    """Write one store of one task; return the numbers of records with a value and of tombstones."""
+def _write(
+    plan: WritePlan, changelog: StoreChangelog, task: int, blobs: Iterable[tuple[int, bytes]]
+) -> tuple[int, int]:
+    """Write one store of one task; return the numbers of records with a value and of tombstones.
+
+    blobs: numbers and data.
+    """
     stale = live_keys(plan.config, changelog.topic, task)
     sink = KafkaSink(producer_settings(plan.config))
-    rows = (row for data in pages for row in unpack_rows(data))
+    rows = (row for number, data in blobs for row in rows_in(number, data))
     written = 0
     for batch in _batches(changelog_records(changelog, task, rows, plan.stream_times.get(task, -1))):
         stale.difference_update(record.key for record in batch)

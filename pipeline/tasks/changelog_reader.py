@@ -20,7 +20,7 @@ from penstock.topology.records import Message, TaskId
 
 from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import connection_settings
-from .paged_rows import DIRECTORY, unpack_rows
+from .paged_rows import DIRECTORY, rows_in
 from .record_batches import MapInArrow, to_batch
 from .spark_stores import SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
@@ -100,7 +100,7 @@ def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
 
 
 def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.RecordBatch:
-    counts = [0 if number == DIRECTORY else sum(1 for _ in unpack_rows(data)) for number, data in blobs]
+    counts = [0 if number == DIRECTORY else sum(1 for _ in rows_in(number, data)) for number, data in blobs]
     return to_batch([(task, store, *blob, count) for blob, count in zip(blobs, counts, strict=True)], SEED_DDL)
 
 

@@ -7,6 +7,9 @@ the commit, if it has changed. Scans visit the pages in the order of keys' bytes
 
     directory   number, first key of each page, in order; then the marks
     page        key length, key, value length, value of each row, in order
+
+A large value is a blob of its own, with its key, as in a page of one row; the page has its number in place of the value.
+Otherwise each update of a row of a kilobyte would write a page of 64.
 """
 
 from __future__ import annotations
@@ -28,8 +31,15 @@ from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, Ra
 PAGE_BYTES_MAX = 64 << 10
 #: Split pages are filled to this share, to leave room for new rows before they split again.
 FILL = 0.6
-#: The number under which the directory is kept; pages count from 1.
+#: The number under which the directory is kept; pages count from 1, large values from -1 down.
 DIRECTORY = 0
+#: A value larger than this many bytes is a blob of its own.
+LARGE_BYTES = 256
+#: What a page has in place of a large value: these bytes and its number. A small value that begins with them is treated
+#: as a large one.
+ELSEWHERE = b"\xffPENSTOK"
+#: The mark with the number of the last large value.
+LAST_LARGE = "last-large"
 
 _length = struct.Struct(">I")
 _number = struct.Struct(">q")
@@ -65,8 +75,11 @@ class PagedRows(BytesStore):
 
     persistent = True
 
-    def __init__(self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
+    def __init__(
+        self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX, large_bytes: int = LARGE_BYTES
+    ) -> None:
         self._blobs = blobs
+        self._large_bytes = large_bytes
         self._page_bytes_max = page_bytes_max
         directory = blobs.read(DIRECTORY)
         pages, self._marks = _unpack_directory(directory) if directory else ([(1, b"")], {})
@@ -74,6 +87,10 @@ class PagedRows(BytesStore):
         self._pages = [_Page(number, first) for number, first in pages]
         self._firsts = [page.first for page in self._pages]
         self._numbers = count(max(number for number, _ in pages) + 1)
+        self._last_large = self._marks.get(LAST_LARGE, 0)
+        #: Large rows that were read or changed, by number; None: to be removed.
+        self._large: dict[int, Row | None] = {}
+        self._changed_large: set[int] = set()
 
     def _rows_beside(self, key: bytes) -> Page:
         return self._read(self._pages[bisect_right(self._firsts, key) - 1])
@@ -88,11 +105,41 @@ class PagedRows(BytesStore):
 
     @override
     def get(self, key: bytes) -> bytes | None:
-        return self._rows_beside(key).get(key)
+        found = self._rows_beside(key).get(key)
+        return found if found is None or not found.startswith(ELSEWHERE) else self._large_value(found)
+
+    def _large_value(self, place: bytes) -> bytes:
+        number = _number_of(place)
+        row = self._large.get(number)
+        if row is None:
+            ((_, value),) = unpack_rows(self._blobs.read(number) or b"")
+            row = self._large[number] = b"", value
+        return row[1]
 
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
-        self._rows_beside(key).put(key, value)
+        page = self._rows_beside(key)
+        old = page.get(key)
+        was_large = old is not None and old.startswith(ELSEWHERE)
+        if value is None or not (len(value) > self._large_bytes or value.startswith(ELSEWHERE)):
+            if was_large:
+                self._set_large(_number_of(old or b""), None)
+            page.put(key, value)
+            return
+        if was_large:
+            number = _number_of(old or b"")
+        else:
+            number = self._last_large = self._last_large - 1
+            page.put(key, ELSEWHERE + _number.pack(number))
+        self._set_large(number, (key, value))
+
+    def _set_large(self, number: int, row: Row | None) -> None:
+        self._large[number] = row
+        self._changed_large.add(number)
+
+    def _shown(self, row: Row) -> Row:
+        key, value = row
+        return (key, self._large_value(value)) if value.startswith(ELSEWHERE) else row
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
@@ -105,7 +152,7 @@ class PagedRows(BytesStore):
             found += self._read(page).between(start, end)
         if reverse:
             found.reverse()
-        return found
+        return [self._shown(row) for row in found]
 
     @override
     def approximate_num_entries(self) -> int:
@@ -115,18 +162,32 @@ class PagedRows(BytesStore):
 
     @override
     def has_uncommitted(self) -> bool:
-        return bool(self._changed())
+        return bool(self._changed() or self._changed_large)
 
     @override
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """Write the changed pages. Spark makes this atomic with the rest of the task's state."""
         before = list(self._firsts), dict(self._marks)
         self._marks.update(marks)
+        self._write_large(self._marks.get(LAST_LARGE, 0))
+        if self._last_large:
+            self._marks[LAST_LARGE] = self._last_large
         for page, rows in self._changed():
             self._write(page, rows)
         if (self._firsts, self._marks) != before or not self._exists:
             self._blobs.write(DIRECTORY, _pack_directory(self._pages, self._marks))
             self._exists.update(page.number for page in self._pages)
+
+    def _write_large(self, last_written: int) -> None:
+        """Write the changed large values. last_written: the number of the last one that the last commit has given."""
+        for number in sorted(self._changed_large):
+            row = self._large[number]
+            if row is not None:
+                self._blobs.write(number, pack_rows((row,)))
+            elif number >= last_written:
+                self._blobs.remove(number)
+        self._changed_large.clear()
+        self._large.clear()
 
     def _write(self, page: _Page, rows: Page) -> None:
         data = rows.fold()
@@ -160,6 +221,9 @@ class PagedRows(BytesStore):
     def rollback(self) -> None:
         for _, rows in self._changed():
             rows.forget()
+        self._large.clear()
+        self._changed_large.clear()
+        self._last_large = self._marks.get(LAST_LARGE, 0)
 
     @override
     def committed_mark(self, name: str) -> int | None:
@@ -194,6 +258,16 @@ def unpack_rows(data: bytes) -> Iterator[Row]:
         key = data[key_at:value_at]
         at = value_at + 4 + unpack_from(data, value_at)[0]
         yield key, data[value_at + 4 : at]
+
+
+def _number_of(place: bytes) -> int:
+    return int(_number.unpack_from(place, len(ELSEWHERE))[0])
+
+
+def rows_in(number: int, data: bytes) -> Iterator[Row]:
+    """Yield the rows of a blob that is not the directory. A large row is in its own blob only."""
+    rows = unpack_rows(data)
+    return rows if number < DIRECTORY else (row for row in rows if not row[1].startswith(ELSEWHERE))
 
 
 def _pack_directory(pages: Iterable[_Page], marks: Marks) -> bytes:

@@ -24,7 +24,7 @@ from penstock.pipeline.checkpoint.checkpoint import full_source_topics
 from penstock.pipeline.handover.spark_side import blobs
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
 from penstock.pipeline.queries.streaming_queries import processing_order
-from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
+from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
 from penstock.pipeline.tasks.spark_task import OWN_STORE
 from penstock.statestore.buffers.time_ordered_buffers import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
@@ -284,7 +284,7 @@ def _read_stores(spark: Any, checkpoint: str, subtopologies: Iterable[int]) -> d
     for number in subtopologies:
         for blob in blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
             if blob.store != OWN_STORE and blob.number != DIRECTORY:
-                stores.setdefault(blob.store, {}).update(unpack_rows(bytes(blob.data)))
+                stores.setdefault(blob.store, {}).update(rows_in(blob.number, bytes(blob.data)))
     return stores
 
 

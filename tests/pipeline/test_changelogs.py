@@ -14,7 +14,7 @@ from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelo
 from penstock.pipeline.queries.history_files import HistoryFiles
 from penstock.pipeline.queries.query_progress import progress_of
 from penstock.pipeline.tasks.changelog_reader import MemoryState, RestoringTask
-from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
+from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
 from penstock.pipeline.tasks.spark_stores import SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
 from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS
@@ -93,8 +93,8 @@ def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes
         stores.log_change("store", message.key() or b"", message.value())
     stores.commit()
     stores.close()
-    pages = [data for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]
-    return [row for data in pages for row in unpack_rows(data)]
+    found = [(number, data) for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]
+    return [row for number, data in found for row in rows_in(number, data)]
 
 
 def test_the_file_that_names_the_owner_of_the_state() -> None:

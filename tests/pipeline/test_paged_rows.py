@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.pipeline.tasks.paged_rows import DIRECTORY, PagedRows
+from penstock.pipeline.tasks.paged_rows import DIRECTORY, ELSEWHERE, PagedRows, rows_in
 from penstock.statestore.memory_store import InMemoryStore
 from tests.examples import examples
 
-PAGE_BYTES = 64
+PAGE_BYTES, LARGE_BYTES = 64, 8
 keys = st.binary(min_size=1, max_size=3)
-values = st.one_of(st.none(), st.binary(max_size=12))
+values = st.one_of(st.none(), st.binary(max_size=12), st.just(ELSEWHERE), st.just(ELSEWHERE + b"12345678"))
 bounds = st.one_of(st.none(), keys)
 steps = st.lists(
     st.one_of(
@@ -48,7 +48,7 @@ class Blobs:
 @given(steps)
 def test_pages_have_the_rows_of_the_in_memory_store(steps: list[tuple[str, bytes | None, bytes | None]]) -> None:
     blobs = Blobs()
-    paged, model = PagedRows(blobs, PAGE_BYTES), InMemoryStore()
+    paged, model = PagedRows(blobs, PAGE_BYTES, LARGE_BYTES), InMemoryStore()
     for name, first, second in steps:
         if name == "put" and first is not None:
             paged.put(first, second)
@@ -67,8 +67,12 @@ def test_pages_have_the_rows_of_the_in_memory_store(steps: list[tuple[str, bytes
             paged.commit(None, {"time": 7})
             model.commit(None)
         if name == "reopen":
-            paged = PagedRows(blobs, PAGE_BYTES)
+            paged = PagedRows(blobs, PAGE_BYTES, LARGE_BYTES)
             assert paged.committed_mark("time") == 7
+            kept = [row for number, data in blobs.data.items() if number != DIRECTORY for row in rows_in(number, data)]
+            assert sorted(kept) == paged.rows(None, None)
+            large = [value for _, value in kept if len(value) > LARGE_BYTES or value.startswith(ELSEWHERE)]
+            assert len(large) == sum(number < 0 for number in blobs.data)
         assert paged.rows(None, None) == model.rows(None, None)
 
 
@@ -114,3 +118,19 @@ def test_pages_without_rows_are_removed() -> None:
     rows.commit(None)
     assert len(blobs.data) == 2, "the directory and one page are left"
     assert PagedRows(blobs, PAGE_BYTES).rows(None, None) == []
+
+
+def test_an_update_of_a_large_row_writes_no_page() -> None:
+    blobs = Blobs()
+    rows = PagedRows(blobs)
+    for number in range(100):
+        rows.put(b"%04d" % number, b"v" * 1000)
+    rows.commit(None)
+    blobs.written_numbers.clear()
+    again = PagedRows(blobs)
+    assert again.get(b"0042") == b"v" * 1000
+    again.put(b"0042", b"w" * 1000)
+    again.commit(None)
+    (written,) = blobs.written_numbers
+    assert written < DIRECTORY
+    assert PagedRows(blobs).get(b"0042") == b"w" * 1000
