@@ -2,8 +2,8 @@ from libc.stdint cimport int64_t
 
 
 cdef class RecordContext:
-    cdef public object message, headers, at, tracer
-    cdef public int64_t timestamp, stream_time_ms
+    cdef public object message, headers, at, tracer, on_due
+    cdef public int64_t timestamp, stream_time_ms, due_ms
     cdef object written_value, written_serde
     cdef bytes written_data
 

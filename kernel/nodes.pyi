@@ -11,8 +11,10 @@ class RecordContext:
     headers: _Headers
     at: str | None
     tracer: Any
+    on_due: Callable[[], object]
     timestamp: int
     stream_time_ms: int
+    due_ms: int
 
 @final
 class KeyReader:

@@ -5,7 +5,7 @@ Every operator can be a node that calls Python (PythonNode); those that are hot 
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from penstock.kernel.codecs cimport Rewriter
 from penstock.kernel.messages cimport Message
@@ -41,12 +41,14 @@ cdef class RecordContext:
     """The record at work in a task; see TaskContext for what it means.
 
     at: the name of the node at work, which an error names. tracer: gets enter(name, timestamp) and leave() of each node
-    while records are traced; None otherwise. written_…: the last value that a node has serialized or read, its serde and
-    its bytes (None if it was read), until user code has seen it.
+    while records are traced; None otherwise. on_due(): called before a record if stream time has reached due_ms. written_…:
+    the last value that a node has serialized or read, its serde and its bytes (None if it was read), until user code has
+    seen it.
     """
 
     def __cinit__(self):
         self.timestamp = self.stream_time_ms = -1
+        self.due_ms = INT64_MAX
 
 
 # -- keys
@@ -644,6 +646,13 @@ cdef class Source(Node):
             return self.to_value(None) if self.values_may_be_none else None
         return data if self.to_value is None else self.to_value(data)
 
+    cdef int fire(self, message, int64_t timestamp, headers) except -1:
+        """Fire what is due before a record."""
+        cdef RecordContext task = self.task
+        task.on_due()
+        task.at, task.message, task.timestamp, task.headers = self.name, message, timestamp, headers
+        return 0
+
     def process_batch(self, messages):
         """Process records with their own timestamps."""
         cdef RecordContext task = self.task
@@ -671,6 +680,8 @@ cdef class Source(Node):
                         task.stream_time_ms = timestamp
                     elif timestamp < 0:
                         self.invalid(message, key_of(key), value)
+                    if task.stream_time_ms >= task.due_ms:
+                        self.fire(message, timestamp, headers)
                     if self.value_serde is not None:
                         task.written_value, task.written_serde, task.written_data = value, self.value_serde, None
                     deliver(self.child, key, value, timestamp, headers)
@@ -697,6 +708,8 @@ cdef class Source(Node):
                     task.message, task.timestamp, task.headers = message, timestamp, headers
                     if timestamp > task.stream_time_ms:
                         task.stream_time_ms = timestamp
+                    if task.stream_time_ms >= task.due_ms:
+                        self.fire(message, timestamp, headers)
                     task.written_value = None
                     deliver(self.child, key, value, timestamp, headers)
                     message = None

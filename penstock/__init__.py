@@ -21,8 +21,9 @@ with NamingShadows():  # first, so that all that follows from it is explained
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import Retries
+from penstock.topology.context.idle_time import IdleTimeout
 from penstock.topology.context.processor_wrapper import ProcessorWrapper, WrappedProcessor
-from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.store_interfaces import StoreBuilder, Ttl
 from penstock.topology.context.store_types import (
     KeyValueStore,
     ReadOnlyKeyValueStore,
@@ -106,6 +107,7 @@ from penstock.topology.serdes.serdes import Serde, Serdes
 from penstock.topology.stores.custom_store import StateRestoreCallback, StateStore, StateStoreContext
 from penstock.topology.stores.materialized import Materialized
 from penstock.topology.stores.stores import Stores, StoreSupplier
+from penstock.topology.stores.timer import Timer
 from penstock.topology.stores.windows import (
     EmitStrategy,
     JoinWindows,
@@ -177,6 +179,8 @@ __all__ = [
     "Materialized",
     "Stores",
     "StoreSupplier",
+    "Ttl",
+    "Timer",
     "StoreBuilder",
     "StateStore",
     "StateStoreContext",
@@ -221,6 +225,7 @@ __all__ = [
     "PunctuationType",
     # how topics are read
     "AutoOffsetReset",
+    "IdleTimeout",
     "fail_on_invalid_timestamp",
     "log_and_skip_on_invalid_timestamp",
     "use_partition_time_on_invalid_timestamp",

@@ -19,6 +19,7 @@ from .memory_store import InMemoryStore, MemoryLRUCache
 from .rows.bytes_store import BytesStore
 from .rows.rocksdb_store import RocksDBStore
 from .stores.custom_store import CustomStore, open_custom_store
+from .stores.dated_stores import ExpiringStore, TimerStore, check_layout
 from .stores.key_value_store import TaskKeyValueStore
 from .stores.list_value_store import ListValueStore
 from .stores.segmented_stores import TaskSessionStore, TaskWindowStore
@@ -76,6 +77,13 @@ def build_store(
         rows = (open_rows or build_rows)(builder, task, directory)
     if builder.kind in UNCACHED:
         return UNCACHED[builder.kind](builder, task, rows)
+    try:
+        check_layout(builder, task, rows)
+    except TaskCorruptedError:
+        rows.close()
+        raise
+    if builder.is_dated:
+        return TimerStore(builder, task, rows) if builder.timers else ExpiringStore(builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
     if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
         return cached(builder, task, rows, cache)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, overload
 
 from typing_extensions import TypeVar
 
+from .clocks import Punctuation as Punctuation
 from .common.durations import Duration, Moment
 from .context.store_interfaces import StoreBuilder
 from .context.task_context import Cancellable
@@ -29,13 +29,6 @@ S = TypeVar("S")
 #: Key and value that a context forwards; a context without parameters forwards any.
 KForward = TypeVar("KForward", contravariant=True, default=Any)
 VForward = TypeVar("VForward", contravariant=True, default=Any)
-
-
-class Punctuation(Enum):
-    """The clock of a punctuation (Kafka Streams: PunctuationType)."""
-
-    STREAM_TIME = "stream_time"
-    WALL_CLOCK_TIME = "wall_clock_time"
 
 
 #: Kafka Streams' name of Punctuation.
@@ -151,6 +144,17 @@ class ProcessingContext(Protocol):
         it, the first call comes with the next record (stream time), or after an interval (wall clock).
         """
 
+    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+        """Set the timer of a key: ``on_timer(key, at)`` of the processor is called once the clock has reached at.
+
+        It replaces the key's timer, if there is one. Needs a connected Stores.timer_store_builder. at: a
+        ``datetime`` with a time zone, or int milliseconds since the epoch; a time that has passed counts as now. Raises
+        StreamsError without such a store, and in on_timer() for a time that is not later than its own.
+        """
+
+    def cancel_timer(self, key: Any) -> None:
+        """Cancel the timer of a key, if there is one."""
+
     def commit(self) -> None:
         """Request a commit as soon as the current record is processed."""
 
@@ -194,6 +198,10 @@ class Processor(ABC, Generic[KIn, VIn, KOut, VOut]):
     def process(self, record: Record[KIn, VIn]) -> None:
         """Process a record; results go to ``self.context.forward``."""
 
+    def on_timer(self, key: KIn, at: int) -> None:
+        """Handle the timer of a key, which was set for this time (ms since the epoch)."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers, but has no on_timer(key, at)")
+
     def close(self) -> None:
         """Release what the processor holds; called once when the task closes."""
 
@@ -210,6 +218,10 @@ class FixedKeyProcessor(ABC, Generic[KIn, VIn, VOut]):
     @abstractmethod
     def process(self, record: Record[KIn, VIn]) -> None:
         """Process a record; results go to ``self.context.forward`` with the same key."""
+
+    def on_timer(self, key: KIn, at: int) -> None:
+        """Handle the timer of a key, which was set for this time (ms since the epoch). Results must have this key."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers, but has no on_timer(key, at)")
 
     def close(self) -> None:
         """Release what the processor holds; called once when the task closes."""

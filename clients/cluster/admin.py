@@ -20,7 +20,7 @@ from ..protocol.admin_messages import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENT
 from ..protocol.messages import METADATA
 from .cluster import Cluster
 from .leader_questions import LeaderQuestion, LeaderQuestions
-from .offsets import deletions, offsets_at
+from .offsets import deletions, newest_timestamps, offsets_at
 from .retrying import retried, try_ms
 from .topics import ClusterDescription, described
 
@@ -67,6 +67,11 @@ class Admin(Protocol):
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> Mapping[TopicPartition, Future[int]]:
         """Look up the first offset at or after a timestamp (ms), or EARLIEST, or LATEST; see offsets.py."""
+
+    def newest_timestamps(
+        self, partitions: Collection[TopicPartition], timeout_ms: int, committed_only: bool = False
+    ) -> Mapping[TopicPartition, Future[int]]:
+        """Look up the highest timestamps (ms) of partitions, -1 for one without records."""
 
     def topic_config(
         self, topics: Collection[str], keys: Collection[str], timeout_ms: int
@@ -124,6 +129,12 @@ class KafkaAdmin(Admin):
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> Mapping[TopicPartition, Future[int]]:
         return self._ask_leaders(offsets_at(timestamps, committed_only), timestamps, timeout_ms)
+
+    @override
+    def newest_timestamps(
+        self, partitions: Collection[TopicPartition], timeout_ms: int, committed_only: bool = False
+    ) -> Mapping[TopicPartition, Future[int]]:
+        return self._ask_leaders(newest_timestamps(partitions, committed_only), partitions, timeout_ms)
 
     @override
     def topic_config(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 
 from penstock.topology.records import TopicPartition
@@ -17,6 +17,8 @@ from .retrying import TRY_MS
 
 #: Special timestamps for the first record and for the end (the high watermark, or the last stable offset).
 EARLIEST, LATEST = -2, -1
+#: For the record with the highest timestamp (KIP-734).
+NEWEST = -3
 #: The offset returned for a timestamp if no record is at or after it.
 NO_RECORD = -1
 
@@ -40,6 +42,23 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
             if not code and each.offset < 0 and timestamps[partition] < 0:
                 code = ErrorCode.OFFSET_NOT_AVAILABLE  # as an end offset it would make an empty store look restored
             yield Answer(partition, code, each.offset)
+
+    return LeaderQuestion(LIST_OFFSETS.name, request, answers)
+
+
+def newest_timestamps(partitions: Collection[TopicPartition], committed_only: bool) -> LeaderQuestion:
+    """Return the request for the highest timestamps (ms) of partitions, -1 for one without records."""
+
+    def request(epochs: Mapping[TopicPartition, int]) -> Request:
+        topics = by_topic(
+            (p, {"partition_index": p.partition, "current_leader_epoch": epoch, "timestamp": NEWEST})
+            for p, epoch in sorted(epochs.items())
+        )
+        return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
+
+    def answers(response: SimpleNamespace) -> Iterator[Answer]:
+        for partition, each in each_partition(response.topics):
+            yield Answer(partition, each.error_code, each.timestamp)
 
     return LeaderQuestion(LIST_OFFSETS.name, request, answers)
 

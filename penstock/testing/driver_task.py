@@ -16,6 +16,7 @@ from typing_extensions import override
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.store_factory import build_store
 from penstock.topology.common.java_collections import PriorityQueue
+from penstock.topology.context.idle_time import IdleTime
 from penstock.topology.context.punctuation_queue import PunctuationQueue, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import UnknownStateStoreError
@@ -70,6 +71,9 @@ class DriverTask(TaskContext):
             self.stores[name] = build_store(builder, self, directory, cache)
         self.restore()
         self.compiled: CompiledTopology = compile_topology(topology, self)
+        self._idle: IdleTime | None = None
+        if topology.idle_timeout is not None:  # there are no others to follow
+            self._idle = IdleTime(topology.idle_timeout, clock.now_ms, lambda: None)
         self.compiled.init()
 
     def restore(self) -> None:
@@ -132,6 +136,8 @@ class DriverTask(TaskContext):
             source.process_stamped((record,))
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
+        if self._idle is not None:
+            self._idle.record_came(self._clock.now_ms)
         self.compiled.waiting.drain_calls()
         self._punctuate_stream_time()
         self.commit()
@@ -152,10 +158,18 @@ class DriverTask(TaskContext):
         if stream_time_ms is None:
             stream_time_ms = self.stream_time_ms
         if stream_time_ms >= 0:
+            self.timers.fire(Punctuation.STREAM_TIME, stream_time_ms)
             self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(stream_time_ms)
 
     def punctuate_wall_clock(self) -> None:
-        """Run the punctuations that are due by wall clock, and commit."""
+        """Run the punctuations that are due by wall clock, and commit. Stream time may advance without records."""
+        if self._idle is not None:
+            time_ms = self._idle.advanced(self.stream_time_ms, self._clock.now_ms)
+            if time_ms > self.stream_time_ms:
+                self.stream_time_ms = time_ms
+                self.compiled.advance_time(time_ms)
+                self._punctuate_stream_time()
+        self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._clock.now_ms)
         self._punctuations[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._clock.now_ms)
         self.commit()
 

@@ -15,6 +15,7 @@ from penstock.topology.processor_api import Punctuation, S
 from penstock.topology.records import HeadersLike, Record, RecordMetadata, SentRecord, TaskId, as_headers
 from penstock.topology.serdes.serdes import Serde, resolve_serde
 from penstock.topology.stores.custom_store import CommitCallback, StateRestoreCallback, StateStore, StateStoreContext
+from penstock.topology.stores.timer import Timer
 from penstock.workers.metrics.custom_metrics import CustomMetrics
 from penstock.workers.metrics.sensors import Sensor
 
@@ -92,6 +93,7 @@ class MockProcessorContext:
         self._logged: list[SentRecord] = []
         self._forwarded: list[CapturedForward] = []
         self._punctuators: list[CapturedPunctuator] = []
+        self._timers: dict[Any, Timer] = {}
         self._committed = False
         self._system_time_ms = 0
         self._stream_time_ms = -1
@@ -180,6 +182,18 @@ class MockProcessorContext:
     def scheduled_punctuators(self) -> list[CapturedPunctuator]:
         """Return the scheduled punctuations, in order."""
         return list(self._punctuators)
+
+    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+        """Capture a timer; it fires only if the test calls the processor's on_timer. at: a ``datetime`` or ms."""
+        self._timers[key] = Timer(epoch_millis(at, "The time of a timer"), punctuation)
+
+    def cancel_timer(self, key: Any) -> None:
+        """Forget the timer of a key, if there is one."""
+        self._timers.pop(key, None)
+
+    def timers(self) -> dict[Any, Timer]:
+        """Return the timers that are set, by key."""
+        return dict(self._timers)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         """Capture a forwarded record."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.statestore.buffers.time_ordered_buffers import HEADERS, changelog_value
+from penstock.statestore.rows import dated_rows
+from penstock.statestore.stores.dated_stores import dated_record
 from penstock.statestore.stores.headers_format import HeadersFormat
 from penstock.statestore.stores.segmented_stores import TIME_FIRST, WINDOW_KEY_SCHEMA
 from penstock.statestore.stores.segments import INDEX_PREFIX
@@ -93,6 +95,11 @@ def changelog_records(
         if schema is not None and row_key.startswith(INDEX_PREFIX):
             continue
         key, value, timestamp = row_key, data, at
+        if builder.is_dated:
+            if row_key.startswith(dated_rows.INDEX):
+                continue
+            key, value, headers = row_key[1:], *dated_record(builder, data)
+            data = value
         if schema is not None:
             key = row_key[8:]
             timestamp = schema.time_of(key)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.topology.clocks import Punctuation
 from penstock.topology.config.config_keys import EXACTLY_ONCE_V2
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
@@ -70,6 +71,9 @@ _GLOBAL = (
     Capability.REFUSED,
     "tasks on Spark have no global stores: use a table that is co-partitioned with the stream, or a foreign-key join",
 )
+
+#: A source whose idle timeout follows the other tasks.
+_OTHERS = 'a task does not know the stream time of others: let the idle timeout follow "wall_clock"'
 
 _CUSTOM_STORE = (
     Capability.REFUSED,
@@ -277,7 +281,15 @@ def buckets_of(topology: ProcessorTopology, config: StreamsConfig) -> int:
 
 
 def may_punctuate(topology: ProcessorTopology) -> bool:
-    """Return whether a sub-topology has the user's objects, which may schedule punctuations."""
+    """Return whether the wall clock matters to a sub-topology.
+
+    To the user's objects, which may schedule punctuations, to rows that end, or to sources that may be idle.
+    """
+    if topology.idle_timeout is not None:
+        return True
+    ttls = [store.ttl for store in topology.stores.values() if store.ttl is not None]
+    if any(ttl.clock is Punctuation.WALL_CLOCK_TIME for ttl in ttls):
+        return True
     operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
     return any(type(operator).__name__ in ("ProcessorOperator", "KTableTransformValues") for operator in operators)
 
@@ -300,6 +312,8 @@ def _capability(
     node: Node, topology: ProcessorTopology, config: StreamsConfig, internal: frozenset[str]
 ) -> tuple[Capability, str]:
     if isinstance(node, SourceNode):
+        if topology.idle_timeout is not None and topology.idle_timeout.follows == "others":
+            return Capability.REFUSED, _OTHERS
         return _MERGING if _merges(topology, config) and _source(node) == _IDENTICAL else _source(node)
     if isinstance(node, SinkNode):
         sends_on = node.topic in internal and buckets_of(topology, config) > 1

@@ -8,7 +8,7 @@ the commit, if it has changed. Scans visit the pages in the order of keys' bytes
     directory   number, first key of each page, in order; then the marks
     page        key length, key, value length, value of each row, in order
 
-A large value is a blob of its own, with its key, as in a page of one row; the page has its number in place of the value.
+A large value is a separate blob, with its key, as in a page of one row; the page has its number in place of the value.
 Otherwise each update of a row of a kilobyte would write a page of 64.
 """
 
@@ -33,7 +33,7 @@ PAGE_BYTES_MAX = 64 << 10
 FILL = 0.6
 #: The number under which the directory is kept; pages count from 1, large values from -1 down.
 DIRECTORY = 0
-#: A value larger than this many bytes is a blob of its own.
+#: A value larger than this many bytes is a separate blob.
 LARGE_BYTES = 256
 #: What a page has in place of a large value: these bytes and its number. A small value that begins with them is treated
 #: as a large one.
@@ -75,9 +75,7 @@ class PagedRows(BytesStore):
 
     persistent = True
 
-    def __init__(
-        self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX, large_bytes: int = LARGE_BYTES
-    ) -> None:
+    def __init__(self, blobs: Blobs, page_bytes_max: int = PAGE_BYTES_MAX, large_bytes: int = LARGE_BYTES) -> None:
         self._blobs = blobs
         self._large_bytes = large_bytes
         self._page_bytes_max = page_bytes_max

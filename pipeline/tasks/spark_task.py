@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.idle_time import IdleTime
 from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
@@ -90,6 +91,11 @@ class SparkTask(TaskContext):
         self.compiled = compile_topology(plan.topology, self)
         self.compiled.init()
         self._made_by_init = len(self._schedules[Punctuation.WALL_CLOCK_TIME])
+        self._idle: IdleTime | None = None
+        if plan.topology.idle_timeout is not None:
+            self._idle = IdleTime(plan.topology.idle_timeout, self._wall_clock_ms(), lambda: None)
+            if own.get("idle"):
+                self._idle.recall(own["idle"])
         if own:
             if "memories" in own:  # not after a handover from the local engine, which saves none
                 self.compiled.recall(own["memories"])
@@ -125,7 +131,24 @@ class SparkTask(TaskContext):
             for topic, messages in batches.items():
                 self._process_one(self.compiled.sources[topic], messages)
         self.compiled.waiting.drain_all()
+        self._advance_if_idle(bool(batches))
+        self.timers.fire(Punctuation.STREAM_TIME, self.stream_time_ms)
+        self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._wall_clock_ms())
         self._queues[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._wall_clock_ms())
+
+    def _advance_if_idle(self, has_records: bool) -> None:
+        """Advance stream time without records, if each source has an idle timeout."""
+        if self._idle is None:
+            return
+        now_ms = self._wall_clock_ms()
+        if has_records:
+            self._idle.record_came(now_ms)
+            return
+        time_ms = self._idle.advanced(self.stream_time_ms, now_ms)
+        if time_ms > self.stream_time_ms:
+            self.stream_time_ms = time_ms
+            self.compiled.advance_time(time_ms)
+            self._punctuate_stream_time()
 
     def _process_one(self, source: CompiledSource, messages: Sequence[Message]) -> None:
         if not self._schedules[Punctuation.STREAM_TIME]:
@@ -162,12 +185,18 @@ class SparkTask(TaskContext):
             self._queues[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
 
     def next_wall_clock_punctuation_ms(self) -> int | None:
-        """Return when the next punctuation by the wall clock is due (ms since the epoch), None if none is scheduled.
+        """Return when the wall clock matters next (ms since the epoch), None if nothing waits for it.
 
-        Only those scheduled by init() count; others end with the micro-batch.
+        Of punctuations only those scheduled by init() count; others end with the micro-batch.
         """
         made = self._schedules[Punctuation.WALL_CLOCK_TIME][: self._made_by_init]
-        return min((schedule.due_ms for schedule in made if not schedule.cancelled), default=None)
+        due = [schedule.due_ms for schedule in made if not schedule.cancelled]
+        timer = self.timers.next_due(Punctuation.WALL_CLOCK_TIME)
+        if timer is not None:
+            due.append(timer)
+        if self._idle is not None:
+            due.append(self._idle.next_ms)
+        return min(due, default=None)
 
     def commit(self) -> None:
         """Flush the caches downstream and save everything in Spark's state."""
@@ -180,6 +209,7 @@ class SparkTask(TaskContext):
     def _own(self) -> dict[str, object]:
         return {
             "stream_time": self.stream_time_ms,
+            "idle": None if self._idle is None else self._idle.kept(),
             "processor_metadata": self.processor_metadata,
             "memories": self.compiled.memories(),
             "partition_times": {t: source.partition_time_ms for t, source in self.compiled.sources.items()},

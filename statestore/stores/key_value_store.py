@@ -37,7 +37,8 @@ _SEPARATOR = b"\0"
 def keeps_contexts(builder: StoreBuilder, task: TaskContext) -> bool:
     """Return whether a store keeps trace contexts."""
     table = builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
-    return table and builder.headers_format and not builder.keeps_headers and task.config.get(KEY) is not None
+    kept_elsewhere = builder.keeps_headers or builder.ttl is not None
+    return table and builder.headers_format and not kept_elsewhere and task.config.get(KEY) is not None
 
 
 class RowContexts:

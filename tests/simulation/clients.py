@@ -406,6 +406,12 @@ class SimulatedAdmin(Admin):
                 raise UnreachableError("the brokers are away")
 
     @override
+    def newest_timestamps(
+        self, partitions: Collection[TopicPartition], timeout_ms: int, committed_only: bool = False
+    ) -> dict[TopicPartition, Future[int]]:
+        raise NotImplementedError("no simulated source follows others")
+
+    @override
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
     ) -> dict[TopicPartition, Future[int]]:

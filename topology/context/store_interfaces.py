@@ -12,6 +12,9 @@ from typing_extensions import TypeVar
 from penstock.kernel.cells import Cell, CellTable
 from penstock.kernel.rows import RowBuffer, SegmentTimes
 
+from ..clocks import Punctuation
+from ..common.arguments import check_type
+from ..common.durations import Duration, to_millis
 from ..errors import TopologyError
 
 if TYPE_CHECKING:
@@ -45,6 +48,29 @@ class StoreBackend(Enum):
     IN_MEMORY = "in_memory"
     LRU = "lru"
     CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """How long the rows of a store live after they were written, in milliseconds of a clock.
+
+    By stream time: after the row's timestamp. refreshed_on_read: also after a processor or operator has read them.
+    """
+
+    duration_ms: int
+    clock: Punctuation
+    refreshed_on_read: bool
+
+    def __init__(
+        self, duration: Duration, clock: Punctuation = Punctuation.STREAM_TIME, *, refreshed_on_read: bool = False
+    ) -> None:
+        duration_ms = to_millis(duration, "A ttl")
+        if duration_ms < 1:
+            raise TopologyError(f"A ttl must be at least a millisecond, got {duration!r}")
+        check_type(clock, Punctuation, "The clock of a ttl", "Punctuation.STREAM_TIME or WALL_CLOCK_TIME")
+        object.__setattr__(self, "duration_ms", duration_ms)
+        object.__setattr__(self, "clock", clock)
+        object.__setattr__(self, "refreshed_on_read", refreshed_on_read)
 
 
 @dataclass(frozen=True)  # no slots: with them StoreBuilder[…](…) raises TypeError before Python 3.13
@@ -86,6 +112,15 @@ class StoreBuilder(Generic[S_co]):
     plain_values: bool = False
     #: Makes the user's store from its name; only of custom stores.
     supplier: Callable[[str], S_co] | None = None
+    #: When rows end; None: when they are deleted.
+    ttl: Ttl | None = None
+    #: The rows are the timers of a processor.
+    timers: bool = False
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether each row is due at a time: see statestore.rows.dated_rows."""
+        return self.timers or self.ttl is not None
 
     @property
     def windowed(self) -> bool:

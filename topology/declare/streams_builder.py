@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from ..common.arguments import check_function, check_topic, check_type
 from ..common.naming import Named
+from ..context.idle_time import IdleTimeoutLike, as_idle_timeout
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
 from ..errors import TopologyError
@@ -63,6 +64,7 @@ class StreamsBuilder:
         value_serde: Serde[V],
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
     ) -> KStream[K, V]: ...
     @overload
@@ -74,6 +76,7 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
     ) -> KStream[Any, Any]: ...
     def stream(
@@ -84,16 +87,18 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as a stream: one topic, several, or all that match a compiled regular expression.
 
         timestamp_extractor(message, key, value, partition time) -> ms. offset_reset: where to start without a committed
-        offset, "earliest", "latest", "none", or AutoOffsetReset.by_duration(…).
+        offset, "earliest", "latest", "none", or AutoOffsetReset.by_duration(…). idle_timeout: a duration, or an
+        IdleTimeout: stream time advances without records if all sources of a task have one.
 
         Raises TopologyError if the same topic is read twice with incompatible options.
         """
-        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, idle_timeout)
         node_name = Named(name).or_generate(self._builder, _SOURCE)
         node = StreamSourceNode(node_name, _topics(topics), consumed)
         self._builder.add_graph_node(self._builder.root, node)
@@ -108,6 +113,7 @@ class StreamsBuilder:
         value_serde: Serde[V],
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[K, V]: ...
@@ -120,6 +126,7 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[Any, Any]: ...
@@ -131,14 +138,16 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[Any, Any]:
         """Read a topic as updates of a table: a null value deletes the row of its key.
 
-        store: the name of a store, or a Materialized; without it the table is stored only if its rows are read.
+        store: the name of a store, or a Materialized; without it the table is stored only if its rows are read. The
+        others are as for stream().
         """
-        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset)
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, idle_timeout)
         consumed, kept = self._table_options(topic, consumed, store)
         source_name, table_name = self._table_names(name)
         operator = KTableSource(kept.store_name, kept.queryable_store_name)
@@ -188,6 +197,8 @@ class StreamsBuilder:
         consumed, kept = self._table_options(topic, consumed, store)
         if kept.versioned:
             raise TopologyError(f"Global table {topic} cannot be versioned; use another store")
+        if kept.given.ttl is not None or (kept.given.supplier is not None and kept.given.supplier.ttl is not None):
+            raise TopologyError(f"Global table {topic} cannot have a ttl: its rows are those of its topic")
         if store is not None and kept.queryable_store_name is None:
             raise TopologyError(f"Global table {topic}: a Materialized must name its store, or omit store=")
         source_name, table_name = self._table_names(name)
@@ -235,6 +246,8 @@ class StreamsBuilder:
     ) -> StreamsBuilder:
         """Add a store that every task can read, maintained from a topic by a custom Processor."""
         check_type(store, StoreBuilder, "The store of add_global_store()", _STORE_HINT)
+        if store.is_dated:
+            raise TopologyError(f"The global store {store.name} cannot have a ttl or timers: no task advances its time")
         check_topic(topic, "add_global_store()")
         consumed = _consumed(key_serde, value_serde, timestamp_extractor)
         source_name, processor_name = self._table_names(name)
@@ -259,9 +272,16 @@ def _consumed(
     value_serde: SerdeLike | None,
     timestamp_extractor: TimestampExtractor | None,
     offset_reset: OffsetResetPolicy | str | None = None,
+    idle_timeout: IdleTimeoutLike = None,
 ) -> Consumed:
     check_function(timestamp_extractor, "A timestamp_extractor", optional=True)
-    return Consumed(as_serde(key_serde), as_serde(value_serde), timestamp_extractor, offset_reset_option(offset_reset))
+    return Consumed(
+        as_serde(key_serde),
+        as_serde(value_serde),
+        timestamp_extractor,
+        offset_reset_option(offset_reset),
+        as_idle_timeout(idle_timeout),
+    )
 
 
 def _topics(topics: str | Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:

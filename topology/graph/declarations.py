@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..context.idle_time import IdleTimeout
 from ..context.timestamp_extractors import TimestampExtractor
 from ..operators.operator import Operator
 from ..serdes.serdes import Serde
@@ -25,6 +26,7 @@ class Consumed:
     value_serde: Serde[Any] | None = None
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: OffsetResetPolicy | None = None
+    idle_timeout: IdleTimeout | None = None
 
 
 @dataclass(frozen=True, slots=True)

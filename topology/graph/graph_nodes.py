@@ -156,6 +156,11 @@ class StreamSourceNode(GraphNode):
                 f"Sources {self.node_name} and {other.node_name} read the same topics {self.topics} with different "
                 "offset reset policies; give both the same"
             )
+        if self.consumed.idle_timeout != other.consumed.idle_timeout:
+            raise TopologyError(
+                f"Sources {self.node_name} and {other.node_name} read the same topics {self.topics} with different "
+                "idle timeouts; give both the same"
+            )
         for child in list(other.children):
             other.remove_child(child)
             self.add_child(child)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from ..common.durations import Duration, iso_8601_millis, non_negative_millis
+from ..context.idle_time import IdleTimeout
 from ..context.store_interfaces import StoreBuilder
 from ..operators.operator import Operator
 
@@ -115,6 +116,8 @@ class ProcessorTopology:
     global_stores: tuple[str, ...] = ()
     #: Global stores that are restored through their processor, because it may do more than copy records (KIP-813).
     reprocess_on_restore: frozenset[str] = frozenset()
+    #: When stream time advances without records; None unless each source has an idle timeout.
+    idle_timeout: IdleTimeout | None = None
 
     @property
     def source_topics(self) -> tuple[str, ...]:

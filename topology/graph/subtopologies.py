@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..common.java_collections import hash_map_order
+from ..context.idle_time import IdleTimeout
 from ..context.partitioners import WindowedStreamPartitioner
 from ..context.store_interfaces import StoreBuilder
 from ..serdes.serdes import or_default
@@ -71,7 +73,39 @@ def _build(
         reprocess_on_restore=frozenset(
             name for name, declared in builder.global_stores.items() if declared.reprocess_on_restore
         ),
+        idle_timeout=_idle_timeout(builder, names),
     )
+
+
+def _idle_timeout(builder: InternalTopologyBuilder, names: Iterable[str]) -> IdleTimeout | None:
+    """Return the longest idle timeout of these nodes' sources; None if one has none.
+
+    An internal topic has that of the sub-topologies that write it: if these are idle, nothing can come from it.
+    """
+    group, found = set(names), list[IdleTimeout]()
+    for node in (builder.nodes[name] for name in group):
+        if not isinstance(node, SourceFactory):
+            continue
+        timeout = node.consumed.idle_timeout
+        for topic in node.topics:
+            if topic in builder.internal_topics:
+                writers = [others for others in builder.node_groups().values() if _writes(builder, others, topic)]
+                upstream = [_idle_timeout(builder, others) for others in writers if group.isdisjoint(others)]
+                if None in upstream:
+                    return None
+                found += [each for each in upstream if each is not None]
+            elif timeout is None:
+                return None
+        if timeout is not None:
+            found.append(timeout)
+        elif node.pattern is not None:
+            return None
+    return max(found, key=attrgetter("duration_ms"), default=None)
+
+
+def _writes(builder: InternalTopologyBuilder, names: Iterable[str], topic: str) -> bool:
+    nodes = (builder.nodes[name] for name in names)
+    return any(isinstance(node, SinkFactory) and node.topic == topic for node in nodes)
 
 
 def _node(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ..context.idle_time import IdleTimeoutLike, as_idle_timeout
 from ..context.store_interfaces import StoreBuilder
 from ..context.timestamp_extractors import TimestampExtractor
 from ..errors import TopologyError
@@ -36,13 +37,17 @@ class Topology:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: OffsetResetPolicy | str | None = None,
+        idle_timeout: IdleTimeoutLike = None,
     ) -> Topology:
-        """Add a source of topics, or of all topics that match one compiled regular expression."""
+        """Add a source of topics, or of all topics that match one compiled regular expression.
+
+        The options are those of StreamsBuilder.stream.
+        """
         patterns = [topic for topic in topics if isinstance(topic, re.Pattern)]
         if patterns and len(topics) > 1:
             raise TopologyError(f"Source {name} reads either topics or one pattern, got {topics}")
         serdes, reset = (as_serde(key_serde), as_serde(value_serde)), offset_reset_option(offset_reset)
-        consumed = Consumed(*serdes, timestamp_extractor, reset)
+        consumed = Consumed(*serdes, timestamp_extractor, reset, as_idle_timeout(idle_timeout))
         self.internal_builder.add_source(name, patterns[0] if patterns else [str(topic) for topic in topics], consumed)
         return self
 

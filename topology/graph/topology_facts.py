@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..context.store_interfaces import StoreBuilder
+from ..context.store_interfaces import StoreBuilder, Ttl
 from ..serdes.serde_facts import serde_code, serde_name, serde_settings, serde_shape
 from .processor_topology import ProcessorTopology, SinkNode, SourceNode
 from .subtopologies import GLOBAL_SUBTOPOLOGY
@@ -84,7 +84,16 @@ def _store(part: ProcessorTopology, store: StoreBuilder) -> dict[str, Any]:
         "headers_format": store.headers_format,
         "keeps_headers": store.keeps_headers,
         "plain_values": store.plain_values,
+        "ttl": _ttl(store.ttl),
+        "is_dated": store.is_dated,
     }
+
+
+def _ttl(ttl: Ttl | None) -> str | None:
+    if ttl is None:
+        return None
+    refreshed = ", refreshed on read" if ttl.refreshed_on_read else ""
+    return f"{ttl.duration_ms} ms of {ttl.clock.value}{refreshed}"
 
 
 def _serdes(owner: StoreBuilder | SinkNode) -> dict[str, object]:

@@ -53,7 +53,7 @@ class Plan:
 #: Properties that determine a store's binary format. A change makes the changelog unreadable or misinterpreted.
 _BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates")
 #: Properties that affect the files only: the store can be restored from its changelog in the new format.
-_ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values", "keeps_headers")
+_ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values", "keeps_headers", "is_dated")
 #: User-defined serdes: a difference does not prove that the bytes differ.
 _SERDES = ("key_serde", "value_serde")
 #: Pairs of kinds with the same changelog format but different files.
@@ -144,7 +144,7 @@ def _store(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> I
             )
     yield from _serdes(name, old, new)
     yield from _changelog(name, old, new)
-    old = {"keeps_headers": False, **old}  # descriptions of earlier versions do not have it
+    old = {"keeps_headers": False, "ttl": None, "is_dated": False, **old}  # descriptions of earlier versions
     if old["keeps_headers"] and not new["keeps_headers"]:
         text = "the store has headers, which would be lost. Keep its builder with headers, or give it another name"
         yield Finding(Verdict.REFUSE, name, text)
@@ -160,6 +160,9 @@ def _store(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> I
         if old[field] != new[field]:
             text = f"{field} was {old[field]} and is {new[field]}; an existing changelog keeps its settings"
             yield Finding(Verdict.SAFE, name, text)
+    if old["ttl"] != new["ttl"] and old["is_dated"] == new["is_dated"]:
+        text = f"ttl was {old['ttl']} and is {new['ttl']}: rows that are not written again keep the time of the old one"
+        yield Finding(Verdict.SAFE, name, text)
 
 
 def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:

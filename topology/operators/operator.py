@@ -54,6 +54,7 @@ class NodeContext:
     close_callbacks: list[Callable[[], None]] = field(default_factory=list, init=False)
     memories: list[Memory] = field(default_factory=list, init=False)
     waiting: list[WaitingRecords] = field(default_factory=list, init=False)
+    time_listeners: list[Callable[[int], None]] = field(default_factory=list, init=False)
 
     @cached_property
     def child(self) -> Node:
@@ -112,6 +113,13 @@ class NodeContext:
     def waits(self, records: WaitingRecords) -> None:
         """Register records that wait here. The task forwards those that are ready as it runs and before it commits."""
         self.waiting.append(records)
+
+    def on_time(self, advance: Callable[[int], None]) -> None:
+        """Register a function that does what a record of a time (ms) does, for when stream time advances without one.
+
+        It must do nothing for a time that has passed.
+        """
+        self.time_listeners.append(advance)
 
     def on_init(self, callback: Callable[[], None]) -> None:
         """Register a callback for when all nodes are compiled, in topology order (Processor.init, punctuators)."""

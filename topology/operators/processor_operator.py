@@ -10,9 +10,11 @@ from typing_extensions import override
 
 from penstock.kernel.nodes import Node, RecordForward, UserProcessor
 
+from ..common.arguments import check_type
 from ..common.durations import Duration, Moment, epoch_millis, to_millis
 from ..context.store_interfaces import StoreBuilder
 from ..context.task_context import Cancellable, Process
+from ..context.timers import OnDue, TimerRows
 from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from ..errors import StreamsError
 from ..processor_api import Punctuation
@@ -38,6 +40,7 @@ class ProcessorOperator(Operator):
                 f"The supplier of {node.name} must return a new processor on each call, not {processor!r}"
             )
         context = _FixedKeyContext(node) if self.fixed_key else _ProcessorContext(node)
+        context.fires_to(getattr(processor, "on_timer", None))
         node.on_init(lambda: processor.init(context))
         close = getattr(processor, "close", None)
         if close is not None:
@@ -67,6 +70,7 @@ class _Context(UserContext):
         super().__init__(node.task, node.name)
         self._node = node
         self._forward = node.forward
+        self._timers: TimerRows | None = None
         self.key: Any = _NO_KEY
 
     @property
@@ -105,6 +109,42 @@ class _Context(UserContext):
                 context.key = previous
 
         return self._task.schedule(interval_ms, punctuation, punctuate, start_ms)
+
+    def fires_to(self, on_timer: OnDue | None) -> None:
+        """Let the processor's timers fire."""
+        found = [store for name in self._node.store_names if isinstance(store := self._node.store(name), TimerRows)]
+        if len(found) > 1:
+            raise StreamsError(f"{self._node.name} is connected to two stores of timers; it can have one")
+        if not found:
+            return
+        if on_timer is None:
+            raise StreamsError(f"{self._node.name} is connected to timers, {found[0].name}: it needs on_timer(key, at)")
+        (self._timers,) = found
+        punctuated, context = self._node.punctuated, self
+
+        def fire(key: object, at: int) -> None:
+            previous, context.key = context.key, key
+            try:
+                punctuated(lambda timestamp: on_timer(key, timestamp), at)
+            finally:
+                context.key = previous
+
+        self._timers.fires_to(fire)
+
+    def timer(self, key: Any, at: Moment, punctuation: Punctuation) -> None:
+        check_type(punctuation, Punctuation, "The clock of a timer", "Punctuation.STREAM_TIME or WALL_CLOCK_TIME")
+        self._own_timers().set_timer(key, epoch_millis(at, "The time of a timer"), punctuation)
+
+    def cancel_timer(self, key: Any) -> None:
+        self._own_timers().cancel_timer(key)
+
+    def _own_timers(self) -> TimerRows:
+        if self._timers is None:
+            raise StreamsError(
+                f"Processor {self._node.name} has no timers. Connect a store of Stores.timer_store_builder() to it, as "
+                "any other store"
+            )
+        return self._timers
 
     def commit(self) -> None:
         self._task.request_commit()

@@ -100,7 +100,14 @@ class KTableSuppressProcessor(TableOperator):
             nonlocal stream_time
             stream_time = value
 
+        def advance(time_ms: int) -> None:
+            nonlocal stream_time
+            if time_ms > stream_time:
+                stream_time = time_ms
+                evict_until(time_ms - wait_ms, emit)
+
         node.remembers(lambda: stream_time, recall)
+        node.on_time(advance)
         serde = buffer.serdes.key_serde
         inner, from_held = held_windows(serde)
         return Suppress(node.task, node.name, suppress_row, until_window_closes, serde, inner, from_held, encode_key)

@@ -10,9 +10,10 @@ from penstock.kernel.table_nodes import CachedRows, PythonRows, RowGetter, Rows,
 from penstock.kernel.window_nodes import StoredWindowRows
 
 from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
+from ..context.timers import ExpiringRows, OnDue
 from ..serdes.serdes import direct
 from .operator import NodeContext
-from .table_store import KTableValueGetter, TableStore, forwards_itself
+from .table_store import KTableValueGetter, TableStore, Update, forwards_itself
 
 S = TypeVar("S")
 
@@ -40,7 +41,22 @@ def rows_of(node: NodeContext, name: str, sends_old: bool, replaces: bool = Fals
         return found
     store = TableStore(node, name)
     update, wants_old = store.updater(node, sends_old)
+    if isinstance(store.store, ExpiringRows):
+        store.store.expires_to(_deletes(node, store, update, wants_old))
     return PythonRows(node.task, store.get, update, store.as_read, wants_old)
+
+
+def _deletes(node: NodeContext, store: TableStore, update: Update, wants_old: bool) -> OnDue:
+    """Return a function that deletes a row that has expired, and passes the change on with the time of its end."""
+
+    def delete(key: object, due_ms: int) -> None:
+        def deleted(timestamp: int) -> None:
+            row = store.get(key) if wants_old else None
+            update(key, None, None if row is None else row[0], timestamp, timestamp, None)
+
+        node.punctuated(deleted, due_ms)
+
+    return delete
 
 
 def compiled_rows(node: NodeContext, name: str, sends_old: bool, replaces: bool) -> Rows | None:

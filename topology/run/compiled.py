@@ -46,6 +46,7 @@ class CompiledTopology:
         self._nodes = nodes
         self._compile_matching = compile_matching
         self.waiting = Waiting([records for node in nodes for records in node.waiting])
+        errors.task.timers.passed_on_ms = self.waiting.passed_on_ms
 
     def source_of(self, topic: str) -> CompiledSource | None:
         """Return the source that reads a topic, by its full name; None if none does."""
@@ -91,6 +92,12 @@ class CompiledTopology:
                     store.flush()
                 except BaseException as error:  # noqa: BLE001 - raised with the operator's name
                     self.errors.raise_flush_failure(name, error)
+
+    def advance_time(self, time_ms: int) -> None:
+        """Advance the operators' stream time without a record, in topology order."""
+        for node in self._nodes:
+            for advance in node.time_listeners:
+                node.punctuated(advance, time_ms)
 
     def memories(self) -> list[object]:
         """Return the operators' state outside of stores, in topology order; see NodeContext.remembers."""

@@ -11,10 +11,10 @@ from ..common.durations import Duration, non_negative_millis
 from ..common.naming import NameProvider, validate_name
 from ..config.config_keys import KEYS
 from ..config.streams_config import StreamsConfig
-from ..context.store_interfaces import StoreBackend, StoreBuilder
+from ..context.store_interfaces import StoreBackend, StoreBuilder, Ttl
 from ..errors import TopologyError
 from ..serdes.serdes import Serde, SerdeLike, as_serde, or_default
-from .stores import Stores, StoreSupplier, SupplierKind
+from .stores import Stores, StoreSupplier, SupplierKind, TtlLike, as_ttl
 from .windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 _BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
@@ -27,7 +27,8 @@ class Materialized:
     store: its name, or a supplier of Stores; without it the store gets a generated name and cannot be queried.
     caching: updates are merged until a commit or until the cache is full. logging: a changelog topic backs up the
     store; a mapping overrides the topic's settings. retention: of window stores, ``timedelta`` or ms, at least window
-    size plus grace. store_type: "rocksDB" or "in_memory"; by default ``dsl.store.suppliers.class``.
+    size plus grace. store_type: "rocksDB" or "in_memory"; by default ``dsl.store.suppliers.class``. ttl: a duration, or
+    a Ttl, after which the rows of a table end; such a table has no record cache.
     """
 
     store_name: str | None
@@ -39,6 +40,7 @@ class Materialized:
     log_config: Mapping[str, str] = field(hash=False)
     retention_ms: int | None
     store_type: StoreBackend | None
+    ttl: Ttl | None
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Materialized:
         retention: Duration | None = None,
         store_type: StoreBackend | str | None = None,
         supplier: StoreSupplier | None = None,
+        ttl: TtlLike = None,
     ) -> None:
         if isinstance(store, StoreSupplier):
             store, supplier = None, store
@@ -67,6 +70,7 @@ class Materialized:
             "log_config": dict(logging) if isinstance(logging, Mapping) else {},
             "retention_ms": None if retention is None else non_negative_millis(retention, "The retention"),
             "store_type": _backend(store_type),
+            "ttl": as_ttl(ttl),
         }
         for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
@@ -114,6 +118,10 @@ class Materialized:
         if self.supplier is not None:
             raise TopologyError(f'Store "{self.store_name}" has a supplier, which already determines the store type')
         return _changed(self, store_type=_backend(store_type))
+
+    def with_ttl(self, ttl: TtlLike) -> Materialized:
+        """Return a copy whose rows end after this time."""
+        return _changed(self, ttl=as_ttl(ttl))
 
     @property
     def versioned(self) -> bool:
@@ -250,11 +258,15 @@ def setting(config: Mapping[str, Any] | None, name: str) -> Any:
 def key_value_store(materialized: MaterializedInternal) -> StoreFactory:
     """Return a table's store: timestamped, or versioned by its supplier (Kafka Streams: KeyValueStoreMaterializer)."""
     supplier = _supplier(materialized, (SupplierKind.KEY_VALUE, SupplierKind.VERSIONED), "A table")
+    ttl = materialized.given.ttl or supplier.ttl
+    if ttl is not None and (supplier.versioned or supplier.headers or supplier.max_entries is not None):
+        raise TopologyError(f'Store "{supplier.name}": versioned, LRU and headers stores have no ttl')
+    supplier = replace(supplier, ttl=ttl)
     make = (
         Stores.versioned_key_value_store_builder if supplier.versioned else Stores.timestamped_key_value_store_builder
     )
-    # Versioned stores do not support caching.
-    caching = materialized.given.caching and not supplier.versioned
+    # Versioned stores do not support caching, and in a cache rows would outlive their ttl.
+    caching = materialized.given.caching and not supplier.versioned and ttl is None
     return _factory(materialized, make(supplier, materialized.key_serde, materialized.value_serde), caching)
 
 
@@ -298,6 +310,8 @@ def _supplier(
     """Return the given supplier, by default one of the first kind; raises TopologyError if it is of another kind."""
     given = materialized.given
     backend = given.store_type or StoreBackend.ROCKSDB
+    if given.ttl is not None and SupplierKind.KEY_VALUE not in kinds:
+        raise TopologyError(f"{where} has no ttl: its windows end after their retention, see retention=")
     return (given.supplier or StoreSupplier(materialized.store_name, kinds[0], backend, **times)).require(kinds, where)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from ..common.arguments import check_function, check_type
 from ..common.durations import Duration, non_negative_millis
 from ..common.naming import validate_name
-from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind, Ttl
 from ..context.store_types import (
     K,
     KeyValueStore,
@@ -31,6 +31,7 @@ from ..context.store_types import (
 from ..errors import TopologyError
 from ..serdes.serdes import Serde, SerdeLike, Serdes, as_serde
 from .custom_store import StateStore
+from .timer import Timer, TimerSerde
 
 #: The class of a user's store.
 C = TypeVar("C", bound=StateStore)
@@ -49,8 +50,8 @@ class SupplierKind(Enum):
 class StoreSupplier:
     """A store without serdes, as returned by Stores' supplier methods (Kafka Streams: KeyValueBytesStoreSupplier …).
 
-    timestamped: values are kept with their timestamps; headers: with their headers, too (KIP-1271). Durations are in
-    milliseconds.
+    timestamped: values are kept with their timestamps; headers: with their headers, too (KIP-1271). ttl: see Ttl.
+    Durations are in milliseconds.
     """
 
     name: str
@@ -64,6 +65,7 @@ class StoreSupplier:
     window_size_ms: int | None = None
     retain_duplicates: bool = False
     headers: bool = False
+    ttl: Ttl | None = None
 
     @property
     def versioned(self) -> bool:
@@ -76,6 +78,15 @@ class StoreSupplier:
             wanted = " or ".join(kind.value for kind in kinds)
             raise TopologyError(f'{where} needs a {wanted} store, but "{self.name}" is a {self.kind.value} store')
         return self
+
+
+#: A time to live: a duration of stream time, or a Ttl.
+TtlLike = Duration | Ttl | None
+
+
+def as_ttl(given: TtlLike) -> Ttl | None:
+    """Return it as a Ttl."""
+    return given if given is None or isinstance(given, Ttl) else Ttl(given)
 
 
 def _require(supplier: StoreSupplier, kinds: tuple[SupplierKind, ...], where: str) -> None:
@@ -124,6 +135,7 @@ def _builder(
         history_retention_ms=supplier.history_retention_ms,
         segment_interval_ms=supplier.segment_interval_ms,
         max_entries=supplier.max_entries,
+        ttl=supplier.ttl,
         **more,
     )
 
@@ -145,14 +157,16 @@ class Stores:
     """Suppliers and builders of all kinds of stores. Durations are ``timedelta`` or int milliseconds."""
 
     @staticmethod
-    def persistent_key_value_store(name: str) -> StoreSupplier:
-        """A RocksDB store of plain values; a table in it loses its rows' timestamps."""
-        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB, timestamped=False)
+    def persistent_key_value_store(name: str, *, ttl: TtlLike = None) -> StoreSupplier:
+        """A RocksDB store of plain values; a table in it loses its rows' timestamps. ttl: see Ttl."""
+        return StoreSupplier(
+            validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB, timestamped=False, ttl=as_ttl(ttl)
+        )
 
     @staticmethod
-    def persistent_timestamped_key_value_store(name: str) -> StoreSupplier:
-        """A RocksDB store of values with their timestamps, the default of tables."""
-        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB)
+    def persistent_timestamped_key_value_store(name: str, *, ttl: TtlLike = None) -> StoreSupplier:
+        """A RocksDB store of values with their timestamps, the default of tables. ttl: see Ttl."""
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB, ttl=as_ttl(ttl))
 
     @staticmethod
     def persistent_timestamped_key_value_store_with_headers(name: str) -> StoreSupplier:
@@ -160,9 +174,9 @@ class Stores:
         return replace(Stores.persistent_timestamped_key_value_store(name), headers=True)
 
     @staticmethod
-    def in_memory_key_value_store(name: str) -> StoreSupplier:
-        """A store in memory."""
-        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.IN_MEMORY)
+    def in_memory_key_value_store(name: str, *, ttl: TtlLike = None) -> StoreSupplier:
+        """A store in memory. ttl: see Ttl."""
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.IN_MEMORY, ttl=as_ttl(ttl))
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> StoreSupplier:
@@ -407,6 +421,28 @@ class Stores:
         where = "session_store_with_headers_builder"
         kinds = SupplierKind.SESSION, StoreKind.SESSION
         return _builder_with_headers(supplier, where, *kinds, key_serde, value_serde)
+
+    @overload
+    @staticmethod
+    def timer_store_builder(supplier: StoreSupplier, key_serde: Serde[K]) -> StoreBuilder[KeyValueStore[K, Timer]]: ...
+    @overload
+    @staticmethod
+    def timer_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None
+    ) -> StoreBuilder[KeyValueStore[Any, Timer]]: ...
+    @staticmethod
+    def timer_store_builder(supplier: StoreSupplier, key_serde: SerdeLike | None = None) -> StoreBuilder[Any]:
+        """The timers of one processor, by key; see ProcessorContext.timer. ``get`` gives Timer.
+
+        supplier: persistent_key_value_store, or in_memory_key_value_store for few timers.
+        """
+        _require(supplier, (SupplierKind.KEY_VALUE,), "timer_store_builder")
+        if supplier.ttl is not None or supplier.max_entries is not None or supplier.headers:
+            raise TopologyError(
+                f'The timers "{supplier.name}" need a plain store: persistent_key_value_store(name) or '
+                "in_memory_key_value_store(name)"
+            )
+        return _builder(supplier, StoreKind.KEY_VALUE, key_serde, TimerSerde(), timers=True)
 
     @staticmethod
     def custom_store_builder(name: str, supplier: Callable[[str], C]) -> StoreBuilder[C]:

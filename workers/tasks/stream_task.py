@@ -21,6 +21,7 @@ from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
 from ..metrics.function_metrics import FunctionMetrics
 from ..metrics.node_samples import RECORDS, NodeSamples
+from .idle_inputs import IdleInputs
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup, ProcessRun
 from .partition_offsets import OFFSET_END
@@ -54,6 +55,8 @@ class TaskRun:
     group: PartitionGroup
     samples: NodeSamples
     functions: Sequence[FunctionMetrics]
+    #: None unless each source has an idle timeout.
+    idle: IdleInputs | None
 
 
 class StreamTask(Task):
@@ -136,7 +139,11 @@ class StreamTask(Task):
             self.topology, self, self.environment.metrics, self.metrics.process, self.environment.time
         )
         functions = [FunctionMetrics(records, self.environment.metrics) for records in compiled.waiting.operators]
-        self.run = TaskRun(compiled, group, samples, functions)
+        idle: IdleInputs | None = None
+        if self.topology.idle_timeout is not None:
+            asks = self.environment.topic_times
+            idle = IdleInputs(self.topology.idle_timeout, asks, self.wall_clock_ms(), self.log)
+        self.run = TaskRun(compiled, group, samples, functions, idle)
         compiled.init()
         for store in self.state_manager.stores.values():
             if isinstance(store, CachingStore):
@@ -275,6 +282,8 @@ class StreamTask(Task):
             left -= processed.records
         if left < max_records and head is not None:
             self._work += 1
+            if run.idle is not None:
+                run.idle.record_came(self.wall_clock_ms())
             ended_ms = time.read_ms()
             self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
@@ -348,23 +357,45 @@ class StreamTask(Task):
 
     @property
     def has_punctuations(self) -> bool:
-        """Whether any punctuation is scheduled."""
-        return bool(self._stream_time_queue or self._system_time_queue)
+        """Whether any punctuation is scheduled, or time matters in another way."""
+        idles = self.run is not None and self.run.idle is not None
+        return idles or bool(self._stream_time_queue or self._system_time_queue or self.timers)
 
     def maybe_punctuate_stream_time(self) -> int:
         """Run due punctuations by stream time, which only records advance. Returns how many ran."""
+        self._advance_if_idle()
         stream_time_ms = self.stream_time_ms
         if self.run is not None and (passed_on_ms := self.run.compiled.waiting.passed_on_ms()) is not None:
             stream_time_ms = passed_on_ms  # not before the waiting records that it must follow
-        return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
+        if stream_time_ms == UNKNOWN:
+            return 0
+        return self._punctuate(self._stream_time_queue, Punctuation.STREAM_TIME, stream_time_ms)
+
+    def _advance_if_idle(self) -> None:
+        """Advance stream time without records, if the task has none and its sources have an idle timeout."""
+        run, now_ms = self.run, self.wall_clock_ms()
+        if run is None or run.idle is None or not run.idle.is_due(now_ms):
+            return
+        positions = self.fetch_positions()
+        if len(positions) < len(run.group.partitions) or run.compiled.waiting:
+            run.idle.record_came(now_ms)
+            return
+        time_ms = run.idle.advanced(positions, self.stream_time_ms, now_ms)
+        if time_ms <= self.stream_time_ms:
+            return
+        self._work += 1
+        self.stream_time_ms = time_ms
+        for partition in run.group.partitions:
+            run.group.set_partition_time(partition, time_ms)
+        run.compiled.advance_time(time_ms)
 
     def maybe_punctuate_system_time(self) -> int:
         """Run due punctuations by wall clock. Returns how many ran."""
-        return self._punctuate(self._system_time_queue, self.wall_clock_ms())
+        return self._punctuate(self._system_time_queue, Punctuation.WALL_CLOCK_TIME, self.wall_clock_ms())
 
-    def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
+    def _punctuate(self, queue: PunctuationQueue, clock: Punctuation, now_ms: int) -> int:
         began_ms = self.environment.time.read_ms()
-        fired = queue.maybe_punctuate(now_ms)
+        fired = self.timers.fire(clock, now_ms) + queue.maybe_punctuate(now_ms)
         if fired:
             self._work += 1
             ended_ms = self.environment.time.read_ms()

@@ -29,6 +29,7 @@ from ..metrics.loop_time import LoopTime
 from ..metrics.sensors import ThreadMetrics
 from ..metrics.spans import Spans
 from ..metrics.task_metrics import TaskMetrics
+from .idle_inputs import TopicTimes
 from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .task_state import TASK_TRANSITIONS, TaskState
 
@@ -49,7 +50,7 @@ class TaskEnvironment:
 
     open_rows: opens the rows of a store, by default in RocksDB; the simulation passes a simulated disk. background:
     persists stores outside the stream thread. streams_metrics: metrics added by processors. async_calls: runs users'
-    async functions.
+    async functions. topic_times: asks the brokers for the ends of topics.
     """
 
     config: StreamsConfig
@@ -64,6 +65,7 @@ class TaskEnvironment:
     background: Executor
     streams_metrics: CustomMetrics
     async_calls: AsyncCalls
+    topic_times: TopicTimes
     open_rows: OpenRows | None = None
     spans: Spans = field(default_factory=Spans)
 

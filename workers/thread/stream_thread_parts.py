@@ -63,6 +63,7 @@ from ..tasks.assigned_tasks import AssignedTasks
 from ..tasks.changelog_bounds import ChangelogBounds
 from ..tasks.committer import Committer
 from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
+from ..tasks.idle_inputs import AdminTopicTimes
 from ..tasks.offset_reset import InvalidPositions, OffsetReset
 from ..tasks.partition_consumer import PartitionConsumer
 from ..tasks.partition_offsets import PartitionOffsets
@@ -374,6 +375,7 @@ class StreamThreadParts:
             self.background,
             self.custom_metrics,
             self.async_calls,
+            AdminTopicTimes(self.admin, self.producer.partition_count, self.committed_only),
             self.open_rows,
             self.spans,
         )
