@@ -44,7 +44,7 @@ cdef class WindowedSink(RecordSink):
 
 
 cdef class Changelog:
-    cdef object log_change
+    cdef object plain
     cdef RecordWriter writer
     cdef str store
     cdef object topic

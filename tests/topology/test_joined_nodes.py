@@ -11,7 +11,7 @@ import pytest
 
 from penstock import JoinWindows, Serdes, SessionWindows, StreamsBuilder, TimeWindows
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import DriverTask
+from penstock.testing.driver_task import DriverOutput
 from tests.topology.only_functions import only_functions
 
 TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -89,35 +89,34 @@ def windows(builder: StreamsBuilder) -> None:
 def results(monkeypatch: pytest.MonkeyPatch, declare: Declare, config: dict[str, Any]) -> list[Any]:
     """Process records in any order; return all written records, and those that were dropped."""
     seen: list[Any] = []
-    send, log_change = DriverTask.send, DriverTask.log_change
+    send, log_change = DriverOutput.send, DriverOutput.log_change
 
-    def send_and_note(task: DriverTask, *record: Any) -> None:
+    def send_and_note(output: DriverOutput, *record: Any) -> None:
         seen.append(("send", *record))
-        send(task, *record)
+        send(output, *record)
 
-    def log_and_note(task: DriverTask, *change: Any) -> None:
+    def log_and_note(output: DriverOutput, *change: Any) -> None:
         seen.append(("log", *change))
-        log_change(task, *change)
+        log_change(output, *change)
 
     builder = StreamsBuilder()
     declare(builder)
     draw = random.Random(7)
     with monkeypatch.context() as patch:
-        patch.setattr(DriverTask, "send", send_and_note)
-        patch.setattr(DriverTask, "log_change", log_and_note)
-        driver = TopologyTestDriver(builder.build(), config)
-    with driver:
-        names = ("left",) if declare in (sessions, windows) else ("left", "right")
-        topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
-        for number in range(600):
-            topic = draw.choice(topics)
-            key = None if number % 60 == 9 else f"k{draw.randrange(4)}"
-            value = draw.choice([None, "v1", "v2", "v3", "v4", "v5"])
-            headers = [("n", b"%d" % number)]
-            topic.pipe_input(key, value, number * 2 + draw.randrange(60), headers=headers)
-            if number % 40 == 39:
-                driver.advance_wall_clock_time(timedelta(seconds=2))
-        seen.append(driver.task.dropped.total())
+        patch.setattr(DriverOutput, "send", send_and_note)
+        patch.setattr(DriverOutput, "log_change", log_and_note)
+        with TopologyTestDriver(builder.build(), config) as driver:
+            names = ("left",) if declare in (sessions, windows) else ("left", "right")
+            topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
+            for number in range(600):
+                topic = draw.choice(topics)
+                key = None if number % 60 == 9 else f"k{draw.randrange(4)}"
+                value = draw.choice([None, "v1", "v2", "v3", "v4", "v5"])
+                headers = [("n", b"%d" % number)]
+                topic.pipe_input(key, value, number * 2 + draw.randrange(60), headers=headers)
+                if number % 40 == 39:
+                    driver.advance_wall_clock_time(timedelta(seconds=2))
+            seen.append(driver.task.dropped.total())
     return seen
 
 

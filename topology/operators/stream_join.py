@@ -58,7 +58,7 @@ def _join_rows(node: NodeContext, name: str) -> JoinRows | None:
     if rows is None:
         return None
     key_serde, encode_key, encode, decode, log_headers, segments = rows
-    changelog = Changelog(node.task.log_change, name)
+    changelog = Changelog(node.task.output, name)
     return JoinRows(key_serde, encode_key, encode, decode, log_headers, segments, changelog)
 
 

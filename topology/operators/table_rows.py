@@ -88,7 +88,7 @@ def _made(kind: Callable[..., S], node: NodeContext, name: str, rows: Timestampe
     return kind(
         node.task,
         rows.buffer,
-        Changelog(node.task.log_change, name),
+        Changelog(node.task.output, name),
         rows.key_serde,
         rows.encode_key,
         rows.value_serde,
