@@ -642,7 +642,7 @@ cdef class SegmentTimes:
 
     All times are in ms. retention_ms: rows whose time is at or below the highest time put minus this are hidden, or with
     visible_ms another limit. interval_ms: of a segment. exact: such rows are dropped, too; otherwise only once their segment
-    has expired. indexed: a put needs more than LatestRows. latest: None for rows in memory. sequence: the second number of
+    has expired. indexed: each put is also noted by index(log_key, row). latest: None for rows in memory. sequence: the second number of
     the last row in a store that keeps duplicates.
     """
 
@@ -695,13 +695,16 @@ cdef class SegmentTimes:
         return latest.buffer.row(latest.row_key(log_key_of(key, time, second, latest.second_size), time))
 
     cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
-        """Set the row of a changelog key, which is also given taken apart; it must not be indexed."""
+        """Set the row of a changelog key, which is also given taken apart; latest must not be None."""
         if time > self.observed_ms:
             self.advance(time)
         if time < self.taken_from:
             self.expired()
             return 0
-        return self.latest.set_row(key, time, second, log_key, data)
+        self.latest.set_row(key, time, second, log_key, data)
+        if self.indexed:
+            self.index(log_key, data)
+        return 0
 
 
 @cython.final
