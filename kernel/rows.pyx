@@ -805,7 +805,7 @@ cdef class StoredEntries:
         return 0
 
     cdef int write_rows(self, changes) except -1:
-        cdef int64_t time, taken_from = 0, drops_at = 0
+        cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
         cdef bytes data, row
         if self.segments is not None:
             taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
@@ -864,13 +864,12 @@ def timestamped_logger(Changelog changelog not None, task, encode, log_any):
             return None
         if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
             return log_any(key, value)
-        timestamp = (<tuple>value)[1]
-        time = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
+        time = PyLong_AsLongLongAndOverflow((<tuple>value)[1], &overflow)
         data = None if overflow else encode((<tuple>value)[0])
         if type(data) is not bytes:
             return log_any(key, value)
         row = timed(time, <bytes>data)
-        changelog.write(key, data, timestamp)
+        changelog.write(key, data, time)
         return row
 
     return log_value

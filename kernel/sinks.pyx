@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from penstock.kernel.murmur2 cimport partition_of
 
@@ -10,12 +10,16 @@ from penstock.kernel.murmur2 cimport partition_of
 cdef class RecordTaker:
     """Takes the records of sinks; see RecordAccumulator."""
 
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1:
+    cdef bint take(self, str topic, int32_t partition, key, value, int64_t timestamp, headers, source) except -1:
         """Take a record. Returns False if it did not, because the record needs the path in Python.
 
-        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms, None for now. source: see Writer.produce.
+        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms. source: see Writer.produce.
         """
         return False
+
+    cdef int64_t now(self) except? -1:
+        """Return the timestamp of a record that is given none."""
+        return 0
 
 
 @cython.final
@@ -36,7 +40,7 @@ cdef class RecordWriter:
         self.source = source
         self.changelogs = dict(changelogs)
 
-    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
+    cdef bint write(self, topic, int32_t partition, key, value, int64_t timestamp, headers) except -1:
         """Return False if plain must be called."""
         return (
             not self.errors
@@ -46,15 +50,19 @@ cdef class RecordWriter:
             )
         )
 
+    cdef int64_t time(self, timestamp) except? -1:
+        return self.records.now() if timestamp is None else timestamp
+
     def send(self, topic, key, value, timestamp, headers, partition=None):
         """See TaskOutput.send."""
-        if not self.write(topic, PARTITIONER_DECIDES if partition is None else partition, key, value, timestamp, headers):
+        cdef int32_t to = PARTITIONER_DECIDES if partition is None else partition
+        if not self.write(topic, to, key, value, self.time(timestamp), headers):
             self.plain.send(topic, key, value, timestamp, headers, partition)
 
     def log_change(self, store_name, key, value, timestamp, headers=None):
         """See TaskOutput.log_change."""
         topic, partition = self.changelogs[store_name]
-        if not self.write(topic, partition, key, value, timestamp, headers):
+        if not self.write(topic, partition, key, value, self.time(timestamp), headers):
             self.plain.log_change(store_name, key, value, timestamp, headers)
 
 
@@ -85,7 +93,7 @@ cdef class RecordSink:
             return value
         return self.to_value(value)
 
-    cdef object put(self, key, bint has_key, value, bint has_value, timestamp, headers, int32_t partition):
+    cdef object put(self, key, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partition):
         """Send a record and return None, or return the Exception if it cannot be serialized.
 
         has_key, has_value: whether they are serialized already.
@@ -100,7 +108,7 @@ cdef class RecordSink:
         self.write(key, value, timestamp, headers, partition)
         return None
 
-    cdef int write(self, key, value, timestamp, headers, int32_t partition) except -1:
+    cdef int write(self, key, value, int64_t timestamp, headers, int32_t partition) except -1:
         if self.writer is None or not self.writer.write(self.topic, partition, key, value, timestamp, headers):
             key = (<str>key).encode() if type(key) is str else key
             if partition == PARTITIONER_DECIDES:
@@ -118,7 +126,7 @@ cdef class WindowedSink(RecordSink):
         RecordSink.__init__(self, output, topic, to_key, keys_may_be_none, to_value, values_may_be_none)
         self.times_size = times_size
 
-    cdef object put(self, windowed, bint has_key, value, bint has_value, timestamp, headers, int32_t partitions):
+    cdef object put(self, windowed, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partitions):
         """As RecordSink's, but a key that cannot be serialized raises. partitions: their number."""
         key = windowed if has_key else self.key_bytes(windowed)
         if type(key) is not bytes or PyBytes_GET_SIZE(<bytes>key) < self.times_size:
@@ -145,7 +153,7 @@ cdef class Changelog:
             self.plain = self.writer.plain
             self.topic, self.partition = self.writer.changelogs[store]
 
-    cdef int write(self, key, value, timestamp, headers=None) except -1:
+    cdef int write(self, key, value, int64_t timestamp, headers=None) except -1:
         if self.writer is None or not self.writer.write(self.topic, self.partition, key, value, timestamp, headers):
             self.plain.log_change(self.store, key, value, timestamp, headers)
         return 0
