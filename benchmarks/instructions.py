@@ -48,6 +48,8 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "window-suppress": (topologies.window_suppress, CACHE_BYTES),
     "session": (topologies.session, CACHE_BYTES),
     "hopping": (topologies.hopping, CACHE_BYTES),
+    "sliding-uncached": (topologies.sliding, 0),
+    "final-windows-uncached": (topologies.final_windows, 0),
     "stream-join": (topologies.stream_join, CACHE_BYTES),
     "table-table-join": (topologies.table_table_join, CACHE_BYTES),
     "foreign-key-join": (topologies.foreign_key_join, 0),  # the left table and its subscriptions

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from penstock import (
     BufferConfig,
+    EmitStrategy,
     JoinWindows,
     Materialized,
     Processor,
@@ -20,6 +21,7 @@ from penstock import (
     Record,
     Serdes,
     SessionWindows,
+    SlidingWindows,
     Stores,
     StreamsBuilder,
     Suppressed,
@@ -433,6 +435,35 @@ def hopping() -> Topology:
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
         .group_by_key()
         .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW).advance_by(ADVANCE))
+        .count(store="counts")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def sliding() -> Topology:
+    """Count the purchases of each user that are at most half a second apart."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_and_grace(GAP, GRACE))
+        .count(store="counts")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def final_windows() -> Topology:
+    """Count the purchases of each user in ten seconds; only the final counts are written."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
+        .emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
         .count(store="counts")
         .to_stream()
         .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())

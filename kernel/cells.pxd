@@ -65,17 +65,3 @@ cdef class CellUpdates:
     cdef object held(self, new)
     cdef bint put_held(self, Cell cell, held, newest, timestamp, headers, message) except -1
     cdef bint is_held(self, new) except -1
-
-
-cdef class TimeWindows:
-    cdef list observed
-    cdef long long size_ms
-    cdef long long advance_ms
-    cdef long long late_ms
-    cdef long long last_ms  # start of the last window of the previous timestamp
-    cdef long long first_ms  # start of the first window
-    cdef tuple starts  # of all windows
-    cdef object newest  # observed[0], as last seen
-    cdef long long newest_ms  # the same
-
-    cpdef object cache_keys(self, key, timestamp)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Literal, Protocol, TypeVar, final, overload
 
 from penstock.kernel.messages import _Headers, _Message
@@ -133,8 +133,3 @@ class CellUpdates:
     def replace(
         self, cache_key: Hashable, value: object, timestamp: int, headers: _Headers, message: _Message | None
     ) -> bool: ...
-
-@final
-class TimeWindows:
-    def __init__(self, observed: list[int], size_ms: int, advance_ms: int, late_ms: int) -> None: ...
-    def cache_keys(self, key: _Key, timestamp: int) -> Sequence[tuple[_Key, int] | None]: ...

@@ -314,7 +314,10 @@ cdef class RecordAccumulator(RecordTaker):
 
     def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers, source=None):
         """Take a record, from Python; returns whether it was taken."""
-        return self.take(topic, partition, key, value, timestamp, headers, source)
+        return self.take(topic, partition, key, value, self.now() if timestamp is None else timestamp, headers, source)
+
+    cdef int64_t now(self) except? -1:
+        return self.now_ms()
 
     cdef TopicRecords topic(self, str name):
         if name is not self.last_name:
@@ -322,7 +325,7 @@ cdef class RecordAccumulator(RecordTaker):
             self.last_name = None if self.last_topic is None else name
         return self.last_topic
 
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1:
+    cdef bint take(self, str topic, int32_t partition, key, value, int64_t timestamp, headers, source) except -1:
         """Take a record, unless its topic or partition is unknown or it is too large; returns whether it was taken."""
         cdef record added
         cdef bytes encoded
@@ -348,7 +351,7 @@ cdef class RecordAccumulator(RecordTaker):
             return False
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
-        added.timestamp = self.now_ms() if timestamp is None else timestamp
+        added.timestamp = timestamp
         return self.append(<PartitionRecords>to.partitions[partition], is_sticky, &added, source)
 
     cdef bint append(self, PartitionRecords to, bint is_sticky, const record *added, source) except -1:

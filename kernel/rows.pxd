@@ -2,6 +2,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
+from penstock.kernel.sinks cimport Changelog
+
 cdef enum:
     TIME_BYTES = 8  # a row begins with its timestamp, big endian
 
@@ -140,10 +142,10 @@ cdef class StoredEntries:
     cdef RowBuffer buffer
     cdef LatestRows latest
     cdef SegmentTimes segments
-    cdef object from_bytes, to_bytes, log_change, write_plain
+    cdef object from_bytes, to_bytes, write_plain
+    cdef Changelog changelog
     cdef int second_size
     cdef bint timestamped, is_long
-    cdef str name
     cdef int64_t observed  # within write(): the highest time so far, which the segments may not know yet
 
     cdef object row(self, key)

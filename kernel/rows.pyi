@@ -2,6 +2,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, final
 
 from penstock.kernel.messages import _Headers, _Message
+from penstock.kernel.sinks import Changelog
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -16,18 +17,11 @@ _RawRow = tuple[bytes, bytes | None]
 #: the store.
 _Change = tuple[Any, Any, int, _Headers, _Message | None]
 
-class _LogChange(Protocol):
-    """The log_change of a TaskContext."""
+class _Task(Protocol):
+    """The part of a TaskContext that dates a change."""
 
-    def __call__(
-        self,
-        store_name: str,
-        key: bytes,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: _Headers = None,
-        /,
-    ) -> None: ...
+    @property
+    def timestamp(self) -> int: ...
 
 class _Cursor(Protocol):
     """An iterator of RocksDB."""
@@ -181,11 +175,20 @@ class StoredEntries:
         from_bytes: Callable[[bytes], _Value] | None,
         to_bytes: Callable[[_Value], bytes | None] | None,
         is_long: bool,
-        name: str,
-        log_change: _LogChange,
+        changelog: Changelog,
         write_plain: Callable[[Iterable[_Change]], None],
     ) -> None: ...
     # What a cache holds, which depends on the store.
     def __call__(self, key: Hashable) -> Any: ...
     def with_old(self, changes: Iterable[_AnyChange], send_old: bool) -> tuple[list[_AnyChange], list[Any]]: ...
     def write(self, changes: Iterable[_Change]) -> None: ...
+
+def plain_logger(
+    changelog: Changelog, task: _Task, encode: Callable[[_Value], bytes | None]
+) -> Callable[[bytes, _Value | None], bytes | None]: ...
+def timestamped_logger(
+    changelog: Changelog,
+    task: _Task,
+    encode: Callable[[_Value], bytes | None],
+    log_any: Callable[[bytes, object], bytes | None],
+) -> Callable[[bytes, object], bytes | None]: ...

@@ -10,6 +10,11 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
+from penstock.kernel.sinks cimport Changelog
+
+cdef extern from "Python.h":
+    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
+
 
 @cython.final
 cdef class RowBuffer:
@@ -637,7 +642,7 @@ cdef class SegmentTimes:
 
     All times are in ms. retention_ms: rows whose time is at or below the highest time put minus this are hidden, or with
     visible_ms another limit. interval_ms: of a segment. exact: such rows are dropped, too; otherwise only once their segment
-    has expired. indexed: a put needs more than LatestRows. latest: None for rows in memory. sequence: the second number of
+    has expired. indexed: each put is also noted by index(log_key, row). latest: None for rows in memory. sequence: the second number of
     the last row in a store that keeps duplicates.
     """
 
@@ -690,13 +695,16 @@ cdef class SegmentTimes:
         return latest.buffer.row(latest.row_key(log_key_of(key, time, second, latest.second_size), time))
 
     cdef int put_row(self, bytes key, int64_t time, int64_t second, bytes log_key, data) except -1:
-        """Set the row of a changelog key, which is also given taken apart; it must not be indexed."""
+        """Set the row of a changelog key, which is also given taken apart; latest must not be None."""
         if time > self.observed_ms:
             self.advance(time)
         if time < self.taken_from:
             self.expired()
             return 0
-        return self.latest.set_row(key, time, second, log_key, data)
+        self.latest.set_row(key, time, second, log_key, data)
+        if self.indexed:
+            self.index(log_key, data)
+        return 0
 
 
 @cython.final
@@ -706,12 +714,12 @@ cdef class StoredEntries:
     A cache key is the key's bytes; with segments, it is a tuple of them, the time by which the row expires, and for
     sessions a second number of second_size bytes. latest: LatestRows, None without segments. timestamped: rows begin
     with their timestamp. from_bytes, to_bytes: convert bytes to held values and back, None if they are the same.
-    is_long: held values are 64-bit integers. name, log_change: for the changelog. write_plain(changes): writes
-    tombstones, whose changelog records may need more than log_change.
+    is_long: held values are 64-bit integers. write_plain(changes): writes tombstones, whose changelog records may have
+    headers.
     """
 
     def __init__(self, RowBuffer buffer not None, LatestRows latest, SegmentTimes segments, int second_size, bint timestamped,
-                 from_bytes, to_bytes, bint is_long, str name, log_change, write_plain):
+                 from_bytes, to_bytes, bint is_long, Changelog changelog not None, write_plain):
         self.buffer = buffer
         self.latest = latest
         self.segments = segments
@@ -720,8 +728,7 @@ cdef class StoredEntries:
         self.from_bytes = from_bytes
         self.to_bytes = to_bytes
         self.is_long = is_long
-        self.name = name
-        self.log_change = log_change
+        self.changelog = changelog
         self.write_plain = write_plain
 
     def __call__(self, key):
@@ -798,7 +805,7 @@ cdef class StoredEntries:
         return 0
 
     cdef int write_rows(self, changes) except -1:
-        cdef int64_t time, taken_from = 0, drops_at = 0
+        cdef int64_t time, timestamp, taken_from = 0, drops_at = 0
         cdef bytes data, row
         if self.segments is not None:
             taken_from, drops_at = self.segments.taken_from, self.segments.drops_at
@@ -818,12 +825,12 @@ cdef class StoredEntries:
             else:
                 row = data = None if held is None else self.written(held)
             if self.segments is None:
-                self.log_change(self.name, key, data, timestamp)
+                self.changelog.write(key, data, timestamp)
                 self.buffer.set(<bytes?>key, row)
                 continue
             time = (<tuple?>key)[1]
             log_key = self.log_key(<tuple>key, time)
-            self.log_change(self.name, log_key, data, timestamp)
+            self.changelog.write(log_key, data, timestamp)
             if time > self.observed:
                 self.observed = time
                 if time >= drops_at:
@@ -833,3 +840,36 @@ cdef class StoredEntries:
                 self.segments.put(log_key, time, row)
             else:
                 self.latest.set_row(<bytes>(<tuple>key)[0], time, self.second(<tuple>key), log_key, row)
+
+
+def plain_logger(Changelog changelog not None, task, encode):
+    """See _log_plain in statestore/stores/values.py."""
+
+    def log_value(key, value):
+        data = None if value is None else encode(value)
+        changelog.write(key, data, task.timestamp)
+        return data
+
+    return log_value
+
+
+def timestamped_logger(Changelog changelog not None, task, encode, log_any):
+    """See _log_timestamped in statestore/stores/values.py. log_any: the same in Python, for unusual timestamps."""
+
+    def log_value(key, value):
+        cdef int overflow = 0
+        cdef int64_t time
+        if value is None:
+            changelog.write(key, None, task.timestamp)
+            return None
+        if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
+            return log_any(key, value)
+        time = PyLong_AsLongLongAndOverflow((<tuple>value)[1], &overflow)
+        data = None if overflow else encode((<tuple>value)[0])
+        if type(data) is not bytes:
+            return log_any(key, value)
+        row = timed(time, <bytes>data)
+        changelog.write(key, data, time)
+        return row
+
+    return log_value

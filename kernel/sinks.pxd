@@ -1,5 +1,5 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(str)
@@ -11,7 +11,8 @@ cdef enum:
 
 
 cdef class RecordTaker:
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1
+    cdef bint take(self, str topic, int32_t partition, key, value, int64_t timestamp, headers, source) except -1
+    cdef int64_t now(self) except? -1
 
 
 cdef class RecordWriter:
@@ -23,7 +24,8 @@ cdef class RecordWriter:
     cdef dict changelogs
     cdef object source
 
-    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1
+    cdef bint write(self, topic, int32_t partition, key, value, int64_t timestamp, headers) except -1
+    cdef int64_t time(self, timestamp) except? -1
 
 
 cdef class RecordSink:
@@ -35,8 +37,8 @@ cdef class RecordSink:
 
     cdef object key_bytes(self, key)
     cdef object value_bytes(self, value)
-    cdef object put(self, key, bint has_key, value, bint has_value, timestamp, headers, int32_t partition)
-    cdef int write(self, key, value, timestamp, headers, int32_t partition) except -1
+    cdef object put(self, key, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partition)
+    cdef int write(self, key, value, int64_t timestamp, headers, int32_t partition) except -1
 
 
 cdef class WindowedSink(RecordSink):
@@ -44,13 +46,13 @@ cdef class WindowedSink(RecordSink):
 
 
 cdef class Changelog:
-    cdef object log_change
+    cdef object plain
     cdef RecordWriter writer
     cdef str store
     cdef object topic
     cdef int32_t partition
 
-    cdef int write(self, key, value, timestamp, headers=*) except -1
+    cdef int write(self, key, value, int64_t timestamp, headers=*) except -1
 
 
 cdef inline bint is_ascii(key):

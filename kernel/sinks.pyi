@@ -2,7 +2,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, final
 
 from penstock.kernel.messages import _Headers
-from penstock.kernel.rows import _LogChange
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -16,11 +15,25 @@ class _Producer(Protocol):
     @property
     def in_transaction(self) -> bool: ...
 
-class _Task(Protocol):
-    """The part of a TaskContext that dates a change."""
+class _ChangeOutput(Protocol):
+    """The part of a TaskOutput that a store uses."""
 
-    @property
-    def timestamp(self) -> int: ...
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: _Headers = None
+    ) -> None: ...
+
+class _Output(_ChangeOutput, Protocol):
+    """A TaskOutput."""
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: _Headers,
+        partition: int | None = None,
+    ) -> None: ...
 
 class RecordTaker: ...
 
@@ -29,10 +42,10 @@ class RecordWriter:
     def __init__(
         self,
         records: RecordTaker,
-        plain: Callable[..., None],
+        plain: _Output,
         errors: list[_Error],
         producer: _Producer,
-        changelogs: Mapping[str, tuple[str, int]] | None = None,
+        changelogs: Mapping[str, tuple[str, int]],
         source: Callable[[], object] | None = None,
     ) -> None: ...
     def send(
@@ -56,7 +69,7 @@ class RecordWriter:
 class RecordSink:
     def __init__(
         self,
-        send: Callable[..., None],
+        output: _Output,
         topic: str,
         to_key: Callable[[_Key], bytes | None] | None,
         keys_may_be_none: bool,
@@ -68,7 +81,7 @@ class RecordSink:
 class WindowedSink(RecordSink):
     def __init__(
         self,
-        send: Callable[..., None],
+        output: _Output,
         topic: str,
         to_key: Callable[[_Key], bytes | None] | None,
         keys_may_be_none: bool,
@@ -79,15 +92,4 @@ class WindowedSink(RecordSink):
 
 @final
 class Changelog:
-    def __init__(self, log_change: _LogChange, store: str) -> None: ...
-
-def plain_logger(
-    log_change: _LogChange, store: str, task: _Task, encode: Callable[[_Value], bytes | None]
-) -> Callable[[bytes, _Value | None], bytes | None]: ...
-def timestamped_logger(
-    log_change: _LogChange,
-    store: str,
-    task: _Task,
-    encode: Callable[[_Value], bytes | None],
-    log_any: Callable[[bytes, object], bytes | None],
-) -> Callable[[bytes, object], bytes | None]: ...
+    def __init__(self, output: _ChangeOutput, store: str) -> None: ...

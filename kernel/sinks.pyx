@@ -5,41 +5,42 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.kernel.murmur2 cimport partition_of
-from penstock.kernel.rows cimport timed
-
-cdef extern from "Python.h":
-    int64_t PyLong_AsLongLongAndOverflow(object, int *) except? -1
 
 
 cdef class RecordTaker:
     """Takes the records of sinks; see RecordAccumulator."""
 
-    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers, source) except -1:
+    cdef bint take(self, str topic, int32_t partition, key, value, int64_t timestamp, headers, source) except -1:
         """Take a record. Returns False if it did not, because the record needs the path in Python.
 
-        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms, None for now. source: see Writer.produce.
+        partition: the partition, or PARTITIONER_DECIDES. timestamp: in ms. source: see Writer.produce.
         """
         return False
+
+    cdef int64_t now(self) except? -1:
+        """Return the timestamp of a record that is given none."""
+        return 0
 
 
 @cython.final
 cdef class RecordWriter:
-    """A task's send or log_change for ordinary records. plain: the same in Python, for all others.
+    """The TaskOutput of a stream thread's task, for ordinary records. plain: the same in Python, for all others.
 
     errors: while there are any, plain is called, which raises them. producer: the StreamsProducer, whose transaction
-    plain begins. source: returns the source of the record, see Writer.produce; None where no handler needs it.
+    plain begins. changelogs: topic and partition by store. source: returns the source of the record, see Writer.produce;
+    None where no handler needs it.
     """
 
-    def __init__(self, RecordTaker records not None, plain, list errors not None, producer, changelogs=None, source=None):
+    def __init__(self, RecordTaker records not None, plain, list errors not None, producer, changelogs, source=None):
         self.records = records
         self.plain = plain
         self.errors = errors
         self.producer = producer
         self.transactional = producer.transactional
         self.source = source
-        self.changelogs = {} if changelogs is None else dict(changelogs)
+        self.changelogs = dict(changelogs)
 
-    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
+    cdef bint write(self, topic, int32_t partition, key, value, int64_t timestamp, headers) except -1:
         """Return False if plain must be called."""
         return (
             not self.errors
@@ -49,29 +50,32 @@ cdef class RecordWriter:
             )
         )
 
+    cdef int64_t time(self, timestamp) except? -1:
+        return self.records.now() if timestamp is None else timestamp
+
     def send(self, topic, key, value, timestamp, headers, partition=None):
-        """See record_sends.make_send."""
-        if not self.write(topic, PARTITIONER_DECIDES if partition is None else partition, key, value, timestamp, headers):
-            self.plain(topic, key, value, timestamp, headers, partition)
+        """See TaskOutput.send."""
+        cdef int32_t to = PARTITIONER_DECIDES if partition is None else partition
+        if not self.write(topic, to, key, value, self.time(timestamp), headers):
+            self.plain.send(topic, key, value, timestamp, headers, partition)
 
     def log_change(self, store_name, key, value, timestamp, headers=None):
-        """See record_sends.make_log_change."""
+        """See TaskOutput.log_change."""
         topic, partition = self.changelogs[store_name]
-        if not self.write(topic, partition, key, value, timestamp, headers):
-            self.plain(store_name, key, value, timestamp, headers)
+        if not self.write(topic, partition, key, value, self.time(timestamp), headers):
+            self.plain.log_change(store_name, key, value, timestamp, headers)
 
 
 cdef class RecordSink:
-    """Sends a sink's objects to the producer. send: the task's.
+    """Sends a sink's objects to a task's output.
 
     to_key, to_value: serialize keys and values; None if these are bytes already. keys_may_be_none, values_may_be_none:
     whether they are called for None, too. ASCII text keys are used without encoding them.
     """
 
-    def __init__(self, send, str topic not None, to_key, bint keys_may_be_none, to_value, bint values_may_be_none):
-        owner = getattr(send, "__self__", None)
-        self.writer = <RecordWriter>owner if type(owner) is RecordWriter else None
-        self.plain = send if self.writer is None else self.writer.plain
+    def __init__(self, output, str topic not None, to_key, bint keys_may_be_none, to_value, bint values_may_be_none):
+        self.writer = <RecordWriter>output if type(output) is RecordWriter else None
+        self.plain = output if self.writer is None else self.writer.plain
         self.topic = topic
         self.to_key, self.keys_may_be_none = to_key, keys_may_be_none
         self.to_value, self.values_may_be_none = to_value, values_may_be_none
@@ -89,7 +93,7 @@ cdef class RecordSink:
             return value
         return self.to_value(value)
 
-    cdef object put(self, key, bint has_key, value, bint has_value, timestamp, headers, int32_t partition):
+    cdef object put(self, key, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partition):
         """Send a record and return None, or return the Exception if it cannot be serialized.
 
         has_key, has_value: whether they are serialized already.
@@ -104,13 +108,13 @@ cdef class RecordSink:
         self.write(key, value, timestamp, headers, partition)
         return None
 
-    cdef int write(self, key, value, timestamp, headers, int32_t partition) except -1:
+    cdef int write(self, key, value, int64_t timestamp, headers, int32_t partition) except -1:
         if self.writer is None or not self.writer.write(self.topic, partition, key, value, timestamp, headers):
             key = (<str>key).encode() if type(key) is str else key
             if partition == PARTITIONER_DECIDES:
-                self.plain(self.topic, key, value, timestamp, headers)
+                self.plain.send(self.topic, key, value, timestamp, headers)
             else:
-                self.plain(self.topic, key, value, timestamp, headers, partition)
+                self.plain.send(self.topic, key, value, timestamp, headers, partition)
         return 0
 
 
@@ -118,11 +122,11 @@ cdef class RecordSink:
 cdef class WindowedSink(RecordSink):
     """As RecordSink, for windowed keys. The partition is that of the inner key, without the last times_size bytes."""
 
-    def __init__(self, send, topic, to_key, bint keys_may_be_none, to_value, bint values_may_be_none, Py_ssize_t times_size):
-        RecordSink.__init__(self, send, topic, to_key, keys_may_be_none, to_value, values_may_be_none)
+    def __init__(self, output, topic, to_key, bint keys_may_be_none, to_value, bint values_may_be_none, Py_ssize_t times_size):
+        RecordSink.__init__(self, output, topic, to_key, keys_may_be_none, to_value, values_may_be_none)
         self.times_size = times_size
 
-    cdef object put(self, windowed, bint has_key, value, bint has_value, timestamp, headers, int32_t partitions):
+    cdef object put(self, windowed, bint has_key, value, bint has_value, int64_t timestamp, headers, int32_t partitions):
         """As RecordSink's, but a key that cannot be serialized raises. partitions: their number."""
         key = windowed if has_key else self.key_bytes(windowed)
         if type(key) is not bytes or PyBytes_GET_SIZE(<bytes>key) < self.times_size:
@@ -139,53 +143,17 @@ cdef class WindowedSink(RecordSink):
 
 @cython.final
 cdef class Changelog:
-    """Writes the changes of a store by a task's log_change."""
+    """Writes the changes of a store to a task's output."""
 
-    def __init__(self, log_change, str store not None):
-        self.log_change = log_change
+    def __init__(self, output, str store not None):
+        self.plain = output
         self.store = store
-        owner = getattr(log_change, "__self__", None)
-        if type(owner) is RecordWriter and store in (<RecordWriter>owner).changelogs:
-            self.writer = <RecordWriter>owner
+        if type(output) is RecordWriter and store in (<RecordWriter>output).changelogs:
+            self.writer = <RecordWriter>output
+            self.plain = self.writer.plain
             self.topic, self.partition = self.writer.changelogs[store]
 
-    cdef int write(self, key, value, timestamp, headers=None) except -1:
+    cdef int write(self, key, value, int64_t timestamp, headers=None) except -1:
         if self.writer is None or not self.writer.write(self.topic, self.partition, key, value, timestamp, headers):
-            self.log_change(self.store, key, value, timestamp, headers)
+            self.plain.log_change(self.store, key, value, timestamp, headers)
         return 0
-
-
-def plain_logger(log_change, str store, task, encode):
-    """See _log_plain in statestore/stores/values.py."""
-    cdef Changelog changelog = Changelog(log_change, store)
-
-    def log_value(key, value):
-        data = None if value is None else encode(value)
-        changelog.write(key, data, task.timestamp)
-        return data
-
-    return log_value
-
-
-def timestamped_logger(log_change, str store, task, encode, log_any):
-    """See _log_timestamped in statestore/stores/values.py. log_any: the same in Python, for unusual timestamps."""
-    cdef Changelog changelog = Changelog(log_change, store)
-
-    def log_value(key, value):
-        cdef int overflow = 0
-        cdef int64_t time
-        if value is None:
-            changelog.write(key, None, task.timestamp)
-            return None
-        if not isinstance(value, tuple) or len(<tuple>value) != 2 or type((<tuple>value)[1]) is not int:
-            return log_any(key, value)
-        timestamp = (<tuple>value)[1]
-        time = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
-        data = None if overflow else encode((<tuple>value)[0])
-        if type(data) is not bytes:
-            return log_any(key, value)
-        row = timed(time, <bytes>data)
-        changelog.write(key, data, timestamp)
-        return row
-
-    return log_value

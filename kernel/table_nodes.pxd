@@ -26,6 +26,7 @@ cdef class CachedRows(Rows):
     cdef bint keeps_messages
 
     cdef object source(self)
+    cdef int put(self, cache_key, value, int64_t newest, int64_t timestamp, headers) except -1
     cdef int grow(self, int64_t timestamp, headers) except -1
 
 
@@ -43,6 +44,13 @@ cdef class StoredRows(Rows):
     cdef int put(
         self, Node node, key, bytes row_key, new, old, int64_t timestamp, int64_t newest, headers, bint as_it_is
     ) except -1
+
+
+cdef class PythonRows(Rows):
+    cdef object get, update, as_read
+    cdef bint wants_old
+
+    cdef int aggregate_in(self, row_key, initializer, aggregator, key, value, int64_t timestamp, headers) except -1
 
 
 cdef class RowGetter:

@@ -139,7 +139,8 @@ class StreamTableJoin(Node):
         left_join: bool,
         dropped: Callable[[str], None],
         rows: RowGetter,
-        as_of: Callable[[Any, int], Any] | None = None,
+        as_of: Callable[[Any, int], Any] | None,
+        mapper: Callable[[Any, Any], Any] | None,
     ) -> None: ...
 
 @final

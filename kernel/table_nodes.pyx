@@ -115,6 +115,13 @@ cdef class CachedRows(Rows):
     cdef int renew(self, Node node, key, value, old, int64_t timestamp, headers) except -1:
         return self.replace(node, key, value, timestamp, headers)
 
+    cdef int put(self, cache_key, value, int64_t newest, int64_t timestamp, headers) except -1:
+        """Put a row, whose timestamp need not be the record's; None deletes it."""
+        row = None if value is None else (self.updates.held(value), newest)
+        if self.updates.table.put(cache_key, row, timestamp, headers, self.source()):
+            self.grow(timestamp, headers)
+        return 0
+
     cdef int grow(self, int64_t timestamp, headers) except -1:
         self.task.timestamp = timestamp
         self.task.headers = headers
@@ -245,9 +252,6 @@ cdef class PythonRows(Rows):
     passes the change on. as_read(value): a copy, as the store reads it back. wants_old: whether update needs old values.
     """
 
-    cdef object get, update, as_read
-    cdef bint wants_old
-
     def __init__(self, RecordContext task not None, get, update, as_read, bint wants_old):
         self.task = task
         self.get, self.update, self.as_read, self.wants_old = get, update, as_read, wants_old
@@ -257,11 +261,15 @@ cdef class PythonRows(Rows):
         return False
 
     cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        key = key_of(key)
+        return self.aggregate_in(key, initializer, aggregator, key, value, timestamp, headers)
+
+    cdef int aggregate_in(self, row_key, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
+        """As aggregate, in the row of another key, such as that of a window."""
         cdef int64_t newest = timestamp
         self.task.written_value = None
-        key = key_of(key)
         sent = None
-        row = self.get(key)
+        row = self.get(row_key)
         if row is None:
             old = initializer()
             if self.wants_old:
@@ -271,7 +279,7 @@ cdef class PythonRows(Rows):
             newest = max(timestamp, <int64_t>row_time)
             if self.wants_old and old is not None:
                 sent = self.as_read(old)  # the aggregator may change its argument in place
-        self.update(key, aggregator(key, value, old), sent, newest, timestamp, headers)
+        self.update(row_key, aggregator(key, value, old), sent, newest, timestamp, headers)
         return 0
 
     cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
@@ -470,27 +478,33 @@ cdef class TableSource(RowNode):
 cdef class StreamTableJoin(Node):
     """Joins a record with its key's row: joiner(left, right), or (key, left, right) with with_key.
 
-    as_of(key, timestamp): reads the row of a versioned table; rows: of any other one. dropped: see RowNode.
+    as_of(key, timestamp): reads the row of a versioned table; rows: of any other one. mapper(key, value): the key of a
+    global table's row, None for other tables. dropped: see RowNode.
     """
 
-    cdef object joiner, dropped, as_of
+    cdef object joiner, dropped, as_of, mapper
     cdef bint with_key, left_join
     cdef RowGetter rows
 
-    def __init__(self, task, name, child, joiner, bint with_key, bint left_join, dropped, RowGetter rows, as_of=None):
+    def __init__(self, task, name, child, joiner, bint with_key, bint left_join, dropped, RowGetter rows not None, as_of,
+                 mapper):
         Node.__init__(self, task, name, child)
         self.joiner, self.with_key, self.left_join, self.dropped = joiner, with_key, left_join, dropped
-        self.rows, self.as_of = rows, as_of
+        self.rows, self.as_of, self.mapper = rows, as_of, mapper
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
         row = right = None
+        row_key = key
         task.at = self.name
-        if value is None or (key is None and not self.left_join):
+        if self.mapper is not None:
+            task.written_value = None
+            row_key = self.mapper(key_of(key), value)
+        if value is None or (row_key is None and not self.left_join):
             self.dropped("null join key or value")
             return 0
-        if key is not None:
-            row = self.rows.row(key) if self.as_of is None else self.as_of(key_of(key), timestamp)
+        if row_key is not None:
+            row = self.rows.row(row_key) if self.as_of is None else self.as_of(key_of(row_key), timestamp)
         if row is None and not self.left_join:
             return 0
         if row is not None:
@@ -500,11 +514,12 @@ cdef class StreamTableJoin(Node):
         return deliver(self.child, key, joined, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        cdef int use = self.child.use_of_key(serde) | (READS if self.with_key else 0)
-        return use | (READS if self.as_of is not None else self.rows.use_of_key(serde))
+        if self.with_key or self.as_of is not None or self.mapper is not None:
+            return READS
+        return self.child.use_of_key(serde) | self.rows.use_of_key(serde)
 
     cpdef dict known_keys(self, serde):
-        return None if self.as_of is not None else self.rows.known_keys(serde)
+        return None if self.as_of is not None or self.mapper is not None else self.rows.known_keys(serde)
 
 
 @cython.final

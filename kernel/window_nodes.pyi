@@ -1,12 +1,29 @@
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, final
 
-from penstock.kernel.cells import CellUpdates, TimeWindows
+from penstock.kernel.cells import CellUpdates
 from penstock.kernel.messages import _Headers
 from penstock.kernel.nodes import ChangeNode, Node, RecordContext
 from penstock.kernel.rows import RowBuffer, SegmentTimes
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import RowNode, Rows, StoredRows
+
+@final
+class CloseEmitter:
+    next_time_to_emit: int
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node,
+        store: str,
+        closing: Callable[[int, int], tuple[int, int] | None],
+        fetch: Callable[[int, int], Iterable[tuple[Any, Any]]],
+        timestamped: bool,
+        metadata: dict[str, int],
+        wall_clock_ms: Callable[[], int],
+        interval_ms: int,
+    ) -> None: ...
 
 @final
 class StoredWindowRows(StoredRows):
@@ -25,11 +42,11 @@ class StoredWindowRows(StoredRows):
         log_headers: tuple[bool, bool],
         segments: SegmentTimes,
         decode_key: Callable[[bytes], Any],
+        decode_row: Callable[[bytes], Any],
         size_ms: int,
     ) -> None: ...
 
-@final
-class WindowAggregate(RowNode):
+class WindowedAggregate(RowNode):
     def __init__(
         self,
         task: RecordContext,
@@ -37,10 +54,58 @@ class WindowAggregate(RowNode):
         child: Node | None,
         rows: Rows,
         dropped: Callable[[str], None],
-        windows: TimeWindows,
         initializer: Callable[[], Any] | None,
         aggregator: Callable[..., Any],
         counts: bool,
+        emitter: CloseEmitter | None,
+    ) -> None: ...
+
+class TimeWindows:
+    stream_time: int
+    @property
+    def grace_ms(self) -> int: ...
+    def __init__(self, size_ms: int, advance_ms: int, grace_ms: int) -> None: ...
+    def starts(self, timestamp: int) -> Sequence[int | None]: ...
+    def end(self, start: int) -> int: ...
+
+@final
+class WindowAggregate(WindowedAggregate):
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        rows: Rows,
+        dropped: Callable[[str], None],
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any],
+        counts: bool,
+        emitter: CloseEmitter | None,
+        windows: TimeWindows,
+    ) -> None: ...
+
+@final
+class SlidingRecord: ...
+
+@final
+class SlidingWindowAggregate(WindowedAggregate):
+    stream_time: int
+    def __init__(
+        self,
+        task: RecordContext,
+        name: str,
+        child: Node | None,
+        rows: Rows,
+        dropped: Callable[[str], None],
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any],
+        counts: bool,
+        emitter: CloseEmitter | None,
+        fetch_range: Callable[[Any, int, int], Any],
+        copy: Callable[[Any], Any] | None,
+        refuse: Callable[[], NoReturn],
+        difference_ms: int,
+        grace_ms: int,
     ) -> None: ...
 
 @final
@@ -84,7 +149,7 @@ class SessionAggregate(Node):
         find_sessions: Callable[[Any, int, int], Any],
         replace: Callable[[Any, Any, Any, Any, int, _Headers], None] | None,
         copy: Callable[[Any], Any] | None,
-        emit: Callable[[int, _Headers], None] | None,
+        emitter: CloseEmitter | None,
         gap_ms: int,
         grace_ms: int,
         dropped: Callable[[str], None],

@@ -4,7 +4,7 @@
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t
 
-from penstock.kernel.cells cimport CellUpdates, TimeWindows
+from penstock.kernel.cells cimport CellUpdates
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
     READS,
@@ -14,6 +14,7 @@ from penstock.kernel.nodes cimport (
     Node,
     RecordContext,
     deliver,
+    deliver_change,
     key_bytes_of,
     key_of,
     windowed_key,
@@ -21,51 +22,117 @@ from penstock.kernel.nodes cimport (
 )
 from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
 from penstock.kernel.sinks cimport Changelog
-from penstock.kernel.table_nodes cimport CachedRows, RowNode, Rows, StoredRows
+from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows
 
 cdef enum:
     SEQUENCE_BYTES = 4  # after a window's start
     SEQUENCE_MAX = 0x7FFFFFFF
+    NEVER = -1  # no timestamp (Kafka: ConsumerRecord.NO_TIMESTAMP)
 
 
-# -- time windows
+# -- aggregations by windows
+
+@cython.final
+cdef class CloseEmitter:
+    """Passes on the windows of one store as they close (Kafka Streams: AbstractKStreamTimeWindowAggregateProcessor).
+
+    closing(last close time, close time): the first and the last time of the windows that have closed in between, None if
+    there cannot be any. fetch(first, last): their rows, (windowed key, row). timestamped: whether a row is (value,
+    timestamp); otherwise it is the value of a session, whose end is the timestamp. wall_clock_ms(), interval_ms: there is no
+    search before next_time_to_emit.
+
+    The last close time is kept in the task's processor metadata, which is committed with the offsets, so that no result
+    is emitted again after a restart.
+    """
+
+    cdef RecordContext task
+    cdef object name, store, closing, fetch, wall_clock_ms
+    cdef Node child
+    cdef dict metadata
+    cdef bint timestamped
+    cdef int64_t interval_ms, last_close_time
+    cdef public int64_t next_time_to_emit
+
+    def __init__(self, RecordContext task not None, name, Node child not None, str store, closing, fetch, bint timestamped,
+                 dict metadata not None, wall_clock_ms, int64_t interval_ms):
+        self.task, self.name, self.child, self.store = task, name, child, store
+        self.closing, self.fetch, self.timestamped = closing, fetch, timestamped
+        self.metadata, self.wall_clock_ms, self.interval_ms = metadata, wall_clock_ms, interval_ms
+        self.last_close_time = metadata.get(store, NEVER)
+
+    cdef int emit(self, int64_t close_time, headers) except -1:
+        """Pass on the windows that have closed. headers: of the record that advanced stream time."""
+        cdef int64_t now = self.wall_clock_ms(), at
+        if now < self.next_time_to_emit:
+            return 0
+        self.next_time_to_emit = now + self.interval_ms
+        if self.last_close_time != NEVER and self.last_close_time >= close_time:
+            return 0
+        times = self.closing(self.last_close_time, close_time)
+        if times is None or times[1] < 0:
+            return 0
+        for windowed, row in self.fetch(times[0], times[1]):
+            value, at = row if self.timestamped else (row, windowed[2])
+            self.task.written_value = None
+            deliver_change(self.child, windowed, value, None, True, at, headers)
+            self.task.at = self.name
+        self.last_close_time = self.metadata[self.store] = close_time
+        return 0
+
 
 @cython.final
 cdef class StoredWindowRows(StoredRows):
     """The rows of a window store without a cache. Their keys are changelog keys: a key, its window's start, and zeros.
 
-    decode_key: for bytes (not None). size_ms: of windows.
+    decode_key: for bytes (not None). decode_row: for a row, with its timestamp. size_ms: of windows.
     """
 
     cdef SegmentTimes segments
     cdef KeyReader reader
+    cdef object decode_row
     cdef int64_t size_ms
     cdef bytes record_key  # and start: of the window that is updated
     cdef int64_t start
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
-                 decode_key, int64_t size_ms):
+                 decode_key, decode_row, int64_t size_ms):
         StoredRows.__init__(
             self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
             False,
         )
         self.segments = segments
         self.reader = KeyReader(key_serde, decode_key)
+        self.decode_row = decode_row
         self.size_ms = size_ms
 
     cdef object find(self, bytes row_key):
         row = self.segments.row(self.record_key, self.start, 0)
         return None if row is None else value_of(<bytes?>row, &self.row_time)
 
+    cdef list between(self, bytes record_key, int64_t time_from, int64_t time_to):
+        """Return (start, row) of a key's windows that start in this time, None if some may be on disk or hidden."""
+        if not self.segments.visible_from <= time_from <= time_to:
+            return None
+        return self.segments.latest.values(record_key, time_from, time_to, self.decode_row)
+
     cdef int set_row(self, bytes row_key, row) except -1:
         return self.segments.put_row(self.record_key, self.start, 0, row_key, row)
 
-    cdef int update(self, WindowAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
-        """Aggregate a value into one window, and pass the change on."""
-        cdef bytes row_key = log_key_of(record_key, start, 0, SEQUENCE_BYTES)
-        cdef int64_t newest = timestamp
+    cdef bytes begin(self, bytes record_key, int64_t start):
+        """Begin to update a window; return its row's key."""
         self.record_key, self.start = record_key, start
+        return log_key_of(record_key, start, 0, SEQUENCE_BYTES)
+
+    cdef int put_window(self, Node node, bytes row_key, new, int64_t timestamp, int64_t newest, headers, bint as_it_is) except -1:
+        """Write the row of the window, and pass the change on; see put()."""
+        key = windowed_key_from(self.record_key, self.reader, self.start, sum_of(self.start, self.size_ms))
+        return self.put(node, key, row_key, new, None, timestamp, newest, headers, as_it_is)
+
+    cdef int update(self, WindowedAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
+        """Aggregate a value into one window, and pass the change on."""
+        cdef bytes row_key = self.begin(record_key, start)
+        cdef int64_t newest = timestamp
         row = self.find(row_key)
         if row is not None:
             newest = max(timestamp, self.row_time)
@@ -75,26 +142,85 @@ cdef class StoredWindowRows(StoredRows):
             value = node.aggregator(given, value, node.initializer() if row is None else self.decoded(row))
         elif row is not None:
             value = node.aggregator(self.decoded(row), value)
-        key = windowed_key_from(record_key, self.reader, start, sum_of(start, self.size_ms))
-        return self.put(node, key, row_key, value, None, timestamp, newest, headers, node.counts and self.exact_type is int)
+        return self.put_window(node, row_key, value, timestamp, newest, headers, node.counts and self.exact_type is int)
+
+
+cdef class WindowedAggregate(RowNode):
+    """Base of nodes that aggregate the values of each key and window. initializer None: aggregator is a reducer.
+
+    rows: CachedRows, whose cache passes changes on; StoredWindowRows; PythonRows, whose keys are windowed. counts: whether
+    it is a count, which the rows can do. emitter: passes windows on as they close; None if changes go on at once.
+    """
+
+    cdef object initializer, aggregator
+    cdef bint counts
+    cdef CloseEmitter emitter
+
+    def __init__(self, task, name, child, Rows rows not None, dropped, initializer, aggregator, bint counts,
+                 CloseEmitter emitter):
+        RowNode.__init__(self, task, name, child, rows, dropped)
+        self.initializer, self.aggregator, self.counts, self.emitter = initializer, aggregator, counts, emitter
+
+    cdef bytes record_key(self, key):
+        """Return the bytes of a record's key, None if the rows need the key itself."""
+        return None if type(self.rows) is PythonRows else self.rows.key_bytes(key)
+
+    cpdef dict known_keys(self, serde):
+        return None
+
+    cpdef int use_of_key(self, serde) except -1:
+        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else READS)
+
+
+# -- time windows
+
+cdef class TimeWindows:
+    """The windows of a timestamp, of fixed size; arguments in ms. A window closes grace_ms after its end.
+
+    stream_time: the highest timestamp seen, -1 before the first. Other kinds of windows override starts() and end().
+    """
+
+    cdef public int64_t stream_time
+    cdef readonly int64_t grace_ms
+    cdef int64_t size_ms, advance_ms, first_ms, last_ms
+    cdef tuple known  # the starts of the windows from first_ms to last_ms
+
+    def __init__(self, int64_t size_ms, int64_t advance_ms, int64_t grace_ms):
+        self.size_ms, self.advance_ms, self.grace_ms = size_ms, advance_ms, grace_ms
+        self.stream_time = -1
+        self.last_ms = -advance_ms
+
+    cpdef object starts(self, int64_t timestamp):
+        """Return the starts of the windows that contain a timestamp, None for one that has closed; advance stream_time."""
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
+        # The size may not be a multiple of the advance: then the first window can change while the last one does not.
+        cdef int64_t last = timestamp - timestamp % self.advance_ms
+        cdef int64_t first = max(0, timestamp - self.size_ms + self.advance_ms)
+        first -= first % self.advance_ms
+        if last != self.last_ms or first != self.first_ms:
+            self.last_ms, self.first_ms = last, first
+            self.known = tuple(range(first, last + 1, self.advance_ms))
+        cdef int64_t closed = self.stream_time - sum_of(self.size_ms, self.grace_ms)
+        if first > closed:
+            return self.known
+        return [start if start > closed else None for start in self.known]
+
+    cpdef int64_t end(self, int64_t start) except? -1:
+        """Return the end of a window that starts() has returned last."""
+        return sum_of(start, self.size_ms)
 
 
 @cython.final
-cdef class WindowAggregate(RowNode):
-    """Aggregates the values of each key and window. initializer None: aggregator is a reducer.
-
-    rows: CachedRows, whose cache passes changes on, or StoredWindowRows.
-    """
+cdef class WindowAggregate(WindowedAggregate):
+    """Aggregates the values of each key and window that the timestamp alone determines."""
 
     cdef TimeWindows windows
-    cdef object initializer, aggregator
-    cdef bint counts
 
-    def __init__(self, task, name, child, Rows rows not None, dropped, TimeWindows windows not None, initializer, aggregator,
-                 bint counts):
-        RowNode.__init__(self, task, name, child, rows, dropped)
+    def __init__(self, task, name, child, rows, dropped, initializer, aggregator, counts, emitter,
+                 TimeWindows windows not None):
+        WindowedAggregate.__init__(self, task, name, child, rows, dropped, initializer, aggregator, counts, emitter)
         self.windows = windows
-        self.initializer, self.aggregator, self.counts = initializer, aggregator, counts
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef bytes record_key
@@ -102,20 +228,30 @@ cdef class WindowAggregate(RowNode):
         if key is None:
             self.dropped("null key")
             return 0
-        record_key = self.rows.key_bytes(key)
-        given = None if self.counts or self.initializer is None else key_of(key)
+        record_key = self.record_key(key)
         self.task.written_value = None
-        for cache_key in self.windows.cache_keys(record_key, timestamp):
-            if cache_key is None:
+        for start in self.windows.starts(timestamp):
+            if start is None:
                 self.dropped("expired window")
-            elif type(self.rows) is StoredWindowRows:
-                start = (<tuple?>cache_key)[1]
-                (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, timestamp, headers)
             else:
-                self.update(<CachedRows?>self.rows, cache_key, given, value, timestamp, headers)
+                self.update(key, record_key, value, start, timestamp, headers)
+        if self.emitter is not None:
+            self.emitter.emit(self.windows.stream_time - self.windows.grace_ms, headers)
         return 0
 
-    cdef int update(self, CachedRows rows, cache_key, given, value, int64_t timestamp, headers) except -1:
+    cdef int update(self, key, bytes record_key, value, start, int64_t timestamp, headers) except -1:
+        given = None if self.counts or self.initializer is None else key_of(key)
+        if type(self.rows) is CachedRows:
+            return self.update_cached(<CachedRows>self.rows, (record_key, start), given, value, timestamp, headers)
+        if type(self.rows) is StoredWindowRows:
+            return (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, timestamp, headers)
+        cdef PythonRows rows = <PythonRows?>self.rows
+        window = windowed_key(key_of(key), start, self.windows.end(start))
+        if self.initializer is None:
+            return rows.reduce(self, self.aggregator, window, value, timestamp, headers)
+        return rows.aggregate_in(window, self.initializer, self.aggregator, given, value, timestamp, headers)
+
+    cdef int update_cached(self, CachedRows rows, cache_key, given, value, int64_t timestamp, headers) except -1:
         cdef bint grew
         if self.counts:
             grew = rows.updates.count(cache_key, timestamp, headers, rows.source())
@@ -130,12 +266,209 @@ cdef class WindowAggregate(RowNode):
             self.task.at = self.name
         return 0
 
-    cpdef dict known_keys(self, serde):
-        return None
 
-    cpdef int use_of_key(self, serde) except -1:
-        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else READS)
+# -- sliding windows
 
+@cython.final
+@cython.freelist(8)
+cdef class SlidingRecord:
+    """A record that is aggregated into sliding windows, and what the windows around it say.
+
+    row_key: see WindowedAggregate.record_key. close_time: windows that end before it have closed. windows: (start, row) of
+    the windows around the record, earliest first. left: the aggregate of the records before it, for its left window.
+    right, right_time: the row of the records after it, for its right window. previous: the timestamp of the record before
+    it, in whose right window it may be the first. Times are NEVER if there is none.
+    """
+
+    cdef object key, value, headers, left, right
+    cdef bytes row_key
+    cdef int64_t timestamp, close_time, right_time, previous
+    cdef list windows
+    cdef bint left_exists, right_exists
+
+    cdef bint has(self, int64_t start) except -1:
+        """Return whether one of the windows starts then."""
+        for window in self.windows:
+            if <int64_t>(<tuple?>window)[0] == start:
+                return True
+        return False
+
+
+@cython.final
+cdef class SlidingWindowAggregate(WindowedAggregate):
+    """Aggregates the values of each key and sliding window (Kafka Streams: KStreamSlidingWindowAggregate).
+
+    A record at t belongs to all windows [start, start + difference] that contain t. Windows exist only where their set of
+    records differs. Each record has a left window, which ends at it. A record that others follow within the difference also
+    has a right window, which begins 1 ms after it. A record updates and creates windows in the order of Kafka Streams,
+    because each step is an update downstream.
+
+    fetch_range(key, from, to): the rows of the store; it is called for those that the kernel cannot find itself.
+    copy(aggregate): of a value that the store has read; None if values are immutable. refuse(): raises, for a difference
+    of 0. stream_time: the highest timestamp seen.
+    """
+
+    cdef object fetch_range, copy, refuse
+    cdef int64_t difference_ms, grace_ms
+    cdef public int64_t stream_time
+
+    def __init__(self, task, name, child, rows, dropped, initializer, aggregator, counts, emitter, fetch_range, copy, refuse,
+                 int64_t difference_ms, int64_t grace_ms):
+        WindowedAggregate.__init__(self, task, name, child, rows, dropped, initializer, aggregator, counts, emitter)
+        self.fetch_range, self.copy, self.refuse = fetch_range, copy, refuse
+        self.difference_ms, self.grace_ms = difference_ms, grace_ms
+        self.stream_time = -1
+
+    cdef int process(self, key, value, int64_t timestamp, headers) except -1:
+        cdef SlidingRecord record
+        self.task.at = self.name
+        self.task.written_value = None
+        if key is None or value is None:
+            self.dropped("null key or value")
+            return 0
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
+        record = SlidingRecord.__new__(SlidingRecord)
+        record.close_time = self.stream_time - self.grace_ms
+        if self.end(timestamp) < record.close_time:
+            self.dropped("expired window")
+            return 0
+        if self.difference_ms == 0:
+            self.refuse()
+        record.key, record.value, record.timestamp, record.headers = key, value, timestamp, headers
+        record.row_key = self.record_key(key)
+        record.right_time = record.previous = NEVER
+        if timestamp < self.difference_ms:
+            return self.process_early(record)
+        self.process_reverse(record)
+        if self.emitter is not None:
+            self.emitter.emit(record.close_time, headers)
+        return 0
+
+    cdef int64_t end(self, int64_t start) noexcept:
+        return sum_of(start, self.difference_ms)
+
+    cdef int find_windows(self, SlidingRecord record, int64_t earliest) except -1:
+        """Find the windows of the record's key from a start up to the record's right window."""
+        cdef int64_t latest = sum_of(record.timestamp, 1)
+        if type(self.rows) is CachedRows:
+            record.windows = (<CachedRows>self.rows).updates.table.key_values(record.row_key, earliest, latest)
+        elif type(self.rows) is StoredWindowRows:
+            record.windows = (<StoredWindowRows>self.rows).between(record.row_key, earliest, latest)
+        if record.windows is None:
+            record.windows = list(self.fetch_range(key_of(record.key), earliest, latest))
+        return 0
+
+    cdef int process_reverse(self, SlidingRecord record) except -1:
+        """Update the windows that contain the record, latest first, and create those that are missing."""
+        cdef int64_t timestamp = record.timestamp, start, end, newest
+        self.find_windows(record, max(0, timestamp - self.difference_ms - self.difference_ms))
+        for start, row in reversed(record.windows):
+            newest = row[1]
+            end = self.end(start)
+            if start > timestamp:
+                record.right_exists = True
+            elif end > timestamp:
+                if record.right_time == NEVER:
+                    self.set_right(record, row)
+                self.update(record, start, row)
+            elif end == timestamp:
+                record.left_exists = True
+                self.update(record, start, row)
+                if newest >= timestamp:
+                    return 0  # a record with this timestamp came before: its other windows exist
+                record.previous = newest
+            else:
+                record.left, record.previous = row[0], newest
+                break
+        return self.create_windows(record)
+
+    cdef int create_windows(self, SlidingRecord record) except -1:
+        """Create the right window of the previous record, then the left and the right window of this one."""
+        cdef int64_t after_previous = record.previous + 1, start = record.timestamp - self.difference_ms
+        if record.previous != NEVER and self.end(after_previous) >= record.timestamp and not record.has(after_previous):
+            self.update(record, after_previous, None)
+        if not record.left_exists:
+            self.update(record, start, (record.left, record.timestamp) if record.previous >= start else None)
+        return self.create_right_window(record)
+
+    cdef int process_early(self, SlidingRecord record) except -1:
+        """Aggregate a record whose left window would begin before 0; the window [0, difference] is used instead."""
+        cdef int64_t timestamp = record.timestamp, start
+        combined = None
+        self.find_windows(record, 0)
+        for start, row in record.windows:
+            if start == 0:
+                combined = row
+                if row[1] < timestamp:
+                    record.previous = row[1]
+            elif start <= timestamp:
+                self.set_right(record, row)
+                self.update(record, start, row)
+            else:
+                record.right_exists = True
+        if record.right_time == NEVER and combined is not None and combined[1] > timestamp:
+            # No window begins between 0 and the record, so the combined window holds only later records.
+            self.set_right(record, combined)
+        self.create_right_window(record)
+        if record.previous != NEVER and not record.has(record.previous + 1):
+            self.update(record, record.previous + 1, None)
+        return self.update(record, 0, combined)
+
+    cdef int set_right(self, SlidingRecord record, row) except -1:
+        """Keep a row for the record's right window, before an aggregator may change the value in place."""
+        record.right = row[0] if self.copy is None else self.copy(row[0])
+        record.right_time = row[1]
+        return 0
+
+    cdef int create_right_window(self, SlidingRecord record) except -1:
+        """Create the record's right window if it is missing and has records; the record itself is not one of them."""
+        if record.right_exists or record.right_time <= record.timestamp:
+            return 0
+        return self.put(record, record.timestamp + 1, record.right, None, record.right_time)
+
+    cdef int update(self, SlidingRecord record, int64_t start, row) except -1:
+        """Aggregate the record into one window, unless that has closed. row: the window's row, None if it is new."""
+        cdef int64_t newest = record.timestamp
+        cdef bint wants_old = type(self.rows) is PythonRows and (<PythonRows>self.rows).wants_old
+        if self.end(start) < record.close_time:
+            self.dropped("expired window")
+            return 0
+        old = sent = None
+        if row is not None:
+            old = row[0]
+            newest = max(newest, <int64_t>row[1])
+            if wants_old:
+                sent = old if self.copy is None else self.copy(old)
+        elif self.initializer is not None and not self.counts:
+            old = self.initializer()
+            if wants_old:
+                sent = self.initializer()
+        if self.counts:
+            new = 1 if row is None else old + 1
+        elif self.initializer is not None:
+            new = self.aggregator(key_of(record.key), record.value, old)
+        else:
+            new = record.value if row is None else self.aggregator(old, record.value)
+        return self.put(record, start, new, sent, newest)
+
+    cdef int put(self, SlidingRecord record, int64_t start, new, sent, int64_t newest) except -1:
+        """Write the row of a window; the change is passed on. sent: the old value that goes with it."""
+        cdef StoredWindowRows stored
+        if type(self.rows) is CachedRows:
+            (<CachedRows>self.rows).put((record.row_key, start), new, newest, record.timestamp, record.headers)
+        elif type(self.rows) is StoredWindowRows:
+            stored = <StoredWindowRows>self.rows
+            row_key = stored.begin(record.row_key, start)
+            return stored.put_window(self, row_key, new, record.timestamp, newest, record.headers, False)
+        else:
+            window = windowed_key(key_of(record.key), start, self.end(start))
+            (<PythonRows?>self.rows).update(window, new, sent, newest, record.timestamp, record.headers)
+        self.task.at = self.name
+        return 0
+
+
+# -- suppress
 
 @cython.final
 cdef class Suppress(ChangeNode):
@@ -205,21 +538,22 @@ cdef class SessionAggregate(Node):
     sessions: in the record cache, which passes changes on; None without a cache: then find_sessions(key, earliest end, latest
     start) finds them, and replace(session, value, aggregate before it, merged sessions, timestamp, headers) aggregates it into
     one and deletes the others. copy(aggregate): of merged sessions for replace, because a merger may change its arguments.
-    gap_ms, grace_ms: of the windows. emit(close time, headers): passes on what has closed, None if changes go on at once.
+    gap_ms, grace_ms: of the windows. emitter: passes sessions on as they close, None if changes go on at once.
     stream_time: the highest timestamp seen. dropped: see RowNode.
     """
 
-    cdef object initializer, aggregator, merger, find_sessions, replace, copy, emit, dropped
+    cdef object initializer, aggregator, merger, find_sessions, replace, copy, dropped
     cdef CachedSessions sessions
+    cdef CloseEmitter emitter
     cdef int64_t gap_ms, grace_ms
     cdef public int64_t stream_time
 
     def __init__(self, task, name, child, initializer, aggregator, merger, CachedSessions sessions, find_sessions, replace,
-                 copy, emit, int64_t gap_ms, int64_t grace_ms, dropped):
+                 copy, CloseEmitter emitter, int64_t gap_ms, int64_t grace_ms, dropped):
         Node.__init__(self, task, name, child)
         self.initializer, self.aggregator, self.merger = initializer, aggregator, merger
-        self.sessions, self.find_sessions, self.replace, self.copy, self.emit = sessions, find_sessions, replace, copy, emit
-        self.gap_ms, self.grace_ms, self.dropped = gap_ms, grace_ms, dropped
+        self.sessions, self.find_sessions, self.replace, self.copy = sessions, find_sessions, replace, copy
+        self.emitter, self.gap_ms, self.grace_ms, self.dropped = emitter, gap_ms, grace_ms, dropped
         self.stream_time = -1
 
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
@@ -268,8 +602,8 @@ cdef class SessionAggregate(Node):
             aggregate = aggregate + 1 if counts else self.aggregator(key_of(key), value, aggregate)
             task.timestamp, task.headers = timestamp, headers
             self.sessions.put(task, row_key, end, start, aggregate)
-        if self.emit is not None:
-            self.emit(close_time, headers)
+        if self.emitter is not None:
+            self.emitter.emit(close_time, headers)
         return 0
 
     cpdef int use_of_key(self, serde) except -1:

@@ -175,7 +175,7 @@ class Message(Protocol):
 
 
 class SentRecord(NamedTuple):
-    """A serialized record on its way to a topic: the arguments of TaskContext.send().
+    """A serialized record on its way to a topic: the arguments of TaskOutput.send().
 
     timestamp: ms, None if the producer sets it. partition: None if the key determines it.
     """

@@ -39,11 +39,39 @@ class Clock:
         self.now_ms = now_ms
 
 
-class DriverTask(TaskContext):
-    """A task whose records stay in memory.
+class DriverOutput:
+    """Keeps a task's records in memory.
 
-    produced: records sent since the last take_produced(). dropped: number of dropped records by (node, reason).
+    changelogs: topic by store. produced: the records that take() has not returned yet. changelog_ends: the number of
+    records of each store's changelog.
     """
+
+    def __init__(self, changelogs: Mapping[str, str]) -> None:
+        self._changelogs = changelogs
+        self.produced: list[SentRecord] = []
+        self.changelog_ends: Counter[str] = Counter()
+
+    def send(self, topic: str, *rest: Any) -> None:
+        """See TaskOutput.send."""
+        self.produced.append(SentRecord(topic, *rest))
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """See TaskOutput.log_change."""
+        self.changelog_ends[store_name] += 1
+        self.send(self._changelogs[store_name], key, value, timestamp, headers)
+
+    def take(self) -> list[SentRecord]:
+        """Return the records since the last call."""
+        produced, self.produced = self.produced, []
+        return produced
+
+
+class DriverTask(TaskContext):
+    """A task whose records stay in memory. dropped: number of dropped records by (node, reason)."""
+
+    output: DriverOutput
 
     def __init__(
         self,
@@ -54,9 +82,10 @@ class DriverTask(TaskContext):
         cache: ThreadCache | None,
         global_stores: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(TASK_ID, config)
+        prefix = config["application.id"]
+        changelogs = {store: f"{prefix}-{topic}" for store, topic in topology.changelog_topics.items()}
+        super().__init__(TASK_ID, config, DriverOutput(changelogs))
         self.topology = topology
-        self.produced: list[SentRecord] = []
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
         self._streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
@@ -64,7 +93,6 @@ class DriverTask(TaskContext):
         self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
-        self._changelog_ends: Counter[str] = Counter()
         self._global_stores = global_stores or {}
         self.stores: dict[str, Any] = {}
         for name, builder in topology.stores.items():
@@ -100,18 +128,6 @@ class DriverTask(TaskContext):
             if name in stores:
                 return stores[name].exposed
         raise UnknownStateStoreError(f"There is no state store {name} in this topology")
-
-    @override
-    def send(self, topic: str, *rest: Any) -> None:
-        self.produced.append(SentRecord(topic, *rest))
-
-    @override
-    def log_change(
-        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        self._changelog_ends[store_name] += 1
-        topic = self.internal_topic(self.topology.changelog_topics[store_name])
-        self.send(topic, key, value, timestamp, headers)
 
     @override
     def partition_count(self, topic: str) -> int:
@@ -182,12 +198,11 @@ class DriverTask(TaskContext):
         """
         self.compiled.flush(self.stores, batches=False)
         for name, store in self.stores.items():
-            store.commit(self._changelog_ends[name])
+            store.commit(self.output.changelog_ends[name])
 
     def take_produced(self) -> list[SentRecord]:
         """Return the records sent since the last call."""
-        produced, self.produced = self.produced, []
-        return produced
+        return self.output.take()
 
     def close(self) -> None:
         """Commit, and close processors and stores."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from typing_extensions import override
 
 from penstock.statestore.stores.state_store import plain_rows
 from penstock.topology.config.streams_config import StreamsConfig
@@ -22,7 +21,7 @@ from ..handover.store_changelogs import StoreChangelog
 from ..session.kafka_settings import connection_settings
 from .paged_rows import DIRECTORY, rows_in
 from .record_batches import MapInArrow, to_batch
-from .spark_stores import SparkStores
+from .spark_stores import SparkOutput, SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 
 #: Rows of a query's initial state; rows: the number of the store's rows in data.
@@ -70,14 +69,6 @@ class MemoryState:
         del self.blobs[store, number]
 
 
-class RestoringTask(TaskContext):
-    """The part of a TaskContext that stores need while they are restored."""
-
-    @override
-    def log_change(self, *_: object) -> None:
-        """Restored rows are already in the changelog."""
-
-
 def make_seeds(plan: SeedPlan) -> MapInArrow:
     """Return a function for mapInArrow: from rows with the number of a task to the rows of its seed."""
 
@@ -107,15 +98,16 @@ def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.Reco
 def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
     """Return the state of one store of one task, as restored from its changelog by the local engine's code."""
     builder, state = changelog.builder, MemoryState()
-    context = RestoringTask(TaskId(plan.subtopology, task), plan.config)
-    stores = SparkStores({builder.name: builder}, context, state, None)
+    output = SparkOutput()
+    context = TaskContext(TaskId(plan.subtopology, task), plan.config, output)
+    stores = SparkStores({builder.name: builder}, context, output.images, state, None)
     store = stores.by_name[builder.name]
     end = plan.ends.get(changelog.topic, {}).get(task, 0) if changelog.is_source else None
     for messages in read_changelog(plan.config, changelog.topic, task, end):
         store.restore(messages, None)
         if builder.kind is StoreKind.SUPPRESS_BUFFER:
             for key, value in plain_rows(messages):
-                stores.log_change(builder.name, key, value)
+                output.log_change(builder.name, key, value, None)
     stores.commit()
     stores.close()
     return state

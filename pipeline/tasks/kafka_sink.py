@@ -33,48 +33,39 @@ WRITTEN_DDL = "written bigint"
 
 
 class KafkaSink:
-    """One producer, of one Spark task at a time. settings: see producer_settings.
-
-    send(topic, key, value, timestamp, headers, partition=None): see TaskContext.send. It never raises; a refused record
-    makes finish() fail.
-    """
+    """One producer, of one Spark task at a time. settings: see producer_settings."""
 
     def __init__(self, settings: Mapping[str, object], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
         self._producer = make({**settings, **self._reports()})
         self._failed = 0
         self._first_failure = ""
-        self.send = self._make_send()
 
     def _reports(self) -> dict[str, object]:
         # Reports of success would cost more than the record itself; flush() covers all records at once.
         return {"on_delivery": self._delivered, "delivery.report.only.error": True}
 
-    def _make_send(self) -> Callable[..., None]:
-        """Return send: a closure over the client's produce, because it runs for every record."""
-        produce, poll, refused = self._producer.produce, self._producer.poll, self._refused
-
-        def send(
-            topic: str,
-            key: bytes | None,
-            value: bytes | None,
-            timestamp: int | None,
-            headers: Headers,
-            partition: int | None = None,
-        ) -> None:
-            to = UNASSIGNED if partition is None else partition
-            at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
-            listed = list(headers) if headers else None
-            while True:
-                try:
-                    produce(topic, value, key, to, None, None, at, listed)
-                except BufferError:
-                    poll(QUEUE_FULL_POLL_SECONDS)
-                    continue
-                except KafkaException as error:
-                    refused(topic, error.args[0])
-                return
-
-        return send
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        """See TaskOutput.send. It never raises; a refused record makes finish() fail."""
+        to = UNASSIGNED if partition is None else partition
+        at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
+        listed = list(headers) if headers else None
+        while True:
+            try:
+                self._producer.produce(topic, value, key, to, None, None, at, listed)
+            except BufferError:
+                self._producer.poll(QUEUE_FULL_POLL_SECONDS)
+                continue
+            except KafkaException as error:
+                self._refused(topic, error.args[0])
+            return
 
     def write(self, records: pa.RecordBatch) -> int:
         """Produce a batch of RECORD_SCHEMA; returns how many records."""
@@ -165,15 +156,14 @@ class BrokenSink(KafkaSink):
 
     def __init__(self, error: StreamsError) -> None:
         self._error = error
-        self.send = discard
+
+    @override
+    def send(self, topic: str, *_: object) -> None:
+        """Send nothing."""
 
     @override
     def finish(self) -> None:
         raise self._error
-
-
-def discard(*_: object) -> None:
-    """Send nothing."""
 
 
 def opened(sinks: Sinks) -> KafkaSink:

@@ -15,7 +15,7 @@ from penstock.statestore.store_factory import build_store
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
-from penstock.topology.records import RawRecord
+from penstock.topology.records import Headers, RawRecord, SentRecord
 
 from .paged_rows import PagedRows, pack_rows, unpack_rows
 
@@ -71,19 +71,71 @@ class PersistentLRUCache(MemoryLRUCache):
         self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
 
 
+class Sink(Protocol):
+    """Takes the records that a task sends; KafkaSink is one."""
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        """See TaskOutput.send."""
+
+
+class SparkOutput:
+    """The TaskOutput of a task on Spark. sink: takes what the task sends; without it, records wait for take_sent().
+
+    images: the changelogs that are read again, by store; see SparkStores.
+    """
+
+    def __init__(self, sink: Sink | None = None) -> None:
+        self._sink = sink
+        self._sent: list[SentRecord] = []
+        self.images: dict[str, PagedRows] = {}
+
+    def send(self, topic: str, *record: Any) -> None:
+        """See TaskOutput.send."""
+        if self._sink is None:
+            self._sent.append(SentRecord(topic, *record))
+        else:
+            self._sink.send(topic, *record)
+
+    def take_sent(self) -> list[SentRecord]:
+        """Return the records since the last call."""
+        sent, self._sent = self._sent, []
+        return sent
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """Keep a changelog record in Spark's state, if it is read again."""
+        image = self.images.get(store_name)
+        if image is not None:
+            image.put(key, value)
+
+
 class SparkStores:
-    """The open stores of one task.
+    """The open stores of one task. images: of its SparkOutput.
 
     A suppress buffer has no rows: its changelog records are kept in pages, and fill the buffer of the next micro-batch.
     The changelogs of other stores have no readers here.
     """
 
     def __init__(
-        self, builders: dict[str, StoreBuilder], task: TaskContext, state: TaskState, cache: ThreadCache | None
+        self,
+        builders: dict[str, StoreBuilder],
+        task: TaskContext,
+        images: dict[str, PagedRows],
+        state: TaskState,
+        cache: ThreadCache | None,
     ) -> None:
         self._task = task
         self._state = state
-        self._images: dict[str, PagedRows] = {}
+        self._images = images
         self.by_name: dict[str, StateStore] = {name: self._open(each, cache) for name, each in builders.items()}
 
     def _open(self, builder: StoreBuilder, cache: ThreadCache | None) -> Any:
@@ -106,12 +158,6 @@ class SparkStores:
         rows = image.rows(None, None)
         store.restore([RawRecord("", 0, 0, -1, key, value, list(HEADERS)) for key, value in rows], None)
         return store
-
-    def log_change(self, store: str, key: bytes, value: bytes | None) -> None:
-        """Keep a store's changelog record."""
-        image = self._images.get(store)
-        if image is not None:
-            image.put(key, value)
 
     def commit(self) -> None:
         """Write all changes to Spark's state."""

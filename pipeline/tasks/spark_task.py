@@ -26,11 +26,11 @@ from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
-from penstock.topology.records import Headers, Message, SentRecord, TaskId
+from penstock.topology.records import Message, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 
-from .spark_stores import SparkStores, TaskState
+from .spark_stores import Sink, SparkOutput, SparkStores, TaskState
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,9 @@ class TaskPlan:
 
 
 class SparkTask(TaskContext):
-    """Runs on an executor. wall_clock_ms: the clock; state: the task's saved state.
+    """Runs on an executor. wall_clock_ms: the clock; state: the task's saved state; sink: see SparkOutput."""
 
-    send: see TaskContext; without it, sent records wait for take_sent().
-    """
+    output: SparkOutput
 
     def __init__(
         self,
@@ -62,13 +61,10 @@ class SparkTask(TaskContext):
         partition: int,
         state: TaskState | None,
         wall_clock_ms: Callable[[], int],
-        send: Callable[..., None] | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        super().__init__(TaskId(plan.topology.subtopology, partition), plan.config)
-        if send is not None:
-            self.send = send  # type: ignore[method-assign]
+        super().__init__(TaskId(plan.topology.subtopology, partition), plan.config, SparkOutput(sink))
         self.async_calls = TurnedCalls(asyncio.new_event_loop)
-        self._sent: list[SentRecord] = []
         self._plan = plan
         self._state = state
         self._wall_clock_ms = wall_clock_ms
@@ -87,7 +83,7 @@ class SparkTask(TaskContext):
         self.processor_metadata = own.get("processor_metadata", {})
         if self._state is not None:
             cache = ThreadCache(self.config["statestore.cache.max.bytes"])
-            self._stores = SparkStores(dict(plan.topology.stores), self, self._state, cache)
+            self._stores = SparkStores(dict(plan.topology.stores), self, self.output.images, self._state, cache)
         self.compiled = compile_topology(plan.topology, self)
         self.compiled.init()
         self._made_by_init = len(self._schedules[Punctuation.WALL_CLOCK_TIME])
@@ -257,22 +253,9 @@ class SparkTask(TaskContext):
             raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
         return self._stores.by_name[name]
 
-    @override
-    def send(self, topic: str, *rest: Any) -> None:
-        self._sent.append(SentRecord(topic, *rest))
-
     def take_sent(self) -> list[SentRecord]:
         """Return the records sent since the last call."""
-        sent, self._sent = self._sent, []
-        return sent
-
-    @override
-    def log_change(
-        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        """Write to Spark's state, which replaces the changelog."""
-        if self._stores is not None:
-            self._stores.log_change(store_name, key, value)
+        return self.output.take_sent()
 
     @override
     def partition_count(self, topic: str) -> int:

@@ -52,6 +52,26 @@ class SparkState:
         self._pages.removeKey((store, number))
 
 
+class LazySink:
+    """The sink of the tasks in one task of Spark, opened when something is sent: a transaction takes a while."""
+
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+        self._opened: KafkaSink | None = None
+
+    def send(self, topic: str, *record: Any) -> None:
+        """See TaskOutput.send."""
+        if self._opened is None:
+            self._opened = opened(self._sinks)
+        self._opened.send(topic, *record)
+
+    def finish(self) -> None:
+        """Wait until the brokers have everything. Raises StreamsError."""
+        if self._opened is not None:
+            self._sinks.finish(self._opened)
+            self._opened = None
+
+
 class TaskProcessor(StatefulProcessor):
     """Runs the tasks of a sub-topology; the grouping key: see record_batches.pack_by_task.
 
@@ -76,8 +96,7 @@ class TaskProcessor(StatefulProcessor):
         self._has_alarm = has_alarm
         self._mixed = mixed
         self._at_batch_time = at_batch_time
-        self._sinks = sinks
-        self._sink: KafkaSink | None = None
+        self._sink = None if sinks is None else LazySink(sinks)
         self._handle: Any = None
         self._pages: Any = None
 
@@ -101,8 +120,7 @@ class TaskProcessor(StatefulProcessor):
     @in_python_worker()
     def _run(self, number: int, batches: Mapping[str, list[Message]], timer_values: Any) -> Iterator[Row]:
         clock_ms = timer_values.getCurrentProcessingTimeInMs if self._at_batch_time else wall_clock_ms
-        send = None if self._sinks is None else self._send_to(self._sinks)
-        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), clock_ms, send)
+        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), clock_ms, self._sink)
         try:
             task.process(batches)
             task.commit()
@@ -112,16 +130,6 @@ class TaskProcessor(StatefulProcessor):
             return iter([Row(records=pack(batch)) for batch in sent_batches(task.take_sent())])
         finally:
             task.close()
-
-    def _send_to(self, sinks: Sinks) -> Callable[..., None]:
-        """Return the send of a task, which opens the sink when something is sent: a transaction takes a while."""
-
-        def send(*record: Any) -> None:
-            if self._sink is None:
-                self._sink = opened(sinks)
-            self._sink.send(*record)
-
-        return send
 
     def _set_alarm(self, due_ms: int | None) -> None:
         """Set one timer at due_ms, or none. Spark itself removes an expired timer."""
@@ -134,9 +142,8 @@ class TaskProcessor(StatefulProcessor):
     @override
     def close(self) -> None:
         """Wait until the brokers have what the tasks have sent; Spark has called all of them. Raises StreamsError."""
-        if self._sinks is not None and self._sink is not None:
-            self._sinks.finish(self._sink)
-            self._sink = None
+        if self._sink is not None:
+            self._sink.finish()
 
 
 def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
@@ -174,9 +181,9 @@ def run_stateless_to_kafka(plan: TaskPlan, sinks: Sinks) -> MapInArrow:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened: list[KafkaSink] = []
 
-        def open_for(topic: str, partition: int) -> Callable[..., None]:
+        def open_for(topic: str, partition: int) -> KafkaSink:
             opened.append(sinks.of_partition(topic, partition))
-            return opened[-1].send
+            return opened[-1]
 
         for _ in _processed(plan, batches, open_for):
             pass
@@ -190,11 +197,11 @@ def run_stateless_to_kafka(plan: TaskPlan, sinks: Sinks) -> MapInArrow:
 def _processed(
     plan: TaskPlan,
     batches: Iterable[pa.RecordBatch],
-    open_for: Callable[[str, int], Callable[..., None] | None],
+    open_for: Callable[[str, int], KafkaSink | None],
 ) -> Iterator[SparkTask]:
     """Process records in tasks without state, one for each partition; yield a task whenever it may have sent some.
 
-    open_for: returns the task's send; see SparkTask.
+    open_for: returns the task's sink; see SparkTask.
     """
     tasks: dict[tuple[str, int], SparkTask] = {}
     try:
@@ -202,8 +209,8 @@ def _processed(
             for topic, partition, part in by_partition(batch):
                 task = tasks.get((topic, partition))
                 if task is None:
-                    send = open_for(topic, partition)
-                    task = tasks[topic, partition] = SparkTask(plan, partition, None, wall_clock_ms, send)
+                    sink = open_for(topic, partition)
+                    task = tasks[topic, partition] = SparkTask(plan, partition, None, wall_clock_ms, sink)
                 task.process({topic: messages(part)})
                 yield task
     finally:

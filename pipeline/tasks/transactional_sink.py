@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from penstock.topology.errors import StreamsError
 
-from .kafka_sink import KafkaSink, Sinks, discard
+from .kafka_sink import KafkaSink, Sinks
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +76,14 @@ class TransactionalSink(KafkaSink):
         self._call("begin", self._producer.init_transactions, CALL_SECONDS)
         (found,) = self._call("begin", self._consumer.committed, [mark.committed()], CALL_SECONDS)
         self.is_written = mark.is_covered_by(found)
-        if self.is_written:
-            self.send = discard  # an earlier attempt has sent it
-        else:
+        if not self.is_written:
             self._call("begin", self._producer.begin_transaction)
+
+    @override
+    def send(self, topic: str, *record: Any) -> None:
+        """Send a record, unless an earlier attempt has sent it."""
+        if not self.is_written:
+            super().send(topic, *record)
 
     @override
     def _reports(self) -> dict[str, object]:

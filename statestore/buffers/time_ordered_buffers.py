@@ -86,7 +86,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         data = BufferValue(None, None, self.serdes.encode_value(value), context).serialize()
         self.rows.put(row_key, data + serialize_source(context))
         if self.builder.logging:
-            self.task.log_change(self.name, row_key, data + BUFFER_TIME, None)
+            self.task.output.log_change(self.name, row_key, data + BUFFER_TIME, None)
         self._observed_ms = max(self._observed_ms, timestamp)
         self._min_timestamp = min(self._min_timestamp, timestamp)
         self._totals = None
@@ -303,7 +303,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
     def flush(self) -> None:
         """Write the changelog; timestamps are left to the producer, as in Kafka Streams."""
         if self.builder.logging:
-            log_change, name, pack = self.task.log_change, self.name, LONG.pack
+            log_change, name, pack = self.task.output.log_change, self.name, LONG.pack
             for key, buffered in self._dirty.items():
                 if buffered is None:
                     self._removals.add(key, None)

@@ -17,6 +17,7 @@ from typing_extensions import override
 from penstock.kernel.cells import Cell
 from penstock.kernel.nodes import Node
 from penstock.kernel.rows import StoredEntries
+from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import FlushedChanges
 from penstock.topology.context.store_interfaces import (
     HEADERS,
@@ -100,8 +101,7 @@ class CachingStore(StateStore):
             self.serdes.decode_value if values.exact else None,
             None if values.bytes_of is same else values.bytes_of,
             native is int,
-            self.name,
-            self.task.log_change,
+            Changelog(self.task.output, self.name),
             self._write_each,
         )
         row_type = ValueAndTimestamp if values.exact and values.with_timestamp else None

@@ -185,7 +185,7 @@ class _StoreContext(UserContext):
     ) -> None:
         if self._store.builder.logging:
             at = self._task.timestamp if timestamp is None else timestamp
-            self._task.log_change(self._store.name, key, value, at, as_headers(headers))
+            self._task.output.log_change(self._store.name, key, value, at, as_headers(headers))
 
 
 def open_custom_store(builder: StoreBuilder, task: TaskContext, directory: Path | None) -> CustomStore:

@@ -168,7 +168,7 @@ class ExpiringStore(DatedStore):
         if due is not None:
             headers = [*(headers or ()), *due]
         value = row[8:] if row is not None and self.values.with_timestamp else row
-        self.task.log_change(self.name, key, value, timestamp, headers)
+        self.task.output.log_change(self.name, key, value, timestamp, headers)
 
     def refresh(self, key: object) -> None:
         """Let a row that has been read live on."""
@@ -245,7 +245,7 @@ class TimerStore(DatedStore):
 
     def _log(self, key: bytes, row: bytes | None) -> None:
         if self.builder.logging:
-            self.task.log_change(self.name, key, row, self.task.timestamp)
+            self.task.output.log_change(self.name, key, row, self.task.timestamp)
 
     def fires_to(self, on_due: OnDue) -> None:
         """Name the function that gets the timers. Raises StreamsError if there is one."""

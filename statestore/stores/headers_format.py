@@ -108,11 +108,11 @@ class HeadersFormat:
         def log_value(key: bytes, value: Any) -> bytes | None:
             data = None if value is None else encode(value[0])
             if data is None:
-                task.log_change(name, key, None, task.timestamp, task.headers)
+                task.output.log_change(name, key, None, task.timestamp, task.headers)
                 return None
             row = self.to_row(data, value)
             timestamp = value[1] if self.timestamped else task.timestamp
-            task.log_change(name, key, data, timestamp, as_headers(value[-1]) or None)
+            task.output.log_change(name, key, data, timestamp, as_headers(value[-1]) or None)
             return row
 
         return log_value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -12,7 +13,7 @@ from typing_extensions import override
 from penstock.kernel.rows import DecodedRows, KeyValueHandle
 from penstock.topology.context.processor_wrapper import KEY
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
-from penstock.topology.context.task_context import LogChange, TaskContext
+from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import TRACEPARENT, TRACESTATE, trace_context
 from penstock.topology.records import Headers, Message
 
@@ -107,11 +108,11 @@ class TaskKeyValueStore(StateStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
-        log_change = None
+        evictions = None
         if isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE:
-            log_change = _evictions_logged(task, rows)
+            evictions = EvictionsLogged(task, rows)
         keeps = keeps_contexts(builder, task)
-        self.values = Values(builder, task, self.serdes, log_change, keeps)
+        self.values = Values(builder, task, self.serdes, evictions, keeps)
         #: None if the store keeps no contexts.
         self.contexts = RowContexts(task, rows) if keeps else None
         if self.contexts is not None:
@@ -255,19 +256,22 @@ class TaskKeyValueStore(StateStore):
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)
 
 
-def _evictions_logged(task: TaskContext, rows: MemoryLRUCache) -> LogChange:
-    """Return a log_change that writes a tombstone for the row that a put evicts, before the put.
+@dataclass(frozen=True)
+class EvictionsLogged:
+    """The output of a store that evicts rows: it writes the tombstone of an evicted row before the put.
 
     With this order a restore keeps the same rows; in the other order, the restored put would evict another row. Kafka
     Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
     """
 
-    def log_change(
-        store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        evicted = None if value is None else rows.make_room(key)
-        if evicted is not None:
-            task.log_change(store_name, evicted, None, task.timestamp)
-        task.log_change(store_name, key, value, timestamp, headers)
+    task: TaskContext
+    rows: MemoryLRUCache
 
-    return log_change
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """Write a change, and before it the tombstone of the row that it evicts."""
+        evicted = None if value is None else self.rows.make_room(key)
+        if evicted is not None:
+            self.task.output.log_change(store_name, evicted, None, self.task.timestamp)
+        self.task.output.log_change(store_name, key, value, timestamp, headers)

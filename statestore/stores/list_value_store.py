@@ -50,7 +50,7 @@ class ListValueStore(StateStore):
             self._removals.add(row_key, self.task.timestamp)
         else:
             self._removals.cancel(row_key)
-            self.task.log_change(self.name, row_key, data, self.task.timestamp)
+            self.task.output.log_change(self.name, row_key, data, self.task.timestamp)
 
     @override
     def log_removals(self) -> bool:

@@ -26,7 +26,7 @@ class Removals:
         if self._store.task.holds_removals:
             self._held[row_key] = timestamp
         else:
-            self._store.task.log_change(self._store.name, row_key, None, timestamp)
+            self._store.task.output.log_change(self._store.name, row_key, None, timestamp)
 
     def cancel(self, row_key: bytes) -> None:
         """Drop the tombstone of a row that was written again."""
@@ -36,7 +36,7 @@ class Removals:
         """Write the held tombstones. Returns whether there were any."""
         held, self._held = self._held, {}
         for row_key, timestamp in held.items():
-            self._store.task.log_change(self._store.name, row_key, None, timestamp)
+            self._store.task.output.log_change(self._store.name, row_key, None, timestamp)
         return bool(held)
 
     def clear(self) -> None:

@@ -151,8 +151,7 @@ class TaskWindowStore(SegmentedStore):
 
     @override
     def timestamped_rows(self) -> TimestampedRows | None:
-        segments = self.segments
-        if type(self) is not TaskWindowStore or segments.latest is None or segments.indexed or self._duplicates:
+        if type(self) is not TaskWindowStore or self.segments.latest is None or self._duplicates:
             return None
         return rows_for_nodes(self, self.values)
 

@@ -119,7 +119,11 @@ class Segments(SegmentTimes):
         else:
             self.latest.put(key, data)
         if self.indexed:
-            self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
+            self.index(key, data)
+
+    def index(self, key: bytes, data: bytes | None) -> None:
+        """Set or delete the index entry of a changelog key's row; the kernel calls it, too."""
+        self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 
     def get(self, key: bytes, time_ms: int) -> bytes | None:
         """Return the value of a row, None if there is none or it is hidden."""

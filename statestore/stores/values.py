@@ -8,9 +8,11 @@ from typing import Any
 
 from penstock.kernel.codecs import nullable
 from penstock.kernel.codecs import timestamped_decoder as compiled_decoder
-from penstock.kernel.sinks import plain_logger, timestamped_logger
+from penstock.kernel.rows import plain_logger, timestamped_logger
+from penstock.kernel.sinks import Changelog
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
-from penstock.topology.context.task_context import LogChange, TaskContext
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_output import ChangeOutput
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.records import Message, ValueAndTimestamp
 from penstock.topology.serdes.serdes import direct, same, takes_none
@@ -50,7 +52,7 @@ class Values:
     also logs it; row_of(changelog record) -> row bytes. encode, decode and log_value do the same without a held value
     in between. hold_plain, read_plain, bytes_of: hold, read and to_row for the value alone, without its timestamp.
     exact: whether held values are objects.
-    log_change: the function that logs plain values, by default the task's. keeps_contexts: see RowContexts.
+    evictions: what logs plain values if the store evicts rows. keeps_contexts: see RowContexts.
     """
 
     __slots__ = (
@@ -78,7 +80,7 @@ class Values:
         builder: StoreBuilder,
         task: TaskContext,
         serdes: StoreSerdes,
-        log_change: LogChange | None = None,
+        evictions: ChangeOutput | None = None,
         keeps_contexts: bool = False,
     ) -> None:
         timestamped = builder.kind in TIMESTAMPED
@@ -119,7 +121,7 @@ class Values:
         self.logs_timestamped = self.with_timestamp and builder.logging and not keeps_contexts
         self.logs_value_and_timestamp = self.logs_timestamped and not headers_logged(builder)[0]
         #: Whether a row and its changelog record are the value, without headers, with the record's timestamp.
-        self.logs_value = not timestamped and builder.logging and log_change is None and not headers_logged(builder)[1]
+        self.logs_value = not timestamped and builder.logging and evictions is None and not headers_logged(builder)[1]
         if not builder.logging:
             self.log_value: LogValue = _silent(self.encode)
             self.log_held: LogValue = _silent(self.to_row)
@@ -129,7 +131,7 @@ class Values:
             elif timestamped:
                 log = partial(_log_timestamped, builder, task, keeps_contexts)
             else:
-                log = partial(_log_plain, builder, task, log_change or task.log_change)
+                log = partial(_log_plain, builder, task, evictions or task.output)
             self.log_value, self.log_held = log(encode), log(self.bytes_of)
 
 
@@ -222,19 +224,20 @@ def _silent(encode: Encode) -> LogValue:
     return lambda key, value: None if value is None else encode(value)
 
 
-def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, encode: Encode) -> LogValue:
+def _log_plain(builder: StoreBuilder, task: TaskContext, output: ChangeOutput, encode: Encode) -> LogValue:
     """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
     name = builder.name
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
     def log_value_with_headers(key: bytes, value: object) -> bytes | None:
         data = None if value is None else encode(value)
-        log_change(name, key, data, task.timestamp, task.headers if data is None or values_with_headers else None)
+        headers = task.headers if data is None or values_with_headers else None
+        output.log_change(name, key, data, task.timestamp, headers)
         return data
 
     made: LogValue = log_value_with_headers
     if not tombstones_with_headers:
-        made = plain_logger(log_change, name, task, encode)
+        made = plain_logger(Changelog(output, name), task, encode)
     return made
 
 
@@ -243,7 +246,7 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
 
     A tombstone has the timestamp of the record being processed. keeps_contexts: a value has its trace context.
     """
-    log_change, name = task.log_change, builder.name
+    log_change, name = task.output.log_change, builder.name
     pack, plain_values = LONG.pack, builder.plain_values
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
@@ -261,5 +264,5 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, keeps_contexts: b
 
     made: LogValue = log_value
     if not (plain_values or keeps_contexts or tombstones_with_headers):
-        made = timestamped_logger(log_change, name, task, encode, log_value)
+        made = timestamped_logger(Changelog(task.output, name), task, encode, log_value)
     return made

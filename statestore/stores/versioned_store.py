@@ -87,7 +87,7 @@ class VersionedStore(StateStore):
         else:
             valid_to = self._put(row_key, data, timestamp)
         if self.builder.logging:
-            self.task.log_change(self.name, row_key, data, timestamp)
+            self.task.output.log_change(self.name, row_key, data, timestamp)
         return valid_to
 
     def delete(self, key: object, timestamp: int) -> VersionedRecord | None:

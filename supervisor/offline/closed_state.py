@@ -15,6 +15,7 @@ from penstock.statestore.view.store_view import summary
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_output import NoOutput
 from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.records import TaskId
 from penstock.topology.serdes.serdes import Serdes
@@ -98,7 +99,7 @@ class ClosedState:
         with ExitStack() as stack:
             rows = RocksDBStore(directory / STORES_DIRECTORY / name, read_only=True)
             stack.callback(rows.close)
-            context = TaskContext(task or TaskId(-1, 0), self._config)
+            context = TaskContext(task or TaskId(-1, 0), self._config, NoOutput("Closed stores are only read"))
             builder = self._builder(name).with_logging_disabled()  # nothing is written
             yield build_store(builder, context, directory, None, open_rows=lambda *_: rows)
 

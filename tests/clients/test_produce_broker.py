@@ -27,7 +27,7 @@ from penstock.topology.context.exception_handlers import FailedProcessingError, 
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TaskId
 from penstock.workers.tasks.record_collector import production_error_handler
-from penstock.workers.tasks.record_sends import make_log_change, make_send
+from penstock.workers.tasks.record_sends import task_output
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
@@ -79,7 +79,7 @@ def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> li
 
 
 def write(producer: StreamsProducer, topic: str) -> None:
-    send, number = make_send(producer), 0
+    send, number = task_output(producer, {}).send, 0
     for number in range(3_000):
         key = [b"", b"key-%d" % number, "ключ".encode()][number % 3]
         value = None if number % 7 == 0 else b"%d " % number * (number % 50)
@@ -112,7 +112,7 @@ def test_unsent_records_are_dropped_when_their_tasks_are_lost(
 ) -> None:
     topic = make_topic("out", PARTITIONS)
     producer = opened({"producer.linger.ms": 60_000})
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     send(topic, b"before", b"v", 1, None, 0)
     producer.flush()
     send(topic, b"lost", b"v", 1, None, 0)
@@ -135,7 +135,7 @@ def test_a_flush_includes_the_dead_letter_of_a_refused_record(
         return Response.resume([ProducerRecord(letters, b"letter", record.value, 7, None, 0)])
 
     producer = opened({"producer.linger.ms": 60_000}, handler)
-    make_send(producer)(topic, None, b"without a key", 1, None, 0)
+    task_output(producer, {}).send(topic, None, b"without a key", 1, None, 0)
     producer.flush()
     assert [fields[2:4] for fields in read(bootstrap_servers, letters, 1)] == [(b"letter", b"without a key")]
     assert (asked, producer.collector.dropped) == ([b"without a key"], 1)
@@ -146,7 +146,7 @@ def test_changelog_records_timestamps_and_the_task_of_a_record(
 ) -> None:
     topic = make_topic("changelog", PARTITIONS)
     producer = opened()
-    log_change = make_log_change(producer, {"store": (topic, 1)})  # type: ignore[dict-item]
+    log_change = task_output(producer, {"store": (topic, 1)}).log_change  # type: ignore[dict-item]
     log_change("store", b"k", b"v", 0)
     log_change("store", b"k", None, 8, [("h", b"x")])
     log_change("store", b"now", b"v", None)
@@ -162,7 +162,7 @@ def test_a_topic_with_a_limit_smaller_than_a_batch(
 ) -> None:
     topic = make_topic("small", 1, config={"max.message.bytes": "2000"})
     producer = opened({"producer.linger.ms": 100})
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     for number in range(500):
         send(topic, b"%d" % number, b"x" * 50, number, None)
     producer.flush()
@@ -182,7 +182,7 @@ def test_a_record_refused_by_the_client_and_its_dead_letter(
         return Response.resume([ProducerRecord(topic, record.key, b"letter", 99, [("h", b"1")], 1)])
 
     producer = opened({"producer.message.max.bytes": 1_000}, handler)
-    make_send(producer, TASK)(topic, b"k", b"v" * 2_000, 1, None, 0)
+    task_output(producer, {}, TASK).send(topic, b"k", b"v" * 2_000, 1, None, 0)
     producer.flush()
     assert asked == [(topic, b"k", TASK)]
     assert read(bootstrap_servers, topic) == [(1, 0, b"k", b"letter", (1, 99), [("h", b"1")])]
@@ -198,7 +198,7 @@ def test_a_record_that_the_broker_refuses_may_be_skipped(opened: Open, make_topi
         return "continue"
 
     producer = opened(handler=handler)
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     send(topic, None, b"without a key", 1, None)
     producer.flush()
     ((code, message),) = told
@@ -213,12 +213,12 @@ def test_a_record_that_the_broker_refuses_may_be_skipped(opened: Open, make_topi
 def test_a_missing_topic(opened: Open) -> None:
     producer = opened({"producer.topic.metadata.propagation.max.ms": 500})
     with pytest.raises(FailedProcessingError, match=r"topic nowhere.*The topic does not exist: create it"):
-        make_send(producer, TASK)("nowhere", b"k", b"v", 1, None)
+        task_output(producer, {}, TASK).send("nowhere", b"k", b"v", 1, None)
 
 
 def test_unreachable_brokers(opened: Open) -> None:
     producer = opened({"bootstrap.servers": "127.0.0.1:1", "producer.delivery.timeout.ms": 500})
-    make_send(producer)("out", b"k", b"v", 1, None, 0)
+    task_output(producer, {}).send("out", b"k", b"v", 1, None, 0)
     with pytest.raises(TaskMigratedError, match=r"topic out partition 0 due to: not acknowledged within 500 ms"):
         producer.flush()
 
@@ -228,7 +228,7 @@ def test_added_partitions_are_written_to(
 ) -> None:
     topic = make_topic("growing", 1)
     producer = opened()
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     send(topic, b"k", b"v", 1, None)
     producer.flush()
     admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(PATIENCE_SECONDS)
@@ -243,7 +243,7 @@ def test_the_error_for_an_old_broker_says_which_client_can_write_to_it(
     monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, versions=(99, 99)))
     topic = make_topic("out", 1)
     producer = opened()
-    make_send(producer)(topic, b"k", b"v", 1, None)
+    task_output(producer, {}).send(topic, b"k", b"v", 1, None)
     with pytest.raises(
         StreamsError, match=r"older than Kafka 2\.4: .* only with versions .*penstock\.sender=librdkafka"
     ):
@@ -258,7 +258,7 @@ def test_a_broker_restart_loses_and_duplicates_nothing(
     producer = opened({"bootstrap.servers": address, "producer.batch.size": 1_000})
     client = AdminClient({"bootstrap.servers": address})
     create_topics(client, NewTopic(topic, PARTITIONS))
-    send, stopping = make_send(producer), threading.Event()
+    send, stopping = task_output(producer, {}).send, threading.Event()
 
     def restarts() -> None:
         stoppable_broker.stop()
@@ -290,9 +290,9 @@ def test_forgotten_errors_are_not_raised_again(opened: Open, make_topic: Any) ->
     producer = opened()
     producer.collector.note_failure(broker_error(ErrorCode.INVALID_RECORD))
     with pytest.raises(StreamsError):
-        make_send(producer)(topic, b"k", b"v", 1, None)
+        task_output(producer, {}).send(topic, b"k", b"v", 1, None)
     producer.collector.forget_errors()
-    make_send(producer)(topic, b"k", b"v", 1, None)
+    task_output(producer, {}).send(topic, b"k", b"v", 1, None)
     producer.flush()
 
 
@@ -302,7 +302,7 @@ def test_records_written_during_long_processing_do_not_expire(
     """Nothing is sent while an input record is processed, so that time does not count against the brokers."""
     topic = make_topic("out", 1)
     producer = opened({"delivery.timeout.ms": 5_000, "producer.linger.ms": 0})
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     for number in range(2):
         send(topic, b"%d" % number, b"v", 1, None, 0)
         time.sleep(5.5 * (1 - number))  # as long as a user's function may take
@@ -320,7 +320,7 @@ def test_after_a_topic_was_recreated_with_fewer_partitions_the_work_is_repeated(
 
     def write_all() -> None:
         for key in keys:
-            make_send(producer)(topic, key, b"v", 1, None)
+            task_output(producer, {}).send(topic, key, b"v", 1, None)
         producer.flush()
 
     write_all()
@@ -332,5 +332,5 @@ def test_after_a_topic_was_recreated_with_fewer_partitions_the_work_is_repeated(
     write_all()
     assert {fields[2] for fields in read(bootstrap_servers, topic, 2)} == set(keys)
     with pytest.raises(FailedProcessingError, match="and no partition 3"):
-        make_send(producer)(topic, b"k", b"v", 1, None, 3)
+        task_output(producer, {}).send(topic, b"k", b"v", 1, None, 3)
     producer.collector.forget_errors()

@@ -62,7 +62,7 @@ class CrashingTask(DriverTask):
         self.stream_time_ms = self._committed.stream_time_ms
         for name, topic in self.topology.changelog_topics.items():
             log, store = self._changelog(topic), self.stores[name]
-            self._changelog_ends[name] = len(log)
+            self.output.changelog_ends[name] = len(log)
             at_commit = store.committed_offset() in (None, len(log))
             assert at_commit or topic in self.topology.source_topics, f"{name} on disk is not what was committed"
             self._restore_store(store, log)
@@ -153,7 +153,7 @@ class CrashingDriver(TopologyTestDriver):
         data.
         """
         self.task.commit_now()
-        while self.task.produced:
+        while self.task.output.produced:
             self._complete_all_processable_work()
             self.task.commit_now()
         return Committed(

@@ -22,7 +22,7 @@ from penstock import (
     TimeWindows,
 )
 from penstock.kernel.cells import Cell, CellTable
-from penstock.kernel.cells import TimeWindows as CompiledWindows
+from penstock.kernel.window_nodes import TimeWindows as CompiledWindows
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.graph.subtopologies import build_whole_topology
@@ -246,17 +246,17 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
 )
 def test_windows_match_their_declaration(size: int, parts: int, grace: int, steps: list[tuple[int, bool]]) -> None:
     """Tumbling windows and overlapping ones, whether the size is a multiple of the advance or not."""
-    observed, expected = [-1], [-1]
+    stream_time = -1
     declared = TimeWindows(size, grace, max(1, size // parts))
-    windows = CompiledWindows(observed, size, declared.advance_ms, size + grace)
+    windows = CompiledWindows(size, declared.advance_ms, grace)
     for timestamp, is_told in steps:
         if is_told:  # as when the operator's state is set
-            observed[0] = expected[0] = timestamp
+            windows.stream_time = stream_time = timestamp
             continue
-        expected[0] = max(expected[0], timestamp)
-        found = list(windows.cache_keys("key", timestamp))
-        assert found == [
-            ("key", start) if end > expected[0] - grace else None
-            for start, (_, end) in declared.windows_for(timestamp).items()
+        stream_time = max(stream_time, timestamp)
+        expected = declared.windows_for(timestamp)
+        assert list(windows.starts(timestamp)) == [
+            start if end > stream_time - grace else None for start, (_, end) in expected.items()
         ]
-        assert observed == expected
+        assert [windows.end(start) for start in expected] == [end for _, end in expected.values()]
+        assert windows.stream_time == stream_time

@@ -22,8 +22,10 @@ from penstock import (
     ValueAndTimestamp,
 )
 from penstock.kernel.record_accumulator import RecordAccumulator
-from penstock.kernel.sinks import RecordWriter, plain_logger, timestamped_logger
+from penstock.kernel.rows import plain_logger, timestamped_logger
+from penstock.kernel.sinks import Changelog, RecordWriter
 from penstock.testing import TopologyTestDriver, driver_task
+from penstock.topology.context.task_output import NoOutput
 from penstock.topology.context.timestamp_extractors import TIMESTAMP_MAX
 from penstock.topology.records import SentRecord
 
@@ -83,7 +85,7 @@ def outcome(
     sent.filter(lambda key, value: value != "dropped").to("out", key_serde=Serdes.string(), value_serde=Serdes.string())
     sent.process(partial(Sends, lambda context, record: None, []))  # has its own time and headers
     produced: list[SentRecord] = []
-    patch.setattr(driver_task.DriverTask, "send", lambda task, topic, *rest: produced.append(SentRecord(topic, *rest)))
+    patch.setattr(driver_task.DriverOutput, "send", lambda _, topic, *rest: produced.append(SentRecord(topic, *rest)))
     try:
         with TopologyTestDriver(builder.build()) as driver:
             topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
@@ -146,16 +148,14 @@ def test_the_tasks_writer_logs_changes() -> None:
     class Producer:
         transactional = in_transaction = False
 
-    def plain(*record: Any) -> None:
-        raise AssertionError(record)
-
-    writer = RecordWriter(taken, plain, [], Producer(), {"store": ("changes", 2)})
+    output = NoOutput("All records are ordinary")
+    changelog = Changelog(RecordWriter(taken, output, [], Producer(), {"store": ("changes", 2)}), "store")
 
     class Task:
         timestamp = 7
 
-    log = plain_logger(writer.log_change, "store", Task, str.encode)
-    timed = timestamped_logger(writer.log_change, "store", Task, str.encode, plain)
+    log = plain_logger(changelog, Task, str.encode)
+    timed = timestamped_logger(changelog, Task, str.encode, lambda key, value: pytest.fail(f"{value} is ordinary"))
     assert [log(b"a", "1"), log(b"b", None)] == [b"1", None]
     assert [timed(b"a", ("1", 5)), timed(b"b", None)] == [bytes(7) + b"\5" + b"1", None]
     (partition,) = taken.begun

@@ -14,6 +14,8 @@ from penstock.kernel.nodes import Node, RecordContext
 from penstock.kernel.rows import RowBuffer
 from penstock.kernel.sinks import Changelog
 from penstock.kernel.table_nodes import StoredRows, TableSource
+from penstock.testing.driver_task import DriverOutput
+from penstock.topology.records import SentRecord
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 STEPS = st.lists(
@@ -103,11 +105,11 @@ def test_it_behaves_like_plain_dicts(steps: list[tuple[str, bytes, bytes]]) -> N
     assert run(RowBuffer, steps) == run(PlainBuffer, steps)
 
 
-def table_of(buffer: RowBuffer, log_change: Any) -> Node:
+def table_of(buffer: RowBuffer, output: DriverOutput) -> Node:
     """Return a table's node that writes bytes into a buffer, and headers of tombstones into the changelog."""
     task, serde = RecordContext(), Serdes.bytes()
     of_bytes = serde, None, serde, None, None, None, None
-    rows = StoredRows(task, buffer, Changelog(log_change, "store"), *of_bytes, (False, True), False)
+    rows = StoredRows(task, buffer, Changelog(output, "store"), *of_bytes, (False, True), False)
     return TableSource(task, "table", None, rows, pytest.fail)
 
 
@@ -120,14 +122,15 @@ def test_rows_begin_with_their_timestamp(row_time: int, timestamp: int, value: b
     buffer = RowBuffer({b"disk": struct.pack(">q", row_time) + value}.get, pytest.fail, 100, pytest.fail)
     assert buffer.find(b"none") is None
     assert buffer.find(b"disk") == value
-    changes: list[tuple[Any, ...]] = []
-    put = table_of(buffer, lambda *change: changes.append(change)).receive
+    output = DriverOutput({"store": "log"})
+    put = table_of(buffer, output).receive
     put(b"k", value, timestamp, [("h", b"")])
     assert buffer.get(b"k") == struct.pack(">q", timestamp) + value
     assert buffer.find(b"k") == value
     put(b"k", None, timestamp, [("h", b"")])
     assert buffer.get(b"k") is None
-    assert changes == [("store", b"k", value, timestamp, None), ("store", b"k", None, timestamp, [("h", b"")])]
+    changes = [SentRecord("log", b"k", value, timestamp, None), SentRecord("log", b"k", None, timestamp, [("h", b"")])]
+    assert output.take() == changes
 
 
 def test_a_row_that_is_too_short_is_an_error() -> None:
@@ -154,4 +157,4 @@ def test_exceptions_of_check_reach_the_caller() -> None:
     with pytest.raises(OSError, match="no commit"):
         buffer.put(b"k", b"v")
     with pytest.raises(OSError, match="no commit"):
-        table_of(buffer, lambda *_: None).receive(b"k", b"v", 1, None)
+        table_of(buffer, DriverOutput({"store": "log"})).receive(b"k", b"v", 1, None)

@@ -13,13 +13,14 @@ from penstock.pipeline.checkpoint.ownership import BACKFILL, LOCAL, SPARK, Owner
 from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelog_records
 from penstock.pipeline.queries.history_files import HistoryFiles
 from penstock.pipeline.queries.query_progress import progress_of
-from penstock.pipeline.tasks.changelog_reader import MemoryState, RestoringTask
+from penstock.pipeline.tasks.changelog_reader import MemoryState
 from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
-from penstock.pipeline.tasks.spark_stores import SparkStores
+from penstock.pipeline.tasks.spark_stores import SparkOutput, SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
 from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS
 from penstock.statestore.stores.state_store import LONG
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.context.task_context import TaskContext
 from penstock.topology.records import ProcessorRecordContext, RawRecord, TaskId
 
 START_MS = 1_700_000_000_000
@@ -86,11 +87,12 @@ def test_the_changelog_of_a_join_buffer_has_no_input_records() -> None:
 
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
     """Return the rows of a store in Spark's state after a restore."""
-    state, task = MemoryState(), RestoringTask(TaskId(0, 3), CONFIG)
-    stores = SparkStores({"store": store}, task, state, None)
+    state, output = MemoryState(), SparkOutput()
+    task = TaskContext(TaskId(0, 3), CONFIG, output)
+    stores = SparkStores({"store": store}, task, output.images, state, None)
     stores.by_name["store"].restore(messages, None)
     for message in messages if store.kind is StoreKind.SUPPRESS_BUFFER else ():
-        stores.log_change("store", message.key() or b"", message.value())
+        output.log_change("store", message.key() or b"", message.value(), None)
     stores.commit()
     stores.close()
     found = [(number, data) for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]

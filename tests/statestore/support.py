@@ -14,6 +14,7 @@ from penstock.statestore.store_factory import build_store
 from penstock.statestore.stores.values import TIMESTAMPED
 from penstock.topology.context.store_interfaces import StoreBuilder
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_output import NoOutput
 from penstock.topology.records import Change, Headers, RawRecord, TaskId, ValueAndTimestamp
 from tests.examples import examples
 
@@ -27,25 +28,33 @@ STATEFUL = settings(
 )
 
 
-class StoreTask(TaskContext):
-    """A TaskContext with the part that stores use: their changes become records of one changelog."""
+class StoreOutput(NoOutput):
+    """Makes the changes of all stores records of one changelog."""
 
     def __init__(self) -> None:
-        super().__init__(TaskId(0, 0), {"application.id": "app"})
-        self.timestamp = 0
+        super().__init__("A store sends nothing")
         self.changelog: list[RawRecord] = []
         self.log_timestamps: list[int | None] = []
-        self.commits_requested = 0
-        self.dropped: list[str] = []
 
-    def log_change(
+    def log_change(  # type: ignore[override]
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
         at = -1 if timestamp is None else timestamp
         kept = None if headers is None else list(headers)
-        topic = self.internal_topic(f"{store_name}-changelog")
-        self.changelog.append(RawRecord(topic, 0, len(self.changelog), at, key, value, kept))
+        self.changelog.append(RawRecord(f"app-{store_name}-changelog", 0, len(self.changelog), at, key, value, kept))
         self.log_timestamps.append(timestamp)
+
+
+class StoreTask(TaskContext):
+    """A TaskContext with the part that stores use."""
+
+    def __init__(self) -> None:
+        output = StoreOutput()
+        super().__init__(TaskId(0, 0), {"application.id": "app"}, output)
+        self.timestamp = 0
+        self.changelog, self.log_timestamps = output.changelog, output.log_timestamps
+        self.commits_requested = 0
+        self.dropped: list[str] = []
 
     def request_commit(self) -> None:
         self.commits_requested += 1

@@ -211,7 +211,7 @@ def test_the_changelog_has_the_headers_of_old_and_prior_values(restored: bool) -
         open_store.store.flush()
         if restored:
             changelog, open_store = open_store.task.changelog, suppress_buffer_with_headers()
-            open_store.task.changelog = changelog
+            open_store.task.changelog.extend(changelog)
             open_store.store.restore(changelog, None)
     found = [(record.key(), dict(record.headers() or ())) for record in open_store.task.changelog]
     never = b"\0" + (-1).to_bytes(8, signed=True)

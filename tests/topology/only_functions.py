@@ -11,7 +11,6 @@ from penstock.statestore.stores.segmented_stores import TaskWindowStore
 from penstock.topology.operators import foreign_key_join, stream_table_join, table_join, table_rows
 from penstock.topology.operators.session_windowed import KStreamSessionWindowAggregate
 from penstock.topology.operators.table_store import KTableValueGetter
-from penstock.topology.operators.windowed import KStreamWindowAggregate
 from penstock.topology.run import compiled_source
 
 
@@ -27,9 +26,9 @@ def by_function(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
 def only_functions(patch: pytest.MonkeyPatch) -> None:
     """Let operators read and update stores by the stores' functions, and sources read all keys."""
     patch.setattr(table_rows, "compiled_rows", nothing)
+    patch.setattr(table_rows, "compiled_window_rows", nothing)
     for module in (stream_table_join, table_join, foreign_key_join):
         patch.setattr(module, "row_getter", by_function)
-    patch.setattr(KStreamWindowAggregate, "_compiled", nothing)
     patch.setattr(KStreamSessionWindowAggregate, "_cached", nothing)
     patch.setattr(TaskWindowStore, "window_rows", nothing)
     patch.setattr(compiled_source, "only_bytes", lambda node, serde: False)

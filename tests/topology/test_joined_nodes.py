@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock import JoinWindows, Serdes, SessionWindows, StreamsBuilder, TimeWindows
+from penstock import EmitStrategy, JoinWindows, Serdes, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import DriverTask
+from penstock.testing.driver_task import DriverOutput
 from tests.topology.only_functions import only_functions
 
 TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -86,46 +86,102 @@ def windows(builder: StreamsBuilder) -> None:
     hopping.reduce(text, store="all").to_stream(lambda key, value: key.key).to("all", **TEXTS)
 
 
+def sliding_windows(builder: StreamsBuilder) -> None:
+    """Counts, lists that change in place and are deleted, texts."""
+
+    def add(key: str, value: str, values: list[str]) -> Any:
+        values.append(text(key, value))
+        return None if value == "v5" else values
+
+    sliding = (
+        builder.stream("left", **TEXTS)
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_and_grace(GAP, GAP))
+    )
+    sliding.count(store="counts").filter(lambda key, value: value > 1).to_stream().to("counts")
+    listed = sliding.aggregate(list, add, store="lists", value_serde=Serdes.json())
+    listed.map_values(len).to_stream().to("lists")
+    sliding.reduce(text, store="all").to_stream(lambda key, value: key.key).to("all", **TEXTS)
+
+
+def window_groups(builder: StreamsBuilder) -> None:
+    """Windows whose old values are needed, because they are grouped again."""
+    grouped = builder.stream("left", **TEXTS).group_by_key()
+    kinds: dict[str, Any] = {
+        "hopping": TimeWindows.of_size_and_grace(GAP, GAP).advance_by(timedelta(milliseconds=7)),
+        "sliding": SlidingWindows.of_time_difference_and_grace(GAP, GAP),
+    }
+    for name, windows in kinds.items():
+        groups = grouped.windowed_by(windows).reduce(text, store=name).group_by(lambda k, v: (k.key, v), **TEXTS)
+        groups.reduce(text, lambda old, gone: f"{old}/{gone}", store=f"{name}-groups").to_stream().to(name, **TEXTS)
+
+
+def closing_windows(builder: StreamsBuilder) -> None:
+    """Windows of all kinds that are emitted as they close."""
+
+    def add(_key: str, value: str, values: list[str]) -> Any:
+        values.append(value)
+        return None if value == "v5" else values
+
+    grouped = builder.stream("left", **TEXTS).group_by_key()
+    kinds: dict[str, Any] = {
+        "tumbling": TimeWindows.of_size_with_no_grace(GAP),
+        "hopping": TimeWindows.of_size_and_grace(GAP, GAP).advance_by(timedelta(milliseconds=7)),
+        "sliding": SlidingWindows.of_time_difference_and_grace(GAP, GAP),
+        "sessions": SessionWindows.of_inactivity_gap_and_grace(GAP, GAP),
+    }
+    for name, windows in kinds.items():
+        closing: Any = grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
+        closing.count(store=name).to_stream().to(name)
+        closing.reduce(text, store=f"{name}-texts").to_stream(lambda key, value: key.key).to(f"{name}-texts", **TEXTS)
+        merger = (lambda key, one, other: one + other,) if name == "sessions" else ()
+        lists = closing.aggregate(list, add, *merger, store=f"{name}-lists", value_serde=Serdes.json())
+        lists.filter(lambda key, value: len(value) < 4).to_stream().to(f"{name}-lists")
+
+
 def results(monkeypatch: pytest.MonkeyPatch, declare: Declare, config: dict[str, Any]) -> list[Any]:
     """Process records in any order; return all written records, and those that were dropped."""
     seen: list[Any] = []
-    send, log_change = DriverTask.send, DriverTask.log_change
+    send, log_change = DriverOutput.send, DriverOutput.log_change
 
-    def send_and_note(task: DriverTask, *record: Any) -> None:
+    def send_and_note(output: DriverOutput, *record: Any) -> None:
         seen.append(("send", *record))
-        send(task, *record)
+        send(output, *record)
 
-    def log_and_note(task: DriverTask, *change: Any) -> None:
+    def log_and_note(output: DriverOutput, *change: Any) -> None:
         seen.append(("log", *change))
-        log_change(task, *change)
+        log_change(output, *change)
 
     builder = StreamsBuilder()
     declare(builder)
     draw = random.Random(7)
     with monkeypatch.context() as patch:
-        patch.setattr(DriverTask, "send", send_and_note)
-        patch.setattr(DriverTask, "log_change", log_and_note)
-        driver = TopologyTestDriver(builder.build(), config)
-    with driver:
-        names = ("left",) if declare in (sessions, windows) else ("left", "right")
-        topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
-        for number in range(600):
-            topic = draw.choice(topics)
-            key = None if number % 60 == 9 else f"k{draw.randrange(4)}"
-            value = draw.choice([None, "v1", "v2", "v3", "v4", "v5"])
-            headers = [("n", b"%d" % number)]
-            topic.pipe_input(key, value, number * 2 + draw.randrange(60), headers=headers)
-            if number % 40 == 39:
-                driver.advance_wall_clock_time(timedelta(seconds=2))
-        seen.append(driver.task.dropped.total())
+        patch.setattr(DriverOutput, "send", send_and_note)
+        patch.setattr(DriverOutput, "log_change", log_and_note)
+        with TopologyTestDriver(builder.build(), config) as driver:
+            names = ("left", "right") if declare in (stream_joins, table_joins) else ("left",)
+            topics = [driver.create_input_topic(name, Serdes.string(), Serdes.string()) for name in names]
+            for number in range(600):
+                topic = draw.choice(topics)
+                key = None if number % 60 == 9 else f"k{draw.randrange(4)}"
+                value = draw.choice([None, "v1", "v2", "v3", "v4", "v5"])
+                headers = [("n", b"%d" % number)]
+                topic.pipe_input(key, value, number * 2 + draw.randrange(60), headers=headers)
+                if number % 40 == 39:
+                    driver.advance_wall_clock_time(timedelta(seconds=2))
+            seen.append(driver.task.dropped.total())
     return seen
 
 
 #: Of a small cache, windows evict rows at other moments than functions do: they keep rows that they have only read.
 UNCACHED, SMALL, CACHED = 0, 2_000, 1_000_000
 RUNS = [
-    *((declare, cache) for declare in (stream_joins, table_joins, sessions) for cache in (UNCACHED, SMALL, CACHED)),
-    *((windows, cache) for cache in (UNCACHED, CACHED)),
+    *(
+        (declare, cache)
+        for declare in (stream_joins, table_joins, sessions, sliding_windows)
+        for cache in (UNCACHED, SMALL, CACHED)
+    ),
+    *((declare, cache) for declare in (windows, closing_windows, window_groups) for cache in (UNCACHED, CACHED)),
 ]
 
 

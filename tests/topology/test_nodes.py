@@ -22,14 +22,19 @@ from penstock import (
     SessionWindows,
     Stores,
     StreamsBuilder,
+    StreamsConfig,
     StreamsError,
     TimeWindows,
 )
 from penstock.kernel.sinks import RecordTaker, RecordWriter
 from penstock.testing import TopologyTestDriver
-from penstock.testing.driver_task import DriverTask
+from penstock.testing.driver_task import DriverOutput, DriverTask
 from penstock.topology.context.exception_handlers import ErrorHandlerContext, Response
 from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.records import RawRecord, SentRecord, TaskId
+from penstock.topology.run.compiled import compile_topology
 from penstock.topology.serdes.serdes import as_serde
 from tests.topology.only_functions import only_functions
 
@@ -52,10 +57,10 @@ def uncached_results(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any
     """Run aggregations without a cache over records in any order; return all written and intermediate records."""
     seen: list[Any] = []
 
-    def send(_task: Any, topic: str, key: Any, value: Any, at: int, headers: Any, partition: Any = None) -> None:
+    def send(_output: Any, topic: str, key: Any, value: Any, at: int, headers: Any, partition: Any = None) -> None:
         seen.append(("send", topic, key, value, at, headers))
 
-    def log_change(_task: Any, store: str, key: bytes, value: bytes | None, at: int, headers: Any = None) -> None:
+    def log_change(_output: Any, store: str, key: bytes, value: bytes | None, at: int, headers: Any = None) -> None:
         seen.append(("log", store, key, value, at, headers))
 
     class Look(Processor[Any, Any, Any, Any]):
@@ -70,8 +75,8 @@ def uncached_results(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any
         old.append(value)
         return None if value == "3" else old
 
-    monkeypatch.setattr(DriverTask, "send", send)
-    monkeypatch.setattr(DriverTask, "log_change", log_change)
+    monkeypatch.setattr(DriverOutput, "send", send)
+    monkeypatch.setattr(DriverOutput, "log_change", log_change)
     builder = StreamsBuilder()
     looks = Stores.persistent_key_value_store("looks")
     builder.add_state_store(Stores.key_value_store_builder(looks, Serdes.string(), Serdes.json()))
@@ -119,11 +124,11 @@ def test_a_versioned_table_is_read_as_of_the_records_time() -> None:
 def regrouped(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:
     """Aggregate random updates of a table by another key; return all written records."""
     seen: list[Any] = []
-    send = DriverTask.send
+    send = DriverOutput.send
 
-    def send_and_note(task: DriverTask, *record: Any) -> None:
+    def send_and_note(output: DriverOutput, *record: Any) -> None:
         seen.append(record)
-        send(task, *record)
+        send(output, *record)
 
     def changed(change: Callable[[list[int], int], None]) -> Callable[[str, int, list[int]], Any]:
         def aggregate(_group: str, number: int, numbers: list[int]) -> Any:
@@ -135,7 +140,7 @@ def regrouped(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:
     def group(key: str, value: dict[str, Any]) -> Any:
         return value["group"], value["n"]
 
-    monkeypatch.setattr(DriverTask, "send", send_and_note)
+    monkeypatch.setattr(DriverOutput, "send", send_and_note)
     builder = StreamsBuilder()
     table = builder.table("in", key_serde=Serdes.string(), value_serde=Serdes.json())
     grouped = table.group_by(group, key_serde=Serdes.string(), value_serde=Serdes.int64(), name="grouped")
@@ -152,7 +157,7 @@ def regrouped(monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[Any]:
             topic.pipe_input(
                 f"k{draw.randrange(6)}", draw.choice([value, value, None]), draw.randrange(100), headers=headers
             )
-    monkeypatch.setattr(DriverTask, "send", send)
+    monkeypatch.setattr(DriverOutput, "send", send)
     return seen
 
 
@@ -196,16 +201,16 @@ def foreign_key_join(builder: StreamsBuilder, left_join: bool, values: Serde[Any
 def joined_by_foreign_key(monkeypatch: pytest.MonkeyPatch, left_join: bool, values: Serde[Any]) -> list[Any]:
     """Join random updates without a cache; return all written records."""
     seen: list[Any] = []
-    send = DriverTask.send
+    send = DriverOutput.send
 
-    def send_and_note(task: DriverTask, *record: Any) -> None:
+    def send_and_note(output: DriverOutput, *record: Any) -> None:
         seen.append(record)
-        send(task, *record)
+        send(output, *record)
 
     builder = StreamsBuilder()
     foreign_key_join(builder, left_join, values)
     draw = random.Random(7)
-    monkeypatch.setattr(DriverTask, "send", send_and_note)
+    monkeypatch.setattr(DriverOutput, "send", send_and_note)
     with TopologyTestDriver(builder.build(), UNCACHED) as driver:
         topics = [driver.create_input_topic(name, Serdes.string(), values) for name in ("in", "right")]
         for number in range(400):
@@ -214,7 +219,7 @@ def joined_by_foreign_key(monkeypatch: pytest.MonkeyPatch, left_join: bool, valu
             value = {"n": draw.randrange(3), "city": draw.choice([None, "c0", "c1", "c2"])}
             headers = [("n", b"%d" % number)]
             topics[not of_left].pipe_input(key, draw.choice([value, value, None]), draw.randrange(100), headers=headers)
-    monkeypatch.setattr(DriverTask, "send", send)
+    monkeypatch.setattr(DriverOutput, "send", send)
     return seen
 
 
@@ -240,25 +245,29 @@ def test_foreign_key_joins_give_the_results_of_functions(
 
 
 @pytest.mark.parametrize(("chosen", "partitions"), [(2, [2]), (None, [None]), ({1, 2}, [1, 2]), ((), [])])
-def test_a_compiled_sink_sends_to_the_chosen_partitions(
-    monkeypatch: pytest.MonkeyPatch, chosen: Any, partitions: list[Any]
-) -> None:
-    sent: list[Any] = []
+def test_a_compiled_sink_sends_to_the_chosen_partitions(chosen: Any, partitions: list[Any]) -> None:
+    dropped: list[str] = []
 
     class Producer:
         transactional = in_transaction = False
 
-    def plain(topic: str, key: Any, value: Any, at: int, headers: Any, partition: Any = None) -> None:
-        sent.append((topic, key, value, partition))
+    class Task(TaskContext):
+        def partition_count(self, topic: str) -> int:
+            return 3
 
-    writer = RecordWriter(RecordTaker(), plain, [], Producer())
-    monkeypatch.setattr(DriverTask, "send", writer.send)
+        def record_dropped(self, node: str, reason: str) -> None:
+            dropped.append(reason)
+
+    output = DriverOutput({})
+    writer = RecordWriter(RecordTaker(), output, [], Producer(), {})
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("out", **TEXT, partitioner=lambda topic, key, value, count: chosen)
-    with TopologyTestDriver(builder.build()) as driver:
-        driver.create_input_topic("in", *TEXT.values()).pipe_input("k", "v")
-        assert driver.task.dropped.total() == (not partitions)
-    assert sent == [("out", b"k", b"v", partition) for partition in partitions]
+    config = StreamsConfig({"application.id": "sinks", "bootstrap.servers": "localhost:0"})
+    topology = build_whole_topology(builder.build().internal_builder, config)
+    source = compile_topology(topology, Task(TaskId(0, 0), config, writer)).sources["in"]
+    source.process(RawRecord("in", 0, 0, 5, b"k", b"v"))
+    assert len(dropped) == (not partitions)
+    assert output.take() == [SentRecord("out", b"k", b"v", 5, None, partition) for partition in partitions]
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -395,10 +404,10 @@ def windowed_counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, byt
     """Count in windows; return the written records, with the partitions that the sinks chose among seven."""
     written: list[tuple[str, int, bytes, int | None]] = []
 
-    def send(_task: Any, topic: str, key: bytes, value: bytes, at: int, headers: Any, partition: Any = None) -> None:
+    def send(_output: Any, topic: str, key: bytes, value: bytes, at: int, headers: Any, partition: Any = None) -> None:
         written.append((topic, at, key, partition))
 
-    monkeypatch.setattr(DriverTask, "send", send)
+    monkeypatch.setattr(DriverOutput, "send", send)
     monkeypatch.setattr(DriverTask, "partition_count", lambda _task, _topic: 7)
     builder = StreamsBuilder()
     stream = builder.stream("in", **TEXT).group_by_key()

@@ -43,7 +43,7 @@ from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.control.messages import ThreadSpec
 from penstock.workers.tasks import streams_producer
 from penstock.workers.tasks.record_collector import production_error_handler
-from penstock.workers.tasks.record_sends import make_send
+from penstock.workers.tasks.record_sends import task_output
 from penstock.workers.tasks.sink_topics import SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.brokers import SecuredBroker
@@ -125,7 +125,7 @@ def committed_values(address: str, topic: str) -> list[bytes]:
 
 
 def write_and_commit(producer: StreamsProducer, topic: str, value: bytes, partition: int | None = 0) -> None:
-    make_send(producer, TASK)(topic, b"k", value, None, None, partition)
+    task_output(producer, {}, TASK).send(topic, b"k", value, None, None, partition)
     if producer.transactional:
         producer.commit_transaction({}, NO_MEMBER)
     producer.flush()
@@ -139,14 +139,14 @@ def test_a_replaced_worker_fences_its_predecessor_at_once(
 ) -> None:
     topic, shared = make_topic("out"), an_id()
     old = make(shared)
-    send = make_send(old, TASK)
+    send = task_output(old, {}, TASK).send
     send(topic, b"k", b"never committed", None, None, 0)
     old.flush()
     new = make(shared)
     assert committed_values(bootstrap_servers, topic) == [], "the transaction is over, not only abandoned"
     with pytest.raises(TaskMigratedError):
         write_and_commit(old, topic, b"too late")
-    make_send(new, TASK)(topic, b"k", b"continues", None, None, 0)
+    task_output(new, {}, TASK).send(topic, b"k", b"continues", None, None, 0)
     new.commit_transaction({}, NO_MEMBER)
     assert committed_values(bootstrap_servers, topic) == [b"continues"]
 
@@ -154,19 +154,19 @@ def test_a_replaced_worker_fences_its_predecessor_at_once(
 def test_a_fenced_producer_is_replaced_by_a_working_one(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
     topic, shared = make_topic("out"), an_id()
     old = make(shared)
-    make_send(old)(topic, b"k", b"1", None, None, 0)
+    task_output(old, {}).send(topic, b"k", b"1", None, None, 0)
     make(shared)
     with pytest.raises(TaskMigratedError):
         write_and_commit(old, topic, b"2")
     old.abort_transaction()
-    make_send(old)(topic, b"k", b"2", None, None, 0)  # a task that is created afterwards
+    task_output(old, {}).send(topic, b"k", b"2", None, None, 0)  # a task that is created afterwards
     old.flush()
 
 
 def test_a_transaction_that_timed_out_closes_the_tasks(make: MakeStreamsProducer, strict_broker: str) -> None:
     topic = new_topic(strict_broker)
     producer = make(an_id(), strict_broker, **{"transaction.timeout.ms": 1_000})
-    send = make_send(producer)
+    send = task_output(producer, {}).send
     send(topic, b"k", b"1", None, None, 0)
     producer.flush()
     blocker = Producer(settings(strict_broker, None))
@@ -176,7 +176,7 @@ def test_a_transaction_that_timed_out_closes_the_tasks(make: MakeStreamsProducer
     with pytest.raises(TaskMigratedError, match=r"fenced|cannot continue"):
         write_and_commit(producer, topic, b"2")
     producer.abort_transaction()
-    make_send(producer)(topic, b"k", b"3", None, None, 0)
+    task_output(producer, {}).send(topic, b"k", b"3", None, None, 0)
     producer.commit_transaction({}, NO_MEMBER)
     assert committed_values(strict_broker, topic) == [b"behind", b"3"]
 
@@ -193,12 +193,12 @@ def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_continues(
     stale = metadata._replace(generation=77)
     producer = make(an_id())
     client = producer._writer
-    make_send(producer)(topic, b"k", b"1", None, None, 0)
+    task_output(producer, {}).send(topic, b"k", b"1", None, None, 0)
     with pytest.raises(TaskMigratedError, match="fenced"):
         producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, stale)
     producer.abort_transaction()
     assert producer._writer is client
-    make_send(producer)(topic, b"k", b"2", None, None, 0)
+    task_output(producer, {}).send(topic, b"k", b"2", None, None, 0)
     producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, metadata)
     consumer.close()
     assert committed_values(bootstrap_servers, topic) == [b"2"]
@@ -340,7 +340,7 @@ def test_the_error_names_a_topic_that_refuses_records(
     assert re.search(said, text)
     producer.abort_transaction()
     ok = new_topic(strict_broker)
-    make_send(producer, TASK)(ok, b"k", b"continues", None, None, 0)
+    task_output(producer, {}, TASK).send(ok, b"k", b"continues", None, None, 0)
     producer.flush()
 
 
@@ -349,7 +349,7 @@ def test_the_error_names_a_topic_that_is_missing_beyond_the_transaction_timeout(
 ) -> None:
     more = {"transaction.timeout.ms": 2_000, "topic.metadata.propagation.max.ms": 30_000}
     producer = make(an_id(), strict_broker, **more)
-    make_send(producer, TASK)("not-there", b"k", b"v", None, None)
+    task_output(producer, {}, TASK).send("not-there", b"k", b"v", None, None)
     with pytest.raises(FailedProcessingError, match=r"not-there.* The topic does not exist: create it"):
         producer.commit_transaction({}, NO_MEMBER)
 
@@ -360,7 +360,7 @@ def test_a_handler_skips_a_record_that_the_client_refuses_and_the_transaction_co
     topic = new_topic(strict_broker)
     handler = production_error_handler({"production.exception.handler": "continue"})
     producer = make(an_id(), strict_broker, {"handler": handler})
-    send = make_send(producer, TASK)
+    send = task_output(producer, {}, TASK).send
     send(topic, b"k", b"1", None, None, 0)
     send(topic, b"k", b"v" * 1_100_000, None, None, 0)
     send(topic, b"k", b"2", None, None, 0)
@@ -375,7 +375,7 @@ def test_a_record_that_the_broker_refuses_cannot_be_left_out_of_a_transaction(
     topic = new_topic(strict_broker, {"max.message.bytes": "100"})
     handler = production_error_handler({"production.exception.handler": "continue"})
     producer = make(an_id(), strict_broker, {"handler": handler})
-    make_send(producer, TASK)(topic, b"k", b"v" * 1_000, None, None, 0)
+    task_output(producer, {}, TASK).send(topic, b"k", b"v" * 1_000, None, None, 0)
     with pytest.raises(FailedProcessingError, match="exactly_once_v2 it cannot be skipped"):
         producer.commit_transaction({}, NO_MEMBER)
 

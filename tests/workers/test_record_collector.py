@@ -18,7 +18,7 @@ from penstock.topology import records
 from penstock.topology.context.exception_handlers import ProducerRecord, Response
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.workers.tasks.record_collector import production_error_handler
-from penstock.workers.tasks.record_sends import make_log_change, make_send
+from penstock.workers.tasks.record_sends import task_output
 from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from penstock.workers.thread.thread_status import dead_letters
@@ -82,7 +82,7 @@ def mock() -> Iterator[Mock]:
 
 
 def test_all_fields_of_a_record_arrive(mock: Mock) -> None:
-    send = make_send(mock.producer)
+    send = task_output(mock.producer, {}).send
     send(TOPIC, b"key", b"value", 1234, (("name", b"1"), ("none", None)), 2)
     send(TOPIC, None, None, 5678, None, 2)
     mock.producer.flush()
@@ -93,7 +93,7 @@ def test_all_fields_of_a_record_arrive(mock: Mock) -> None:
 
 
 def test_timestamp_zero_is_not_replaced_by_the_current_time(mock: Mock) -> None:
-    send = make_send(mock.producer)
+    send = task_output(mock.producer, {}).send
     send(TOPIC, b"k", b"v", 0, None, 0)
     send(TOPIC, b"k", b"v", None, None, 0)
     mock.producer.flush()
@@ -103,7 +103,7 @@ def test_timestamp_zero_is_not_replaced_by_the_current_time(mock: Mock) -> None:
 
 
 def test_a_change_is_written_to_the_tasks_own_partition(mock: Mock) -> None:
-    log_change = make_log_change(mock.producer, {"store": records.TopicPartition(TOPIC, 1)})
+    log_change = task_output(mock.producer, {"store": records.TopicPartition(TOPIC, 1)}).log_change
     log_change("store", b"k", b"v", 7)
     log_change("store", b"k", None, 8, [("h", b"x")])
     mock.producer.flush()
@@ -120,7 +120,7 @@ def unreachable(handler: Any = None) -> Mock:
 
 def test_all_later_calls_raise_the_error_of_a_lost_record() -> None:
     mock = unreachable()
-    send = make_send(mock.producer)
+    send = task_output(mock.producer, {}).send
     send(TOPIC, b"k", b"v", 1, None, 0)
     with pytest.raises(StreamsError, match=r"Error encountered sending record to topic topic partition 0 due to"):
         mock.producer.flush()
@@ -140,7 +140,7 @@ def test_a_handler_can_continue_without_a_record() -> None:
         return "continue"
 
     mock = unreachable(production_error_handler({"production.exception.handler": handler}))
-    make_send(mock.producer)(TOPIC, b"k", b"v", 1, None, 0)
+    task_output(mock.producer, {}).send(TOPIC, b"k", b"v", 1, None, 0)
     mock.producer.flush()
     assert seen == [(TOPIC, b"k", 0)]
     assert mock.collector.dropped == 1
@@ -162,7 +162,7 @@ def test_a_handlers_dead_letter_is_written() -> None:
         return Response.resume([ProducerRecord(TOPIC, record.key, str(exception).encode(), 99, [("h", b"1")], 1)])
 
     mock = too_large(handler)
-    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)
+    task_output(mock.producer, {}, TASK).send(TOPIC, b"k", b"v" * 2_000, 1, None, 0)
     mock.producer.flush()
     (letter,) = mock.read(1, 1)
     assert (letter.key(), letter.timestamp()[1], letter.headers()) == (b"k", 99, [("h", b"1")])
@@ -260,7 +260,8 @@ def test_the_topic_of_records_that_are_lost_together_is_requested_once() -> None
 
 def test_a_dead_letter_that_cannot_be_written_causes_no_other(caplog: pytest.LogCaptureFixture) -> None:
     mock = too_large("continue", **{"errors.dead.letter.queue.topic.name": "dead"})
-    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)  # its dead letter is too large as well
+    # Its dead letter is too large as well.
+    task_output(mock.producer, {}, TASK).send(TOPIC, b"k", b"v" * 2_000, 1, None, 0)
     mock.producer.flush()
     assert mock.collector.dropped == 1
     assert "The dead letter could not be sent to topic dead" in caplog.text

@@ -41,8 +41,6 @@ class ErrorHandling:
         self.deserialization = configured_handler(task.config, DESERIALIZATION)
         self.processing = configured_handler(task.config, PROCESSING)
         self.production = configured_handler(task.config, PRODUCTION)
-        #: Called for each dead letter that is written: node, exception, topic.
-        self.on_dead_letter: Callable[[str, Exception, str], None] = lambda node, error, topic: None
 
     @property
     def guards_nodes(self) -> bool:
@@ -187,8 +185,10 @@ class ErrorHandling:
         if isinstance(error, UnserializableRecordError) and error.has_dead_letter:
             return
         for record in response.dead_letter_queue_records:
-            self.on_dead_letter(name, error, record.topic)
-            self.task.send(record.topic, record.key, record.value, record.timestamp, record.headers, record.partition)
+            self.task.record_dead_letter(name, error, record.topic)
+            self.task.output.send(
+                record.topic, record.key, record.value, record.timestamp, record.headers, record.partition
+            )
 
     def _drop(self, name: str, reason: str, error: Exception) -> None:
         """Count a dropped record. Its exception loses its traceback.

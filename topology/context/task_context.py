@@ -19,20 +19,12 @@ from .timers import Timers
 if TYPE_CHECKING:
     from ..processor_api import Punctuation, StreamsMetrics
     from .async_calls import AsyncCalls
+    from .task_output import TaskOutput
 
 set_types(Change, Windowed)
 
 #: A downstream operator: (key, value, timestamp in ms, headers). Values of tables are Changes.
 Process = Callable[[Any, Any, int, Headers], None]
-
-
-class LogChange(Protocol):
-    """TaskContext.log_change, or a function in its place."""
-
-    def __call__(
-        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        """Write an update of a store to its changelog."""
 
 
 class Cancellable(Protocol):
@@ -51,8 +43,9 @@ class TaskContext(RecordContext):
     #: The runner of async functions; only tasks with compiled operators have it.
     async_calls: AsyncCalls
 
-    def __init__(self, task_id: TaskId, config: Mapping[str, Any]) -> None:
+    def __init__(self, task_id: TaskId, config: Mapping[str, Any], output: TaskOutput) -> None:
         self.task_id = task_id
+        self.output = output
         #: Effective configuration by Kafka Streams' dotted names, typed values.
         self.config = config
         self.application_id: str = config["application.id"]
@@ -94,27 +87,6 @@ class TaskContext(RecordContext):
         """Return the task's state store of this name; raises UnknownStateStoreError."""
         raise self._refusal(f"store({name})")
 
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        """Pass a serialized record to the producer. partition None: the producer's murmur2 partitioner chooses."""
-        raise self._refusal(f"send() to {topic}")
-
-    def log_change(
-        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
-    ) -> None:
-        """Write a store's update to its changelog topic, to the task's own partition.
-
-        With timestamp None the producer sets it, as in Kafka Streams' buffers.
-        """
-        raise self._refusal(f"log_change() of {store_name}")
-
     def partition_count(self, topic: str) -> int:
         """Return the number of partitions of an output or internal topic (by its full name)."""
         raise self._refusal(f"partition_count({topic})")
@@ -137,6 +109,9 @@ class TaskContext(RecordContext):
 
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a record that an operator drops by its rules (late, null key …) in the dropped-records sensor."""
+
+    def record_dead_letter(self, node: str, error: Exception, topic: str) -> None:
+        """Count a dead letter that is written because of an exception in a node."""
 
     def _refusal(self, what: str) -> StreamsError:
         return StreamsError(f"Task {self.task_id}: a {type(self).__name__} does not support {what}")

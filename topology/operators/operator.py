@@ -110,6 +110,10 @@ class NodeContext:
         """
         self.memories.append((get, put))
 
+    def remembers_time(self, owner: object, attribute: str) -> None:
+        """Register an attribute that is a time in ms, as remembers() does."""
+        self.remembers(lambda: getattr(owner, attribute), lambda time: setattr(owner, attribute, time))
+
     def waits(self, records: WaitingRecords) -> None:
         """Register records that wait here. The task forwards those that are ready as it runs and before it commits."""
         self.waiting.append(records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from .counting import count_merger, counts
 from .operator import NodeContext
 from .table_rows import cached_rows, cached_store
 from .table_store import Getter, KTableValueGetter, as_read, forwards_itself
-from .window_close import CloseEmitter
 from .windowed import WindowedAggregator
 
 
@@ -49,7 +48,6 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
     def compile(self, node: NodeContext) -> Node:
         store = node.store(self.store_name)
         sessions = None if self.on_close else self._cached(node)
-        emitter = _SessionEmitter(node, self.store_name, _closing_ends) if self.on_close else None
         compiled = SessionAggregate(
             node.task,
             node.name,
@@ -61,13 +59,18 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
             store.find_sessions,
             self._compile_update(node) if sessions is None else None,
             as_read(store) if sessions is None and self.send_old_values else None,
-            None if emitter is None else emitter.emit,
+            self._emitter(node, store.find_sessions_ending, False),
             self.windows.inactivity_gap_ms,
             self.windows.grace_ms,
             node.dropped,
         )
-        node.remembers(lambda: compiled.stream_time, lambda time: setattr(compiled, "stream_time", time))
+        node.remembers_time(compiled, "stream_time")
         return compiled
+
+    @override
+    def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        lower, upper = max(0, last_close_time), close_time - 1
+        return None if 0 <= upper < lower else (lower, upper)
 
     def _cached(self, node: NodeContext) -> CachedSessions | None:
         """Return the sessions in a record cache, which then passes changes on; None if there is none."""
@@ -107,18 +110,3 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
                 forward(session, Change(read(held), None), session[2], None)
 
         return replace
-
-
-def _closing_ends(last_close_time: int, close_time: int) -> tuple[int, int] | None:
-    """Return the first and last end of the sessions that close between two close times."""
-    lower, upper = max(0, last_close_time), close_time - 1
-    return None if 0 <= upper < lower else (lower, upper)
-
-
-class _SessionEmitter(CloseEmitter):
-    """Forwards sessions as they close, with their ends as timestamps."""
-
-    @override
-    def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:
-        for session, aggregate in self.store.find_sessions_ending(first, last):
-            yield session, aggregate, session[2]

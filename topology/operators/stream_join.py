@@ -20,7 +20,6 @@ from .stream_join_serdes import (
     LeftOrRightValue,
     TimestampedKeyAndJoinSide,
 )
-from .stream_table_join import joiner_with_key
 
 #: Minimum wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
 EMIT_INTERVAL_KEY = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
@@ -28,6 +27,17 @@ EMIT_INTERVAL_MS = 1000
 
 #: TimeTracker.min_time while every record has a partner: later than any timestamp (Java's Long.MAX_VALUE).
 NO_RECORD = 2**63 - 1
+
+
+def joiner_with_key(joiner: Callable[..., object], with_key: bool) -> Callable[[Any, Any, Any], object]:
+    """Return joiner(key, left, right); without with_key it is made from a joiner(left, right)."""
+    if with_key:
+        return joiner
+
+    def join(key: object, left: object, right: object) -> Any:
+        return joiner(left, right)
+
+    return join
 
 
 class TimeTrackerSupplier:
@@ -58,7 +68,7 @@ def _join_rows(node: NodeContext, name: str) -> JoinRows | None:
     if rows is None:
         return None
     key_serde, encode_key, encode, decode, log_headers, segments = rows
-    changelog = Changelog(node.task.log_change, name)
+    changelog = Changelog(node.task.output, name)
     return JoinRows(key_serde, encode_key, encode, decode, log_headers, segments, changelog)
 
 

@@ -17,20 +17,9 @@ from ..records import Headers, ProcessorRecordContext
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .table_rows import row_getter
-from .table_store import KTableValueGetter, KTableValueGetterSupplier
+from .table_store import KTableValueGetterSupplier
 
 KeyMapper = Callable[[Any, Any], Any]
-
-
-def joiner_with_key(joiner: Callable[..., object], with_key: bool) -> Callable[[Any, Any, Any], object]:
-    """Return joiner(key, left, right); without with_key it is made from a joiner(left, right)."""
-    if with_key:
-        return joiner
-
-    def join(key: object, left: object, right: object) -> Any:
-        return joiner(left, right)
-
-    return join
 
 
 @dataclass(eq=False)
@@ -48,23 +37,10 @@ class KStreamGlobalKTableJoin(Operator):
     with_key: bool = False
 
     @override
-    def compile(self, node: NodeContext) -> Process:
-        forward, dropped, left_join, mapper = node.forward, node.dropped, self.left_join, self.mapper
-        joiner = joiner_with_key(self.joiner, self.with_key)
-        get = self.value_getter_supplier.compile(node).get
-
-        def global_table_join(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            mapped = mapper(key, value)
-            if value is None or (mapped is None and not left_join):
-                dropped("null join key or value")
-                return
-            row = None if mapped is None else get(mapped)
-            if row is not None:
-                forward(key, joiner(key, value, row[0]), timestamp, headers)
-            elif left_join:
-                forward(key, joiner(key, value, None), timestamp, headers)
-
-        return global_table_join
+    def compile(self, node: NodeContext) -> Node:
+        rows = row_getter(self.value_getter_supplier.compile(node))
+        join = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
+        return StreamTableJoin(*join, rows, None, self.mapper)
 
 
 @dataclass(eq=False)
@@ -89,29 +65,13 @@ class KStreamKTableJoin(Operator):
     @override
     def compile(self, node: NodeContext) -> Process | Node:
         getter = self.value_getter_supplier.compile(node)
-        if self.grace_ms is not None:
-            return self._buffered(node, self._join(node, getter))
-        join = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
-        return StreamTableJoin(*join, row_getter(getter), getter.get_as_of)
-
-    def _join(self, node: NodeContext, getter: KTableValueGetter) -> Process:
-        forward, left_join = node.forward, self.left_join
-        joiner = joiner_with_key(self.joiner, self.with_key)
-        get_as_of = getter.get_as_of
-        if get_as_of is None:
+        parts = node.task, node.name, node.child, self.joiner, self.with_key, self.left_join, node.dropped
+        join = StreamTableJoin(*parts, row_getter(getter), getter.get_as_of, None)
+        if self.grace_ms is None:
+            return join
+        if getter.get_as_of is None:
             raise StreamsError(f"KTable must be versioned to use a grace period in a stream table join ({node.name})")
-
-        def join(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                row = None
-            else:
-                row = get_as_of(key, timestamp)
-            if row is not None:
-                forward(key, joiner(key, value, row[0]), timestamp, headers)
-            elif left_join:
-                forward(key, joiner(key, value, None), timestamp, headers)
-
-        return join
+        return self._buffered(node, node.own(join.receive))
 
     def _buffered(self, node: NodeContext, join: Process) -> Process:
         task, dropped, left_join = node.task, node.dropped, self.left_join

@@ -13,7 +13,7 @@ from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
 from ..context.timers import ExpiringRows, OnDue
 from ..serdes.serdes import direct
 from .operator import NodeContext
-from .table_store import KTableValueGetter, TableStore, Update, forwards_itself
+from .table_store import KTableValueGetter, TableStore, Update, as_read, forwards_itself, window_updater
 
 S = TypeVar("S")
 
@@ -70,6 +70,29 @@ def compiled_rows(node: NodeContext, name: str, sends_old: bool, replaces: bool)
     return None if sends_old and not replaces else stored_rows(node, name, sends_old)
 
 
+def window_rows_of(node: NodeContext, name: str, sends_old: bool, on_close: bool) -> Rows:
+    """Return the rows of a window store, for a WindowedAggregate. on_close: its CloseEmitter passes them on."""
+    found = compiled_window_rows(node, name, sends_old, on_close)
+    if found is not None:
+        return found
+    store = node.store(name)
+    fetch = store.fetch
+    update, wants_old = window_updater(node, store, sends_old, on_close)
+    return PythonRows(node.task, lambda windowed: fetch(windowed[0], windowed[1]), update, as_read(store), wants_old)
+
+
+def compiled_window_rows(node: NodeContext, name: str, sends_old: bool, on_close: bool) -> Rows | None:
+    """Return the rows in the cache or the write buffer; None if an update of them needs the store itself."""
+    if node.notes_rows:
+        return None
+    cached = cached_store(node, name, StoreKind.TIMESTAMPED_WINDOW)
+    if cached is not None:
+        if not on_close:
+            forwards_itself(node, cached, sends_old)
+        return cached_rows(node, cached.cells())
+    return None if sends_old and not on_close else stored_window_rows(node, name)
+
+
 def row_getter(getter: KTableValueGetter, sent: bool = False) -> RowGetter:
     """Return the rows of another table; sent: those that it has passed on last, see KTableValueGetter."""
     get, cells, rows = getter.get_forwarded if sent else getter.get, getter.cells, getter.rows
@@ -96,7 +119,7 @@ def stored_window_rows(node: NodeContext, name: str) -> StoredWindowRows | None:
     rows = store.timestamped_rows()
     if rows is None:
         return None
-    more = store.segments, store.serdes.decode_key, store.builder.window_size_ms
+    more = store.segments, store.serdes.decode_key, store.values.decode, store.builder.window_size_ms
     return _made(StoredWindowRows, node, name, rows, *more)
 
 
@@ -104,7 +127,7 @@ def _made(kind: Callable[..., S], node: NodeContext, name: str, rows: Timestampe
     return kind(
         node.task,
         rows.buffer,
-        Changelog(node.task.log_change, name),
+        Changelog(node.task.output, name),
         rows.key_serde,
         rows.encode_key,
         rows.value_serde,

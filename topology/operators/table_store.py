@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..context.store_interfaces import Cells, StoreKind, TimestampedRows
 from ..errors import InvalidStateStoreError
-from ..records import Change, Headers, ValueAndTimestamp
+from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from .operator import NodeContext
 
 #: What ``put`` returns for the newest version of a key, and for a version that a versioned store did not keep.
@@ -148,6 +148,25 @@ class TableStore:
                 forward(key, Change(None if held is None else read(held), old, code == IS_LATEST), newest, headers)
 
         return update_versioned if versioned else update, send_old_values and forwards
+
+
+def window_updater(
+    node: NodeContext, store: Any, send_old_values: bool, on_close: bool
+) -> tuple[Callable[[Windowed, Any, Any, int, int, Headers], None], bool]:
+    """As TableStore.updater, for a window store, whose keys are windowed. on_close: nothing is forwarded."""
+    task, forward, put_held = node.task, node.forward, store.put_held
+    hold, read = store.values.hold_plain, store.values.read_plain
+    forwards = not on_close and forwards_itself(node, store, send_old_values)
+
+    def update(window: Windowed, new: object, old: object, newest: int, timestamp: int, headers: Headers) -> None:
+        held = None if new is None else hold(new)
+        task.timestamp = timestamp
+        task.headers = headers
+        put_held(window[0], None if held is None else (held, newest), window[1])
+        if forwards:
+            forward(window, Change(None if held is None else read(held), old), newest, headers)
+
+    return update, send_old_values and forwards
 
 
 def as_read(store: Any) -> Callable[[Any], object]:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from penstock.kernel.cells import TimeWindows as TimeWindowStarts
 from penstock.kernel.nodes import Node
-from penstock.kernel.table_nodes import Rows
-from penstock.kernel.window_nodes import WindowAggregate
+from penstock.kernel.window_nodes import CloseEmitter, WindowAggregate, WindowedAggregate
+from penstock.kernel.window_nodes import TimeWindows as FixedWindows
 
-from ..context.store_interfaces import StoreKind
-from ..context.task_context import Process
 from ..errors import TopologyError
-from ..records import Change, Headers, Windowed
+from ..records import Window
 from ..stores.windows import EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
 from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
 from .table_operator import TableOperator
-from .table_rows import cached_rows, cached_store, stored_window_rows
-from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier, as_read, forwards_itself
-from .window_close import NEVER, CloseEmitter
+from .table_rows import window_rows_of
+from .table_store import Getter, KTableValueGetter, KTableValueGetterSupplier
+from .window_close import NEVER, close_emitter
 
 W = TypeVar("W")
-
-#: The kernel computes with 64-bit integers.
-LATE_MAX_MS = 1 << 61
+N = TypeVar("N", bound=WindowedAggregate)
 
 
 @dataclass(eq=False)
@@ -58,6 +54,33 @@ class WindowedAggregator(TableOperator, Generic[W]):
         store = node.store(self.store_name)
         return KTableValueGetter(getter(store.fetch), get_forwarded=getter(store.fetch_forwarded))
 
+    def _made(self, kind: Callable[..., N], node: NodeContext, *more: object) -> N:
+        """Return a WindowedAggregate of this kind."""
+        rows = window_rows_of(node, self.store_name, self.send_old_values, self.on_close)
+        is_count = counts(self.initializer, self.aggregator) and rows.counts
+        initializer: Initializer | None = self.initializer
+        aggregator: Callable[..., Any] = self.aggregator
+        if isinstance(aggregator, ReducerAsAggregator):
+            initializer, aggregator = None, aggregator.reducer
+        emitter = self._emitter(node, node.store(self.store_name).fetch_all, True)
+        child = node.child if emitter is None else None
+        return kind(
+            node.task, node.name, child, rows, node.dropped, initializer, aggregator, is_count, emitter, *more
+        )
+
+    def _emitter(
+        self, node: NodeContext, fetch: Callable[[int, int], Iterable[tuple[Any, Any]]], timestamped: bool
+    ) -> CloseEmitter | None:
+        """Return what passes windows on as they close; None if their updates are forwarded. See close_emitter."""
+        return close_emitter(node, self.store_name, self._closing, fetch, timestamped) if self.on_close else None
+
+    @abstractmethod
+    def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        """Return the first and the last start (sessions: end) of the windows that close between two close times.
+
+        None if there cannot be any.
+        """
+
 
 @dataclass(eq=False)
 class KStreamWindowAggregate(WindowedAggregator[Windows]):
@@ -75,33 +98,17 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
             )
 
     @override
-    def compile(self, node: NodeContext) -> Process | Node:
-        update = self._compile_update(node)
-        compiled = self._compiled(node)
-        if compiled is not None:
-            return compiled
-        dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
-        emitter = CloseEmitter(node, self.store_name, self._closing) if self.on_close else None
-        windows_for = windows.windows_for
-        observed = self.observed(node)
+    def compile(self, node: NodeContext) -> Node:
+        given = self.windows
+        if type(given) is TimeWindows:
+            windows = FixedWindows(given.size_ms, given.advance_ms, given.grace_ms)
+        else:
+            windows = OtherWindows(given)
+        compiled = self._made(WindowAggregate, node, windows)
+        node.remembers_time(windows, "stream_time")
+        return compiled
 
-        def aggregate(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-                return
-            if timestamp > observed[0]:
-                observed[0] = timestamp
-            close_time = observed[0] - grace_ms
-            for start, (_, end) in windows_for(timestamp).items():
-                if end > close_time:
-                    update(key, value, timestamp, headers, start, end)
-                else:
-                    dropped("expired window")
-            if emitter is not None:
-                emitter.emit(close_time, headers)
-
-        return aggregate
-
+    @override
     def _closing(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
         size, windows_for = self.windows.size_ms, self.windows.windows_for
         upper = close_time - size
@@ -110,81 +117,22 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         lower = max(0, last_close_time - size) + 1
         return None if windows_for(upper) == windows_for(lower - 1) else (lower, upper)
 
-    def observed(self, node: NodeContext) -> list[int]:
-        """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
-        observed = [-1]
-        node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
-        return observed
 
-    def _compiled(self, node: NodeContext) -> Node | None:
-        """Return the kernel's node if the windows are TimeWindows, and the store is cached or can be written in C."""
-        size_ms, late_ms = self.windows.size_ms, self.windows.grace_ms + self.windows.size_ms
-        advance_ms, rows = self.advance_ms, None if self.on_close else self._rows(node)
-        if rows is None or advance_ms is None or late_ms > LATE_MAX_MS:
-            return None
-        windows = TimeWindowStarts(self.observed(node), size_ms, advance_ms, late_ms)
-        is_count = counts(self.initializer, self.aggregator) and rows.counts
-        initializer: Initializer | None = self.initializer
-        aggregator: Callable[..., Any] = self.aggregator
-        if isinstance(aggregator, ReducerAsAggregator):
-            initializer, aggregator = None, aggregator.reducer
-        return WindowAggregate(
-            node.task, node.name, node.child, rows, node.dropped, windows, initializer, aggregator, is_count
-        )
+class OtherWindows(FixedWindows):
+    """The windows of a timestamp of any other kind: without an end, or of a user's own class."""
 
-    def _rows(self, node: NodeContext) -> Rows | None:
-        """Return the rows in the cache or the write buffer; None if an update of them needs the store itself."""
-        if node.notes_rows:
-            return None
-        cached = cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
-        if cached is not None:
-            return cached_rows(node, cached.cells())
-        return None if self.send_old_values else stored_window_rows(node, self.store_name)
+    def __init__(self, windows: Windows) -> None:
+        super().__init__(windows.size_ms, windows.size_ms, windows.grace_ms)
+        self._windows_for = windows.windows_for
+        self._found: Mapping[int, Window] = {}
 
-    @property
-    def advance_ms(self) -> int | None:
-        """Time between the starts of two windows; None for a user's own kind of windows."""
-        return self.windows.advance_ms if type(self.windows) is TimeWindows else None
+    @override
+    def starts(self, timestamp: int) -> list[int | None]:
+        self.stream_time = max(self.stream_time, timestamp)
+        close_time = self.stream_time - self.grace_ms
+        self._found = self._windows_for(timestamp)
+        return [start if end > close_time else None for start, (_, end) in self._found.items()]
 
-    def _compile_update(self, node: NodeContext) -> Any:
-        """Return update(key, value, timestamp, headers, start, end), which aggregates a record into one window."""
-        initializer, aggregator = self.initializer, self.aggregator
-        store = node.store(self.store_name)
-        fetch, copy = store.fetch, as_read(store)
-        put, wants_old = window_updater(node, store, self.send_old_values, self.on_close)
-
-        def update(key: object, value: object, timestamp: int, headers: Headers, start: int, end: int) -> None:
-            row, sent_old = fetch(key, start), None
-            if row is None:
-                old, newest = initializer(), timestamp
-                if wants_old:
-                    sent_old = initializer()
-            else:
-                old, newest = row
-                if timestamp > newest:
-                    newest = timestamp
-                if wants_old:
-                    sent_old = copy(old)  # the aggregator may change its argument in place
-            new = aggregator(key, value, old)
-            put(Windowed(key, start, end), new, sent_old, newest, timestamp, headers)
-
-        return update
-
-
-def window_updater(
-    node: NodeContext, store: Any, send_old_values: bool, on_close: bool
-) -> tuple[Callable[[Windowed, Any, Any, int, int, Headers], None], bool]:
-    """As TableStore.updater, for a window store, whose keys are windowed."""
-    task, forward, put_held = node.task, node.forward, store.put_held
-    hold, read = store.values.hold_plain, store.values.read_plain
-    forwards = not on_close and forwards_itself(node, store, send_old_values)
-
-    def update(window: Windowed, new: object, old: object, newest: int, timestamp: int, headers: Headers) -> None:
-        held = None if new is None else hold(new)
-        task.timestamp = timestamp
-        task.headers = headers
-        put_held(window[0], None if held is None else (held, newest), window[1])
-        if forwards:
-            forward(window, Change(None if held is None else read(held), old), newest, headers)
-
-    return update, send_old_values and forwards
+    @override
+    def end(self, start: int) -> int:
+        return self._found[start][1]

@@ -61,7 +61,7 @@ def _functions(key_serde: Serde[Any], value_serde: Serde[Any], topic: str) -> tu
 def _sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Node:
-    sink = RecordSink(task.send, topic, *_functions(key_serde, value_serde, topic))
+    sink = RecordSink(task.output, topic, *_functions(key_serde, value_serde, topic))
     return Sink(task, node.name, sink, key_serde, value_serde, _unsent(node, topic, errors))
 
 
@@ -77,7 +77,7 @@ def _windowed_sink(
     """Return a sink of windowed keys, which are partitioned by the key inside."""
     windowed = _windowed(node)
     assert windowed is not None
-    sink = WindowedSink(task.send, topic, *_functions(key_serde, value_serde, topic), windowed.times_size)
+    sink = WindowedSink(task.output, topic, *_functions(key_serde, value_serde, topic), windowed.times_size)
     count, unsent = partial(task.partition_count, topic), _unsent(node, topic, errors)
     return WindowedKeySink(task, node.name, sink, *held_windows(windowed), value_serde, count, unsent)
 
@@ -86,7 +86,7 @@ def _partitioned_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
 ) -> Node:
     """Return a sink whose partitioner returns a partition, several, an empty set, or None (producer's choice)."""
-    sink = RecordSink(task.send, topic, *_functions(key_serde, value_serde, topic))
+    sink = RecordSink(task.output, topic, *_functions(key_serde, value_serde, topic))
     place = PrimaryPartitioner.POSITION if isinstance(node.partitioner, PrimaryPartitioner) else None
     return PartitionedSink(
         task,
@@ -109,7 +109,7 @@ def _send_to(
 
     It returns the exception if the record cannot be serialized.
     """
-    send, to_key, to_value = task.send, serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+    send, to_key, to_value = task.output.send, serializer_for(key_serde, topic), serializer_for(value_serde, topic)
 
     def send_to(chosen: Any, key: object, value: object, timestamp: int, headers: Headers) -> Exception | None:
         try:

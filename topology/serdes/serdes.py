@@ -206,8 +206,6 @@ class UserSerde(Serde[T]):
 
     def __init__(self, serde: UserSerdeLike) -> None:
         self.serde = serde
-        self.serialize = serde.serialize  # type: ignore[method-assign]
-        self.deserialize = serde.deserialize  # type: ignore[method-assign]
 
     @override
     def serialize(self, topic: str, value: T | None) -> bytes | None:
@@ -216,6 +214,14 @@ class UserSerde(Serde[T]):
     @override
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         return cast("T | None", self.serde.deserialize(topic, data))
+
+    @override
+    def topic_serializer(self, topic: str) -> ToBytes:
+        return partial(self.serde.serialize, topic)
+
+    @override
+    def topic_deserializer(self, topic: str) -> FromBytes:
+        return partial(self.serde.deserialize, topic)
 
     def __repr__(self) -> str:
         return repr(self.serde)

@@ -21,6 +21,7 @@ from penstock.statestore.store_factory import build_store
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.task_context import Cancellable, TaskContext
+from penstock.topology.context.task_output import NoOutput
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
@@ -56,7 +57,8 @@ class GlobalTask(TaskContext):
         directory: Path,
         log: PrefixedLogger,
     ) -> None:
-        super().__init__(TaskId(-1, -1), config)
+        output = NoOutput("The processor of a global store cannot send, because each process would send the same")
+        super().__init__(TaskId(-1, -1), config, output)
         self.stores: dict[str, StateStore] = {}
         self.commit_requested = False
         self._topics = topics
@@ -104,11 +106,6 @@ class GlobalTask(TaskContext):
     def record_dropped(self, node: str, reason: str) -> None:
         self._metrics.dropped_records.record(1, self._time.now_ms)
         self._log.debug("Skipping a record of a global table at %s: %s", node, reason)
-
-    @override
-    def send(self, topic: str, *_: object) -> None:
-        """Raise StreamsError: every process would send the same record."""
-        raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
     @override
     def schedule(

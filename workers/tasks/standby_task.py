@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from typing_extensions import override
 
-from .task import Task
+from penstock.topology.context.task_output import NoOutput
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import TaskId, TopicPartition
+
+from .task import Task, TaskEnvironment
 from .task_state import TaskState
 
 
@@ -12,6 +18,16 @@ class StandbyTask(Task):
     """Follows its changelogs, so that it can become active without a long restore."""
 
     kind = "standby-task"
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        input_partitions: Collection[TopicPartition],
+        topology: ProcessorTopology,
+        environment: TaskEnvironment,
+    ) -> None:
+        output = NoOutput("A standby task writes nothing")
+        super().__init__(task_id, input_partitions, topology, environment, output)
 
     def initialize_state_stores(self) -> bool:
         """Open the stores. Returns True, because a standby task is running as soon as its stores are open."""

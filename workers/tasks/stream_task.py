@@ -25,7 +25,7 @@ from .idle_inputs import IdleInputs
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup, ProcessRun
 from .partition_offsets import OFFSET_END
-from .record_sends import make_log_change, make_send
+from .record_sends import task_output
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
 from .task_state import TaskState
@@ -72,15 +72,16 @@ class StreamTask(Task):
         environment: TaskEnvironment,
         clients: TaskClients,
     ) -> None:
-        super().__init__(task_id, input_partitions, topology, environment)
+        written = {
+            store: TopicPartition(environment.topics.full(topic), task_id.partition)
+            for store, topic in topology.changelog_topics.items()
+            if topic not in topology.source_topics
+        }
+        source = self.source if clients.producer.keeps_sources else None
+        output = task_output(clients.producer, written, task_id, source)
+        super().__init__(task_id, input_partitions, topology, environment, output)
         self._clients = clients
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
-        changelogs = self.state_manager.changelogs
-        written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
-        # Instance attributes replace the methods, because they run for every record.
-        source = self.source if clients.producer.keeps_sources else None
-        self.send = make_send(clients.producer, task_id, source)  # type: ignore[method-assign]
-        self.log_change = make_log_change(clients.producer, written, task_id, source)  # type: ignore[method-assign]
         self.holds_removals = not clients.producer.transactional
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
@@ -123,7 +124,6 @@ class StreamTask(Task):
         self._read_from(committed)  # the last step that may fail because of a broker, and be retried
         times = self._initialize_processor_metadata(committed)
         compiled = compile_topology(self.topology, self)
-        compiled.errors.on_dead_letter = self.metrics.dead_letter
         group = PartitionGroup(
             self.input_partitions,
             compiled.sources,
@@ -513,6 +513,10 @@ class StreamTask(Task):
         message = self.message
         where = "" if message is None else f", first {message.topic()}-{message.partition()} offset {message.offset()}"
         self.log.warning("Skipping records at %s: %s%s", node, reason, where)
+
+    @override
+    def record_dead_letter(self, node: str, error: Exception, topic: str) -> None:
+        self.metrics.dead_letter(node, error, topic)
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines."""

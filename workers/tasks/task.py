@@ -20,6 +20,7 @@ from penstock.statestore.store_factory import OpenRows, build_store
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_output import TaskOutput
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
@@ -82,8 +83,9 @@ class Task(TaskContext, ABC):
         input_partitions: Collection[TopicPartition],
         topology: ProcessorTopology,
         environment: TaskEnvironment,
+        output: TaskOutput,
     ) -> None:
-        super().__init__(task_id, environment.config)
+        super().__init__(task_id, environment.config, output)
         self.input_partitions = frozenset(input_partitions)
         self.topology = topology
         self.environment = environment

@@ -51,7 +51,7 @@ def tombstone_before_what_was_sent_on(_: Any) -> Any:
     """
 
     def add(removals: Removals, row_key: bytes, timestamp: int | None) -> None:
-        removals._store.task.log_change(removals._store.name, row_key, None, timestamp)
+        removals._store.task.output.log_change(removals._store.name, row_key, None, timestamp)
 
     return add
 
