@@ -239,6 +239,13 @@ cdef class WindowAggregate(WindowedAggregate):
             self.emitter.emit(self.windows.stream_time - self.windows.grace_ms, headers)
         return 0
 
+    def advance_time(self, int64_t time_ms):
+        """Do what a record of a later time does to windows; see NodeContext.on_time."""
+        if time_ms > self.windows.stream_time:
+            self.windows.stream_time = time_ms
+            if self.emitter is not None:
+                self.emitter.emit(time_ms - self.windows.grace_ms, None)
+
     cdef int update(self, key, bytes record_key, value, start, int64_t timestamp, headers) except -1:
         given = None if self.counts or self.initializer is None else key_of(key)
         if type(self.rows) is CachedRows:
@@ -344,6 +351,13 @@ cdef class SlidingWindowAggregate(WindowedAggregate):
         if self.emitter is not None:
             self.emitter.emit(record.close_time, headers)
         return 0
+
+    def advance_time(self, int64_t time_ms):
+        """Do what a record of a later time does to windows; see NodeContext.on_time."""
+        if time_ms > self.stream_time:
+            self.stream_time = time_ms
+            if self.emitter is not None:
+                self.emitter.emit(time_ms - self.grace_ms, None)
 
     cdef int64_t end(self, int64_t start) noexcept:
         return sum_of(start, self.difference_ms)
@@ -556,6 +570,13 @@ cdef class SessionAggregate(Node):
         self.emitter, self.gap_ms, self.grace_ms, self.dropped = emitter, gap_ms, grace_ms, dropped
         self.stream_time = -1
 
+    def advance_time(self, int64_t time_ms):
+        """Do what a record of a later time does to sessions; see NodeContext.on_time."""
+        if time_ms > self.stream_time:
+            self.stream_time = time_ms
+            if self.emitter is not None:
+                self.emitter.emit(time_ms - self.grace_ms - self.gap_ms, None)
+
     cdef int process(self, key, value, int64_t timestamp, headers) except -1:
         cdef RecordContext task = self.task
         cdef bytes row_key = None
@@ -767,6 +788,13 @@ cdef class StreamJoin(Node):
             return self.join(key, value, None, timestamp, headers)
         self.waiting.add(key_of(key), value, timestamp, headers)
         return 0
+
+    def advance_time(self, int64_t time_ms):
+        """Do what a record of a later time does to records that wait; see NodeContext.on_time."""
+        if time_ms >= self.tracker.stream_time:
+            self.tracker.stream_time = time_ms
+            if self.waiting is not None and self.may_have_closed():
+                self.waiting.emit(None)
 
     cdef bint may_have_closed(self):
         """Return whether the oldest waiting record's window may have closed.

@@ -92,6 +92,10 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._totals = None
         return True
 
+    def observe(self, time_ms: int) -> None:
+        """Advance the buffer's stream time without a record."""
+        self._observed_ms = max(self._observed_ms, time_ms)
+
     def evict_while(
         self, predicate: Callable[[], bool], callback: Callable[[Any, Any, ProcessorRecordContext], None]
     ) -> None:

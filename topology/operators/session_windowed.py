@@ -65,6 +65,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator[SessionWindows]):
             node.dropped,
         )
         node.remembers_time(compiled, "stream_time")
+        node.on_time(compiled.advance_time)
         return compiled
 
     @override

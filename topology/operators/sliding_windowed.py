@@ -33,6 +33,7 @@ class KStreamSlidingWindowAggregate(WindowedAggregator[SlidingWindows]):
         times = windows.time_difference_ms, windows.grace_ms
         compiled = self._made(SlidingWindowAggregate, node, store.fetch_range, copy, refuse, *times)
         node.remembers_time(compiled, "stream_time")
+        node.on_time(compiled.advance_time)
         return compiled
 
     @override

@@ -102,7 +102,7 @@ class KStreamKStreamJoin(Operator):
     def compile(self, node: NodeContext) -> Node:
         tracker = self.shared_time_tracker_supplier.compile(node)
         before, after = self.before_and_after_ms
-        return StreamJoin(
+        compiled = StreamJoin(
             node.task,
             node.name,
             node.child,
@@ -119,6 +119,8 @@ class KStreamKStreamJoin(Operator):
             after + self.windows.grace_ms,
             node.dropped,
         )
+        node.on_time(compiled.advance_time)
+        return compiled
 
 
 class KStreamKStreamJoinLeftSide(KStreamKStreamJoin):

@@ -99,5 +99,13 @@ class KStreamKTableJoin(Operator):
             nonlocal stream_time
             stream_time = value
 
+        def advance(time_ms: int) -> None:
+            nonlocal stream_time
+            if time_ms > stream_time:
+                stream_time = time_ms
+                buffer.observe(time_ms)
+                buffer.evict_while(always, emit)
+
         node.remembers(lambda: stream_time, recall)
+        node.on_time(advance)
         return buffered_table_join

@@ -64,9 +64,7 @@ class WindowedAggregator(TableOperator, Generic[W]):
             initializer, aggregator = None, aggregator.reducer
         emitter = self._emitter(node, node.store(self.store_name).fetch_all, True)
         child = node.child if emitter is None else None
-        return kind(
-            node.task, node.name, child, rows, node.dropped, initializer, aggregator, is_count, emitter, *more
-        )
+        return kind(node.task, node.name, child, rows, node.dropped, initializer, aggregator, is_count, emitter, *more)
 
     def _emitter(
         self, node: NodeContext, fetch: Callable[[int, int], Iterable[tuple[Any, Any]]], timestamped: bool
@@ -106,6 +104,7 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
             windows = OtherWindows(given)
         compiled = self._made(WindowAggregate, node, windows)
         node.remembers_time(windows, "stream_time")
+        node.on_time(compiled.advance_time)
         return compiled
 
     @override

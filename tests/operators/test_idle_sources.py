@@ -1,0 +1,194 @@
+"""Sources with an idle timeout: windows close, rows end and timers fire although no record comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    EmitStrategy,
+    IdleTimeout,
+    JoinWindows,
+    KStream,
+    Materialized,
+    Serdes,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
+from penstock.testing import TopologyTestDriver
+from penstock.topology.errors import TopologyError
+
+TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+STORES: Any = {f"{name}_serde": Serdes.string() for name in ("key", "value", "other_value")}
+SIZE = timedelta(seconds=10)
+ON_CLOSE = EmitStrategy.ON_WINDOW_CLOSE
+Stream = KStream[str, str]
+IMMEDIATELY = {
+    "__emit.interval.ms.kstreams.windowed.aggregation__": 0,
+    "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0,
+}
+
+
+def suppressed(builder: StreamsBuilder, stream: Stream) -> Any:
+    windows = stream.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(SIZE))
+    return windows.count().suppress(Suppressed.until_window_closes()).to_stream()
+
+
+def emitted(windows: Any) -> Callable[[StreamsBuilder, Stream], Any]:
+    def declare(builder: StreamsBuilder, stream: Stream) -> Any:
+        return stream.group_by_key().windowed_by(windows).emit_strategy(ON_CLOSE).count().to_stream()
+
+    return declare
+
+
+def left_joined(builder: StreamsBuilder, stream: Stream) -> Any:
+    other = builder.stream("other", **TEXTS, idle_timeout=timedelta(seconds=5))
+    return stream.left_join(other, lambda one, two: 1, JoinWindows.of_time_difference_with_no_grace(SIZE), **STORES)
+
+
+def table_with_a_ttl(builder: StreamsBuilder, stream: Stream) -> Any:
+    return stream.group_by_key().count(store=Materialized("counts", ttl=SIZE)).filter(lambda k, v: v > 5).to_stream()
+
+
+def join_with_grace(builder: StreamsBuilder, stream: Stream) -> Any:
+    kept = Materialized(Stores.persistent_versioned_key_value_store("versions", timedelta(hours=1)))
+    table = builder.table("other", **TEXTS, store=kept, idle_timeout=timedelta(seconds=5))
+    return stream.left_join(table, lambda one, two: 1, grace=SIZE)
+
+
+CASES: dict[str, Any] = {
+    "suppressed": suppressed,
+    "tumbling": emitted(TimeWindows.of_size_with_no_grace(SIZE)),
+    "sliding": emitted(SlidingWindows.of_time_difference_and_grace(SIZE, SIZE)),
+    "sessions": emitted(SessionWindows.of_inactivity_gap_with_no_grace(SIZE)),
+    "left_joined": left_joined,
+    "join_with_grace": join_with_grace,
+}
+
+
+def results(driver: TopologyTestDriver) -> int:
+    """Return how many results there are, whatever their keys and values."""
+    return len(driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list())
+
+
+@pytest.mark.parametrize("declare", CASES.values(), ids=CASES)
+def test_results_come_when_the_input_is_idle(declare: Any) -> None:
+    builder = StreamsBuilder()
+    declare(builder, builder.stream("in", **TEXTS, idle_timeout=timedelta(seconds=5))).to("out")
+    with TopologyTestDriver(builder.build(), IMMEDIATELY) as driver:
+        driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(seconds=4))
+        assert results(driver) == 0
+        driver.advance_wall_clock_time(timedelta(seconds=1))
+        assert driver.task.stream_time_ms == 105_000
+        assert results(driver) == 0
+        driver.advance_wall_clock_time(timedelta(seconds=16))
+        assert driver.task.stream_time_ms == 121_000
+        assert results(driver) == 1
+        driver.advance_wall_clock_time(timedelta(seconds=100))
+        assert results(driver) == 0
+
+
+@pytest.mark.parametrize("declare", CASES.values(), ids=CASES)
+def test_results_wait_without_the_option(declare: Any) -> None:
+    builder = StreamsBuilder()
+    declare(builder, builder.stream("in", **TEXTS)).to("out")
+    with TopologyTestDriver(builder.build(), IMMEDIATELY) as driver:
+        driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(hours=1))
+        assert driver.task.stream_time_ms == 100_000
+        assert results(driver) == 0
+
+
+def test_a_late_record_is_dropped_after_its_window_has_closed() -> None:
+    """The price: to the operators it is as late as after a record with a later timestamp."""
+    builder = StreamsBuilder()
+    suppressed(builder, builder.stream("in", **TEXTS, idle_timeout=timedelta(seconds=5))).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        topic.pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(seconds=30))
+        assert results(driver) == 1
+        topic.pipe_input("a", "x", 101_000)
+        topic.pipe_input("a", "x", 200_000)
+        assert results(driver) == 0
+        assert list(driver.dropped_records().values()) == [1]
+
+
+def test_each_record_starts_the_timeout_again() -> None:
+    builder = StreamsBuilder()
+    suppressed(builder, builder.stream("in", **TEXTS, idle_timeout=timedelta(seconds=5))).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        for _ in range(10):
+            topic.pipe_input("a", "x", 100_000)
+            driver.advance_wall_clock_time(timedelta(seconds=4))
+        assert driver.task.stream_time_ms == 100_000
+
+
+def test_rows_with_a_ttl_end() -> None:
+    builder = StreamsBuilder()
+    table_with_a_ttl(builder, builder.stream("in", **TEXTS, idle_timeout=timedelta(seconds=5)))
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("a", "x", 100_000)
+        driver.advance_wall_clock_time(timedelta(seconds=9))
+        assert driver.get_key_value_store("counts").get("a") == 1
+        driver.advance_wall_clock_time(timedelta(seconds=1))
+        assert driver.get_key_value_store("counts").get("a") is None
+
+
+def idle_timeouts(declare: Callable[[StreamsBuilder], Any]) -> list[int | None]:
+    """Return the idle timeouts of the sub-topologies, in ms."""
+    builder = StreamsBuilder()
+    declare(builder)
+    parts = builder.build().internal_builder.build_subtopologies()
+    return [None if part.idle_timeout is None else part.idle_timeout.duration_ms for part in parts]
+
+
+def test_a_task_needs_a_timeout_for_each_of_its_topics() -> None:
+    def one(builder: StreamsBuilder) -> None:
+        left_joined(builder, builder.stream("in", **TEXTS)).to("out")
+
+    def both(builder: StreamsBuilder) -> None:
+        left_joined(builder, builder.stream("in", **TEXTS, idle_timeout=7_000)).to("out")
+
+    assert idle_timeouts(one) == [None]
+    assert idle_timeouts(both) == [7_000]
+
+
+def test_behind_a_repartition_topic_it_is_that_of_the_input() -> None:
+    def declare(builder: StreamsBuilder, timeout: Any) -> None:
+        stream = builder.stream("in", **TEXTS, idle_timeout=timeout)
+        counts = stream.select_key(lambda key, value: value).repartition(name="by-value", **TEXTS)
+        counts.group_by_key().count().to_stream().select_key(lambda key, value: "all").repartition(
+            name="all", key_serde=Serdes.string(), value_serde=Serdes.int64()
+        ).to("out")
+
+    assert idle_timeouts(lambda builder: declare(builder, 5)) == [5, 5, 5]
+    assert idle_timeouts(lambda builder: declare(builder, None)) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda builder: builder.stream("in", idle_timeout=0), "An idle timeout must be at least a millisecond"),
+        (
+            lambda builder: builder.stream("in", idle_timeout=IdleTimeout(5, "both")),  # type: ignore[arg-type]
+            'An idle timeout follows "wall_clock" or "others", got \'both\'',
+        ),
+        (
+            lambda builder: (builder.stream("in", idle_timeout=5), builder.stream("in"), builder.build()),
+            "with different idle timeouts; give both the same",
+        ),
+    ],
+)
+def test_wrong_timeouts(declare: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        declare(StreamsBuilder())

@@ -1,0 +1,76 @@
+"""Windows of quiet topics close on a real broker: by the wall clock, or with the other partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from penstock import IdleTimeout, KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows
+from tests.read_to_end import read_to_end
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+TEXTS: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+SIZE = timedelta(seconds=2)
+
+
+class Application:
+    """Counts in windows, and passes only final counts on."""
+
+    def __init__(self, servers: str, application_id: str, make_topic: Callable[..., str], state_dir: Path) -> None:
+        self.servers, self.source, self.sink = servers, make_topic("in", 2), make_topic("out", 1)
+        self.config = {
+            "application.id": application_id,
+            "bootstrap.servers": servers,
+            "state.dir": str(state_dir),
+            "commit.interval.ms": 100,
+        }
+
+    def streams(self, timeout: Any) -> KafkaStreams:
+        builder = StreamsBuilder()
+        stream = builder.stream(self.source, **TEXTS, idle_timeout=timeout)
+        keyed = stream.select_key(lambda key, value: value)  # there is a repartition topic, with another sub-topology
+        windows = keyed.group_by_key(**TEXTS).windowed_by(TimeWindows.of_size_with_no_grace(SIZE))
+        final = windows.count().suppress(Suppressed.until_window_closes()).to_stream()
+        final.map(lambda window, count: (window.key, f"{window.start} {count}")).to(self.sink, **TEXTS)
+        return KafkaStreams(builder.build(), self.config)
+
+    def produce(self, partition: int, value: str, timestamp: int) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(self.source, value, "k", partition=partition, timestamp=timestamp)
+        assert producer.flush(30) == 0
+
+    def results(self) -> list[str]:
+        return sorted((message.value() or b"").decode() for message in read_to_end(self.servers, self.sink))
+
+
+@pytest.fixture
+def application(
+    bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path
+) -> Application:
+    return Application(bootstrap_servers, application_id, make_topic, tmp_path)
+
+
+def test_windows_close_without_another_record(application: Application) -> None:
+    with application.streams(timedelta(seconds=1)) as streams:
+        streams.start()
+        application.produce(0, "a", 100_000)
+        application.produce(1, "b", 200_000)
+        eventually(lambda: application.results() == ["100000 1", "200000 1"], "both windows close")
+
+
+def test_a_quiet_partition_follows_the_others(application: Application) -> None:
+    with application.streams(IdleTimeout(timedelta(seconds=1), "others")) as streams:
+        streams.start()
+        keys = [f"key-{number}" for number in range(10)]  # of both partitions of the repartition topic
+        for key in keys:
+            application.produce(0, key, 100_000)
+        quiet = keys[0]
+        application.produce(0, quiet, 500_000)
+        expected = ["100000 1"] * 10
+        eventually(lambda: application.results() == expected, "the windows of the other keys close, too")
