@@ -11,6 +11,7 @@ from typing_extensions import override
 from penstock.kernel.nodes import Node, RecordForward, UserProcessor
 
 from ..common.durations import Duration, Moment, epoch_millis, to_millis
+from ..context.store_facades import for_readers
 from ..context.store_interfaces import StoreBuilder
 from ..context.task_context import Cancellable, Process
 from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
@@ -82,7 +83,7 @@ class _Context(UserContext):
                 "Name the store in process() or process_values(), in add_state_store() or in "
                 "connect_processor_and_state_stores(), or return its builder from the supplier's stores."
             )
-        return self._node.store(name)
+        return for_readers(self._node.store(name))
 
     def schedule(
         self,

@@ -71,6 +71,8 @@ class Serde(ABC, Generic[T]):
         returns bytes, or a copy for the cache that is faster to copy again than to read from bytes. read(held) returns
         an object for the caller, bytes_of(held) the bytes. All of them map None to None. None: a cache must keep bytes.
     default_part: "key" or "value" if with_default() needs that default, whatever the serde is used for.
+    results: a function from an object (not None) of a store to what readers of the store get; only its operator gets
+        the object itself. None: readers get it, too.
     """
 
     serializer: ToBytes | None = None
@@ -81,6 +83,7 @@ class Serde(ABC, Generic[T]):
     is_written: Written | None = None
     private: codecs.Private | None = None
     default_part: str | None = None
+    results: Callable[[Any], object] | None = None
 
     @abstractmethod
     def serialize(self, topic: str, value: T | None) -> bytes | None:
