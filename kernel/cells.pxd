@@ -78,4 +78,5 @@ cdef class TimeWindows:
     cdef object newest  # observed[0], as last seen
     cdef long long newest_ms  # the same
 
+    cdef int observe(self, timestamp) except -1
     cpdef object cache_keys(self, key, timestamp)

@@ -14,6 +14,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
+from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.rows cimport StoredEntries, TimedRows, data_of
 
@@ -468,7 +469,7 @@ cdef class CellUpdates:
             if timestamp > newest:
                 newest = timestamp
         row = None
-        new = aggregator(key, value, old)
+        new = aggregated(aggregator, key, value, old)
         old = None
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
@@ -535,7 +536,6 @@ cdef class CellUpdates:
         return True
 
 
-@cython.final
 cdef class TimeWindows:
     """The windows of KStreamWindowAggregate; arguments in ms.
 
@@ -549,19 +549,23 @@ cdef class TimeWindows:
         self.late_ms = late_ms
         self.last_ms = -advance_ms
 
-    cpdef object cache_keys(self, key, timestamp):
-        """Return (key, start) of each window that contains the timestamp, None for one that has closed.
-
-        Advances the observed timestamp.
-        """
+    cdef int observe(self, timestamp) except -1:
         cdef long long at = timestamp
-        cdef Py_ssize_t i
         if self.observed[0] is not self.newest:
             self.newest = self.observed[0]
             self.newest_ms = self.newest
         if at > self.newest_ms:
             self.observed[0] = self.newest = timestamp
             self.newest_ms = at
+        return 0
+
+    cpdef object cache_keys(self, key, timestamp):
+        """Return (key, start) of each window that contains the timestamp, None for one that has closed.
+
+        Advances the observed timestamp.
+        """
+        cdef long long at = timestamp
+        self.observe(timestamp)
         # The size may not be a multiple of the advance: then the first window can change while the last one does not.
         cdef long long last = at - at % self.advance_ms
         cdef long long first = max(0, at - self.size_ms + self.advance_ms)
@@ -573,3 +577,24 @@ cdef class TimeWindows:
         if first > closed and len(self.starts) == 1:
             return ((key, self.starts[0]),)
         return [(key, start) if start > closed else None for start in self.starts]
+
+
+@cython.final
+cdef class CalendarWindows(TimeWindows):
+    """The windows of CalendarWindows, one at a time: window_of(timestamp) -> (start, end). A window closes grace_ms after it."""
+
+    cdef object window_of
+    cdef long long end_ms
+
+    def __init__(self, list observed not None, window_of, long long grace_ms):
+        TimeWindows.__init__(self, observed, 0, 1, grace_ms)
+        self.window_of = window_of
+
+    cpdef object cache_keys(self, key, timestamp):
+        """As for TimeWindows."""
+        cdef long long at = timestamp
+        self.observe(timestamp)
+        if not self.starts or not self.first_ms <= at < self.end_ms:
+            start, end = self.window_of(timestamp)
+            self.first_ms, self.end_ms, self.starts = start, end, (start,)
+        return ((key, self.starts[0]) if self.end_ms > self.newest_ms - self.late_ms else None,)

@@ -26,6 +26,7 @@ class StoredWindowRows(StoredRows):
         segments: SegmentTimes,
         decode_key: Callable[[bytes], Any],
         size_ms: int,
+        window_end: Callable[[int], int] | None,
     ) -> None: ...
 
 @final

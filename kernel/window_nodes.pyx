@@ -4,6 +4,7 @@
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t
 
+from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.cells cimport CellUpdates, TimeWindows
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
@@ -19,9 +20,9 @@ from penstock.kernel.nodes cimport (
     windowed_key,
     windowed_key_from,
 )
-from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
+from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, value_of
 from penstock.kernel.sinks cimport Changelog
-from penstock.kernel.table_nodes cimport CachedRows, RowNode, Rows, StoredRows
+from penstock.kernel.table_nodes cimport CachedRows, RowNode, Rows, StoredRows, end_of, key_for, use_by
 
 cdef enum:
     SEQUENCE_BYTES = 4  # after a window's start
@@ -34,25 +35,26 @@ cdef enum:
 cdef class StoredWindowRows(StoredRows):
     """The rows of a window store without a cache. Their keys are changelog keys: a key, its window's start, and zeros.
 
-    decode_key: for bytes (not None). size_ms: of windows.
+    decode_key: for bytes (not None). size_ms, window_end: of windows, see Cells.
     """
 
     cdef SegmentTimes segments
     cdef KeyReader reader
     cdef int64_t size_ms
+    cdef object window_end
     cdef bytes record_key  # and start: of the window that is updated
     cdef int64_t start
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
-                 decode_key, int64_t size_ms):
+                 decode_key, int64_t size_ms, window_end):
         StoredRows.__init__(
             self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
             False,
         )
         self.segments = segments
         self.reader = KeyReader(key_serde, decode_key)
-        self.size_ms = size_ms
+        self.size_ms, self.window_end = size_ms, window_end
 
     cdef object find(self, bytes row_key):
         row = self.segments.row(self.record_key, self.start, 0)
@@ -72,10 +74,10 @@ cdef class StoredWindowRows(StoredRows):
         if node.counts:
             value = 1 if row is None else self.decoded(row) + 1
         elif node.initializer is not None:
-            value = node.aggregator(given, value, node.initializer() if row is None else self.decoded(row))
+            value = aggregated(node.aggregator, given, value, node.initializer() if row is None else self.decoded(row))
         elif row is not None:
             value = node.aggregator(self.decoded(row), value)
-        key = windowed_key_from(record_key, self.reader, start, sum_of(start, self.size_ms))
+        key = windowed_key_from(record_key, self.reader, start, end_of(start, self.size_ms, self.window_end))
         return self.put(node, key, row_key, value, None, timestamp, newest, headers, node.counts and self.exact_type is int)
 
 
@@ -103,7 +105,7 @@ cdef class WindowAggregate(RowNode):
             self.dropped("null key")
             return 0
         record_key = self.rows.key_bytes(key)
-        given = None if self.counts or self.initializer is None else key_of(key)
+        given = None if self.counts or self.initializer is None else key_for(self.aggregator, key)
         self.task.written_value = None
         for cache_key in self.windows.cache_keys(record_key, timestamp):
             if cache_key is None:
@@ -134,7 +136,7 @@ cdef class WindowAggregate(RowNode):
         return None
 
     cpdef int use_of_key(self, serde) except -1:
-        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else READS)
+        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else use_by(self.aggregator))
 
 
 @cython.final

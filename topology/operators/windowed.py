@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
+from penstock.kernel.cells import CalendarWindows as CalendarWindowStarts
 from penstock.kernel.cells import TimeWindows as TimeWindowStarts
 from penstock.kernel.nodes import Node
 from penstock.kernel.table_nodes import Rows
@@ -17,7 +18,7 @@ from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..errors import TopologyError
 from ..records import Change, Headers, Windowed
-from ..stores.windows import EmitStrategy, TimeWindows, Windows
+from ..stores.windows import CalendarWindows, EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
 from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
@@ -71,7 +72,8 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
     def __post_init__(self) -> None:
         if self.on_close and not hasattr(self.windows, "advance_ms"):
             raise TopologyError(
-                "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
+                "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for "
+                "TimeWindowedKStream; use suppress(Suppressed.until_window_closes()) for other windows"
             )
 
     @override
@@ -117,12 +119,11 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         return observed
 
     def _compiled(self, node: NodeContext) -> Node | None:
-        """Return the kernel's node if the windows are TimeWindows, and the store is cached or can be written in C."""
-        size_ms, late_ms = self.windows.size_ms, self.windows.grace_ms + self.windows.size_ms
-        advance_ms, rows = self.advance_ms, None if self.on_close else self._rows(node)
-        if rows is None or advance_ms is None or late_ms > LATE_MAX_MS:
+        """Return the kernel's node if it knows the windows, and the store is cached or can be written in C."""
+        rows = None if self.on_close else self._rows(node)
+        windows = None if rows is None else self._starts(node)
+        if rows is None or windows is None:
             return None
-        windows = TimeWindowStarts(self.observed(node), size_ms, advance_ms, late_ms)
         is_count = counts(self.initializer, self.aggregator) and rows.counts
         initializer: Initializer | None = self.initializer
         aggregator: Callable[..., Any] = self.aggregator
@@ -132,6 +133,16 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
             node.task, node.name, node.child, rows, node.dropped, windows, initializer, aggregator, is_count
         )
 
+    def _starts(self, node: NodeContext) -> TimeWindowStarts | None:
+        """Return the kernel's windows; None for a user's own kind of windows, and for those that may never close."""
+        windows = self.windows
+        if type(windows) is CalendarWindows and windows.grace_ms <= LATE_MAX_MS:
+            return CalendarWindowStarts(self.observed(node), windows.window_of, windows.grace_ms)
+        late_ms = windows.grace_ms + windows.size_ms
+        if type(windows) is not TimeWindows or late_ms > LATE_MAX_MS:
+            return None
+        return TimeWindowStarts(self.observed(node), windows.size_ms, windows.advance_ms, late_ms)
+
     def _rows(self, node: NodeContext) -> Rows | None:
         """Return the rows in the cache or the write buffer; None if an update of them needs the store itself."""
         if node.notes_rows:
@@ -140,11 +151,6 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         if cached is not None:
             return cached_rows(node, cached.cells())
         return None if self.send_old_values else stored_window_rows(node, self.store_name)
-
-    @property
-    def advance_ms(self) -> int | None:
-        """Time between the starts of two windows; None for a user's own kind of windows."""
-        return self.windows.advance_ms if type(self.windows) is TimeWindows else None
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return update(key, value, timestamp, headers, start, end), which aggregates a record into one window."""

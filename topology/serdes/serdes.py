@@ -510,11 +510,16 @@ class Serdes:
     double = float64
 
     @staticmethod
-    def time_windowed(inner: SerdeLike | None = None, window_size: Any = None) -> Serde[Any]:
-        """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read."""
+    def time_windowed(
+        inner: SerdeLike | None = None, window_size: Any = None, window_end: Callable[[int], int] | None = None
+    ) -> Serde[Any]:
+        """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read.
+
+        window_end(start in ms) -> end does so for windows of several sizes, as CalendarWindows.window_end.
+        """
         from .windowed_serdes import TimeWindowedSerde
 
-        return TimeWindowedSerde(inner, window_size)
+        return TimeWindowedSerde(inner, window_size, window_end)
 
     @staticmethod
     def session_windowed(inner: SerdeLike | None = None) -> Serde[Any]:
