@@ -2,6 +2,8 @@ cdef class Aggregation:
     cdef tuple names, columns, states
 
     cdef tuple updated(self, value, tuple states, bint removes)
+    cdef object to_json(self, tuple states)
+    cdef tuple from_json(self, data)
 
 
 cdef class Adder:

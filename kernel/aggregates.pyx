@@ -535,29 +535,44 @@ cdef class Aggregation:
             return (<Column>self.columns[0]).result(states[0])
         return {self.names[i]: (<Column>self.columns[i]).result(states[i]) for i in range(len(self.columns))}
 
-    def to_json(self, tuple states not None):
-        """Return what JSON writes: a dict of the states, or the only state."""
+    def writer(self, encode):
+        """Return a function from states to the bytes that encode returns: of a dict of them, or of the only one."""
+        def write(states):
+            return encode(self.to_json(<tuple?>states))
+
+        return write
+
+    def reader(self, decode):
+        """Return a function from these bytes to states; decode: their inverse. An aggregate that they do not have begins.
+
+        It raises ValueError for what other aggregates have written.
+        """
+        def read(data):
+            return self.from_json(decode(data))
+
+        return read
+
+    cdef object to_json(self, tuple states):
         cdef Py_ssize_t i
         if self.names is None:
             return (<Column>self.columns[0]).to_json(states[0])
         return {self.names[i]: (<Column>self.columns[i]).to_json(states[i]) for i in range(len(self.columns))}
 
-    def from_json(self, data):
-        """Return the states of what to_json returned; an aggregate that it does not have begins.
-
-        Raises ValueError for what other aggregates have written.
-        """
+    cdef tuple from_json(self, data):
         cdef Py_ssize_t i
         cdef PyObject *found
+        cdef tuple states
         if self.names is None:
             return ((<Column>self.columns[0]).from_json(data),)
         if type(data) is not dict:
             raise ValueError(f"a row of {', '.join(self.names)} is needed, not {data!r}")
-        states = []
+        states = PyTuple_New(len(self.columns))
         for i in range(len(self.columns)):
             found = PyDict_GetItemWithError(data, self.names[i])
-            states.append(self.states[i] if found is NULL else (<Column>self.columns[i]).from_json(<object>found))
-        return tuple(states)
+            state = self.states[i] if found is NULL else (<Column>self.columns[i]).from_json(<object>found)
+            Py_INCREF(state)
+            PyTuple_SET_ITEM(states, i, state)
+        return states
 
 
 @cython.final

@@ -29,14 +29,14 @@ from tests.statestore.support import OpenStore
 
 HOUR = 3_600_000
 PARIS = "Europe/Paris"
-#: Also: clocks that change at midnight, at 00:01 back to the day before, by half an hour, by two hours; a day left out.
+#: Also: clocks that change at midnight, at 00:01 back to the day before, by half an hour, by 7 hours; a day left out.
 ZONES = (
     PARIS,
     "UTC",
     "America/Sao_Paulo",
     "America/St_Johns",
     "Australia/Lord_Howe",
-    "Antarctica/Troll",
+    "Antarctica/Vostok",
     "Pacific/Apia",
 )
 #: 1970 to 2100, before which some zones had other rules, in ms.
@@ -74,11 +74,14 @@ def test_a_window_has_the_length_of_the_local_calendar(
 
 @given(unit=st.sampled_from(("day", "week", "month", "year")), zone=st.sampled_from(ZONES), at=TIMES)
 @example(unit="day", zone="America/St_Johns", at=ms(2006, 10, 28, 23, 30, zone="America/St_Johns") + HOUR)
+@example(unit="day", zone="Antarctica/Vostok", at=ms(1994, 1, 31, 12, zone="Antarctica/Vostok"))
+@example(unit="day", zone="Antarctica/Vostok", at=ms(1994, 2, 1, 12, zone="Antarctica/Vostok"))
+@example(unit="week", zone=PARIS, at=0)
 @example(unit="day", zone="Pacific/Apia", at=ms(2011, 12, 31, 5, zone="Pacific/Apia"))
 def test_windows_follow_each_other_without_a_gap(unit: str, zone: str, at: int) -> None:
     windows = CalendarWindows(unit, tz=zone)
     window = windows.window_of(at)
-    assert window.start <= at < window.end
+    assert 0 <= window.start <= at < window.end
     assert windows.window_of(window.start) == windows.window_of(window.end - 1) == window
     assert windows.window_of(window.end).start == window.end
     assert windows.window_end(window.start) == window.end
@@ -160,6 +163,8 @@ def test_a_table_has_the_windows_with_their_ends(cache: int) -> None:
     # A repartition topic and another table, whose keys are the windows.
     again = table.group_by(lambda window, total: (window, total), key_serde=days).count(store="again")
     again.to_stream().to("counts")
+    # And one that is written with the serde of the table's keys.
+    table.to_stream().repartition().map(lambda window, total: (window.key, [window.end, total])).to("ends")
     with run(builder, cache) as driver:
         expected = [(LONG_DAY, 1), (LONG_DAY, 3), (NEXT_DAY, 10), (LONG_DAY, 7)]
         sent = driver.create_output_topic("out", key_serde=days).read_key_values_to_list()
@@ -167,6 +172,8 @@ def test_a_table_has_the_windows_with_their_ends(cache: int) -> None:
         assert list(driver.get_window_store("store").all()) == [(LONG_DAY, 7), (NEXT_DAY, 10)]
         counted = driver.create_output_topic("counts", key_serde=days).read_key_values_to_list()
         assert dict(counted) == {LONG_DAY: 1, NEXT_DAY: 1}
+        ends = driver.create_output_topic("ends", key_serde=Serdes.string()).read_values_to_list()
+        assert ends == [[window.end, total] for window, total in expected]
         log = driver.create_output_topic("topology-test-driver-store-changelog", Serdes.bytes(), Serdes.bytes())
         records = log.read_records_to_list()
         restored = OpenStore(driver.task.topology.stores["store"])
@@ -209,5 +216,5 @@ def test_rows_are_kept_as_long_as_the_longest_window_and_its_grace() -> None:
     daily(builder)
     with TopologyTestDriver(builder.build()) as driver:
         declared = driver.task.topology.stores["store"]
-    assert declared.retention_ms == (24 + 2 + 1) * HOUR
-    assert declared.window_size_ms == 26 * HOUR
+    assert declared.retention_ms == (24 + 7 + 1) * HOUR
+    assert declared.window_size_ms == (24 + 7) * HOUR

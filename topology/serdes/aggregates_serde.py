@@ -45,15 +45,8 @@ class AggregatesSerde(Serde[States]):
     def __init__(self, aggregation: Aggregation, declared: Mapping[str, str] | str) -> None:
         self.aggregation = aggregation
         self.declared = declared
-
-        def write(states: States) -> bytes:
-            return _encode(aggregation.to_json(states))
-
-        def read(data: bytes) -> States:
-            return aggregation.from_json(_decode(data))
-
-        self.serializer = nullable(guarded(write, refusal(repr(self), "write")))
-        self.deserializer = nullable(guarded(read, refusal(repr(self), "read")))
+        self.serializer = nullable(guarded(aggregation.writer(_encode), refusal(repr(self), "write")))
+        self.deserializer = nullable(guarded(aggregation.reader(_decode), refusal(repr(self), "read")))
         self.exact = unchanged
         self.results = aggregation.result
 

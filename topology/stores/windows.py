@@ -94,8 +94,8 @@ class TimeWindows(Windows):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DAY_MS = 86_400_000
-#: How much longer than its days a window can be, because clocks are set back. In all time zones it is 2 hours at most.
-_SET_BACK_MS = 7_200_000
+#: How much longer than its days a window can be when clocks are set back: since 1970 at most 7 hours, in Antarctica.
+_SET_BACK_MS = 7 * 3_600_000
 #: By unit: the days of the longest window, the first day of the window that has a day, and the first day of the next
 #: window after a first day.
 _CALENDAR: Mapping[str, tuple[int, Callable[[date], date], Callable[[date], date]]] = {
@@ -111,7 +111,7 @@ class CalendarWindows(Windows):
     """The days, weeks (from Monday), months or years of a time zone; days have 23 or 25 hours when clocks change.
 
     unit: "day", "week", "month" or "year". tz: a name such as "Europe/Paris", or a ZoneInfo. size_ms is an upper limit,
-    2 hours more than the days of the longest window: rows are kept that long, but a window ends where the next one
+    7 hours more than the days of the longest window: rows are kept that long, but a window ends where the next one
     starts. Raises TopologyError for other units, unknown time zones and a negative grace.
     """
 
@@ -150,10 +150,6 @@ class CalendarWindows(Windows):
         start, end = _midnight(first, self.tz), _midnight(end_day, self.tz)
         if timestamp >= end:  # clocks were set back to the day before, whose window had ended
             start, end = end, _midnight(next_of(end_day), self.tz)
-        elif (
-            timestamp < start
-        ):  # clocks were set forward before midnight: the rest of that time is still the day before
-            start, end = _midnight(first_of(first - timedelta(days=1)), self.tz), start
         return Window(max(start, 0), end)  # as in Kafka Streams, no window starts before 1970
 
     def window_end(self, start: int) -> int:
