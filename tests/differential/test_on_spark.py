@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +213,6 @@ def test_the_error_for_an_object_that_cannot_be_pickled_says_what_to_do(
         streams.process_available()
 
 
-def constant(number: int, _key: Any, _row: Any) -> int:
-    return number
-
-
 def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
@@ -226,7 +221,7 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     grouped: Any = builder.stream(source, **STRINGS).map_values(int).group_by_key()
     aggregates = {"n": agg.count(), "mean": agg.mean(), "ids": agg.distinct(), "last": agg.last()}
     for number, kept in enumerate((grouped, grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris")))):
-        rows = kept.aggregate(aggregates, store=f"rows-{number}").to_stream(partial(constant, number))
+        rows = kept.aggregate(aggregates, store=f"rows-{number}").to_stream(lambda key, row, number=number: number)
         rows.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
     config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
     producer = Producer({"bootstrap.servers": bootstrap_servers})
