@@ -216,6 +216,7 @@ def test_the_error_for_an_object_that_cannot_be_pickled_says_what_to_do(
 def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
 ) -> None:
+    pytest.importorskip("datasketches")
     source, sink = make_topic("in"), make_topic("out")
     builder = StreamsBuilder()
     grouped: Any = builder.stream(source, **STRINGS).map_values(int).group_by_key()

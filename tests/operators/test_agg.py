@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from decimal import Decimal
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
+    ConfigError,
     EmitStrategy,
+    Materialized,
     Processor,
     ProcessorContext,
     Record,
@@ -44,6 +48,11 @@ from tests.statestore.support import OpenStore
 #: Without a cache; with one of a row or two; with one of all rows.
 CACHES = (0, 300, 10_485_760)
 CHANGELOG = "topology-test-driver-store-changelog"
+
+
+#: There is no wheel for Python 3.14 yet.
+HAS_SKETCHES = find_spec("datasketches") is not None
+needs_sketches = pytest.mark.skipif(not HAS_SKETCHES, reason="datasketches is not installed")
 
 
 class Order:
@@ -115,7 +124,6 @@ def test_an_aggregate_has_its_result_and_its_state_in_json(
         (agg.last(), [float("inf")], r"last\(\): inf is not a finite number"),
         (agg.last(), [{"n": float("inf")}], r"last\(\): JSON has no inf"),
         (agg.last(), [object()], r"last\(\): Type is not JSON serializable"),
-        (agg.quantiles(), ["x"], r"quantiles\(ranks=\(0.5, 0.95, 0.99\)\): a number is needed, not 'x'"),
     ],
 )
 def test_an_error_names_the_aggregate_and_the_field(aggregate: Any, values: list[Any], said: str) -> None:
@@ -153,6 +161,7 @@ def test_a_state_does_not_follow_later_changes_of_a_value() -> None:
     assert functions.results(states) == {"n": [1]}
 
 
+@needs_sketches
 def test_sketches_estimate() -> None:
     numbers = [number * 7919 % 10_000 for number in range(10_000)]
     (distinct, quantiles), state = result_of_both(numbers)
@@ -171,6 +180,34 @@ def result_of_both(numbers: list[int]) -> tuple[Any, Any]:
     return (found["ids"], found["sizes"]), json.loads(serde.serialize("t", states))
 
 
+@needs_sketches
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda: agg.distinct(precision=30), "precision from 7 to 21, got 30"),
+        (lambda: agg.quantiles(ranks=(95,)), r"ranks from 0 to 1, got \(95,\)"),
+        (lambda: declared(agg.distinct(), of_table=True), "Group the table by the value first"),
+        (lambda: declared(agg.quantiles(), of_table=True), "cannot remove the old rows of a grouped table"),
+    ],
+)
+def test_a_sketch_that_cannot_be_kept_is_refused(declare: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TopologyError, match=said):
+        declare()
+
+
+@needs_sketches
+def test_a_quantile_is_of_numbers() -> None:
+    with pytest.raises(TypeError, match=r"quantiles\(ranks=\(0.5, 0.95, 0.99\)\): a number is needed, not 'x'"):
+        result_of(agg.quantiles(), ["x"])
+
+
+def test_sketches_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(ConfigError, match=r"pip install 'penstock-streams\[sketches\]'"):
+        agg.distinct()
+
+
+@needs_sketches
 def test_different_values_are_those_that_python_compares_as_different() -> None:
     values = [1, 1.0, True, "1", 1.5, [1], {"a": 1}, {"a": 1}, 2**70, None]
     assert result_of(agg.distinct(), values)[0] == 7  # True is JSON's true
@@ -197,7 +234,7 @@ def test_a_changed_declaration_is_compared_with_the_rows() -> None:
     assert changes(agg.sum(), agg.mean()) == [("BREAKING", "value", "was sum() and is mean(), which cannot read it")]
 
 
-@pytest.mark.parametrize("other", [agg.mean(), agg.collect(3), agg.count(), agg.distinct()])
+@pytest.mark.parametrize("other", [agg.mean(), agg.collect(3), agg.count()])
 def test_the_state_of_another_aggregate_is_an_error(other: Any) -> None:
     _, old = declared({"total": agg.sum()})
     _, new = declared({"total": other})
@@ -210,14 +247,11 @@ def test_the_state_of_another_aggregate_is_an_error(other: Any) -> None:
     ("declare", "said"),
     [
         (lambda: agg.collect(0), "collect needs a limit of at least 1"),
-        (lambda: agg.distinct(precision=30), "precision from 7 to 21, got 30"),
-        (lambda: agg.quantiles(ranks=(95,)), r"ranks from 0 to 1, got \(95,\)"),
         (lambda: agg.sum("a..b"), "agg.sum: a field is a name"),
         (lambda: agg.sum(7), "agg.sum: a field is a name"),  # type: ignore[arg-type]
         (lambda: declared({}), "at least one aggregate"),
         (lambda: declared({"n": int}), "takes aggregates of penstock.agg by name"),
-        (lambda: declared(agg.distinct(), of_table=True), "Group the table by the value first"),
-        (lambda: declared(agg.quantiles(), of_table=True), "cannot remove the old rows of a grouped table"),
+        (lambda: StreamsBuilder().stream("in").group_by_key().aggregate({}, max), "initializer must be a function"),  # type: ignore
         (lambda: StreamsBuilder().stream("in").group_by_key().aggregate(int), "aggregator must be a function"),  # type: ignore
         (lambda: StreamsBuilder().stream("in").group_by_key().aggregate(agg.sum(), max), "takes no functions"),  # type: ignore
     ],
@@ -241,7 +275,9 @@ ALL: dict[str, Any] = {
     "last": agg.last("n"),
     "list": agg.collect(3, "n"),
 }
-SKETCHES: dict[str, Any] = {"kinds": agg.distinct("n"), "middle": agg.quantiles("n", ranks=(0, 1))}
+SKETCHES: dict[str, Any] = (
+    {"kinds": agg.distinct("n"), "middle": agg.quantiles("n", ranks=(0, 1))} if HAS_SKETCHES else {}
+)
 
 
 def model(values: list[Any], parts: list[Any] | None = None) -> dict[str, Any]:
@@ -265,7 +301,7 @@ def model(values: list[Any], parts: list[Any] | None = None) -> dict[str, Any]:
 
 def sketched(values: list[Any]) -> dict[str, Any]:
     n = [value["n"] for value in values if value and value.get("n") is not None]
-    return {"kinds": len(set(n)), "middle": [min(n), max(n)] if n else None}
+    return {"kinds": len(set(n)), "middle": [min(n), max(n)] if n else None} if HAS_SKETCHES else {}
 
 
 VALUES = st.fixed_dictionaries(
@@ -466,6 +502,23 @@ def test_an_aggregation_can_be_sent_to_another_process(of_table: bool) -> None:
     states = functions.aggregator("key", {"n": 1, "x": 0.5}, functions.initializer())
     assert sent.results(sent.deserialize("t", serde.serialize("t", states))) == functions.results(states)
     assert repr(sent) == repr(serde)
+
+
+@pytest.mark.parametrize("store_type", ["rocksDB", "in_memory"])
+@pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_all_kinds_of_stores_show_results(kind: str, cache: int, store_format: str, store_type: str) -> None:
+    builder = StreamsBuilder()
+    store = Materialized("store", store_type=store_type)
+    table = grouped(builder, WINDOWS[kind]).aggregate({"n": agg.count(), "mean": agg.mean()}, store=store)
+    table.to_stream().to("out")
+    config = {"statestore.cache.max.bytes": cache, "dsl.store.format": store_format}
+    with TopologyTestDriver(builder.build(), config) as driver:
+        for value in (1, 2):
+            driver.create_input_topic("in").pipe_input("k", value, 1)
+        assert {"n": 2, "mean": 1.5} in driver.create_output_topic("out").read_values_to_list()
+        assert {"n": 2, "mean": 1.5} in rows(driver, "store").values()
 
 
 def test_rows_of_a_versioned_store_are_results() -> None:

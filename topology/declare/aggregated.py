@@ -68,17 +68,23 @@ def functions_of(kept: MaterializedInternal, initial: object, retracts: bool = F
     initial: the initializer, followed by the other functions, or aggregates alone. These set the serde of the kept
     table's store. retracts: for a grouped table. Raises TopologyError for other arguments.
     """
-    if not isinstance(initial, Aggregate | Mapping):
+    has_functions = any(function is not None for function in others.values())
+    if has_functions and _has_aggregates(initial):
+        raise TopologyError("aggregate() with aggregates of penstock.agg takes no functions")
+    if has_functions or not isinstance(initial, Aggregate | Mapping):
         functions: dict[str, Any] = {"aggregator": _unused, "subtractor": _unused, "merger": _unused, **others}
         return Functions(cast("Function", initial), **functions)  # checked with the operator
-    if any(function is not None for function in others.values()):
-        raise TopologyError("aggregate() with aggregates of penstock.agg takes no functions")
     serde = _serde_of(initial, retracts)
     value_serde, kept.value_serde = kept.value_serde, serde
     states = serde.aggregation
     return Functions(
         states.initializer, states.aggregator, states.subtractor, states.merger, states.result, value_serde
     )
+
+
+def _has_aggregates(initial: object) -> bool:
+    given = initial.values() if isinstance(initial, Mapping) else (initial,)
+    return any(isinstance(each, Aggregate) for each in given)
 
 
 def _unused(*_: object) -> None:
