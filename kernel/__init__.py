@@ -2,9 +2,10 @@
 
 codecs: serializers that check what they write. avro: Avro records as dicts, and back. cells: cells of record caches.
 rows: rows of stores between two commits. messages: records as they are read. nodes, table_nodes, window_nodes,
-foreign_key_nodes: the nodes of a topology. processors: the records of user-written processors. record_batches:
-responses to Fetch requests. sinks: from objects to a producer's records. record_accumulator: batches for Produce
-requests. buffers: memory that is reused for the next record. pages: rows in Spark's state.
+foreign_key_nodes: the nodes of a topology. aggregates: those of penstock.agg. processors: the records of user-written
+processors. record_batches: responses to Fetch requests. sinks: from objects to a producer's records.
+record_accumulator: batches for Produce requests. buffers: memory that is reused for the next record. pages: rows in
+Spark's state.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ MODULES = (
     "table_nodes",
     "window_nodes",
     "foreign_key_nodes",
+    "aggregates",
     "processors",
     "record_batches",
     "sinks",

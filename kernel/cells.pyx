@@ -14,6 +14,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.stdlib cimport free, malloc, qsort
 
+from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.flat_dict cimport is_flat
 from penstock.kernel.rows cimport StoredEntries, TimedRows, data_of
 
@@ -468,7 +469,7 @@ cdef class CellUpdates:
             if timestamp > newest:
                 newest = timestamp
         row = None
-        new = aggregator(key, value, old)
+        new = aggregated(aggregator, key, value, old)
         old = None
         return self.put_new(cell, new, newest, timestamp, headers, message)
 

@@ -40,6 +40,7 @@ def windowed_decoder(
     from_key: Callable[[bytes], object],
     times_size: int,
     size_ms: int,
+    window_end: Callable[[int], int] | None,
     windowed: type[_Result],
 ) -> Callable[[bytes], _Result | None]: ...
 def ascii_written() -> Written: ...

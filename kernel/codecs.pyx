@@ -221,8 +221,8 @@ def windowed_encoder(encode, to_key, tuple times not None):
     return encode_windowed
 
 
-def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, windowed):
-    """See topology/serdes/windowed_serdes.py. decode: for bytes that are too short. size_ms: the windows' size."""
+def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, window_end, windowed):
+    """See topology/serdes/windowed_serdes.py. decode: for bytes that are too short. size_ms, window_end: of windows."""
     new_tuple = tuple.__new__
 
     def decode_windowed(bytes data not None):
@@ -233,7 +233,10 @@ def windowed_decoder(decode, from_key, Py_ssize_t times_size, int64_t size_ms, w
             return decode(data)
         if times_size == TIME_BYTES:
             start = read_time(at)
-            end = TIME_MAX if start > TIME_MAX - size_ms else start + size_ms
+            if window_end is not None:
+                end = window_end(start)
+            else:
+                end = TIME_MAX if start > TIME_MAX - size_ms else start + size_ms
         else:
             end, start = read_time(at), read_time(at + TIME_BYTES)
         key = from_key(PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size))

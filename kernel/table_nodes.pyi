@@ -223,6 +223,7 @@ class FlushedChanges:
         decode_key: Callable[[bytes], Any],
         form: int,
         size_ms: int,
+        window_end: Callable[[int], int] | None,
         read: Callable[[Any], Any] | None,
         bytes_serde: object,
         timestamped: bool,

@@ -4,6 +4,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from penstock.kernel.aggregates cimport Adder, aggregated
 from penstock.kernel.cells cimport CellTable, CellUpdates
 from penstock.kernel import cells
 from penstock.kernel.nodes cimport (
@@ -32,6 +33,16 @@ cdef enum:  # of the keys of a cache
     PLAIN
     WINDOW
     SESSION
+
+
+cdef object key_for(aggregator, key):
+    """Return a record's key for an aggregator, None for one that does not need it."""
+    return None if type(aggregator) is Adder else key_of(key)
+
+
+cdef int use_by(aggregator) except -1:
+    """Return an aggregator's use of the key, see use_of_key."""
+    return 0 if type(aggregator) is Adder else READS
 
 
 cdef class Rows:
@@ -97,7 +108,7 @@ cdef class CachedRows(Rows):
         return 0
 
     cdef int aggregate(self, Node node, initializer, aggregator, key, value, int64_t timestamp, headers) except -1:
-        cache_key, given = self.key_bytes(key), key_of(key)
+        cache_key, given = self.key_bytes(key), key_for(aggregator, key)
         if self.updates.aggregate(initializer, aggregator, cache_key, given, value, timestamp, headers, self.source()):
             self.grow(timestamp, headers)
         return 0
@@ -176,8 +187,8 @@ cdef class StoredRows(Rows):
         else:
             old = self.decoded(row)
             newest = max(timestamp, self.row_time)
-        key = key_of(key)
-        return self.put(node, key, row_key, aggregator(key, value, old), None, timestamp, newest, headers, False)
+        new = aggregated(aggregator, key_for(aggregator, key), value, old)
+        return self.put(node, key, row_key, new, None, timestamp, newest, headers, False)
 
     cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
         cdef bytes row_key = self.key_bytes(key)
@@ -279,7 +290,7 @@ cdef class PythonRows(Rows):
             newest = max(timestamp, <int64_t>row_time)
             if self.wants_old and old is not None:
                 sent = self.as_read(old)  # the aggregator may change its argument in place
-        self.update(row_key, aggregator(key, value, old), sent, newest, timestamp, headers)
+        self.update(row_key, aggregated(aggregator, key, value, old), sent, newest, timestamp, headers)
         return 0
 
     cdef int reduce(self, Node node, reducer, key, value, int64_t timestamp, headers) except -1:
@@ -412,7 +423,7 @@ cdef class Aggregate(RowNode):
         return self.rows.aggregate(self, self.initializer, self.aggregator, key, value, timestamp, headers)
 
     cpdef int use_of_key(self, serde) except -1:
-        return READS | RowNode.use_of_key(self, serde)
+        return use_by(self.aggregator) | RowNode.use_of_key(self, serde)
 
 
 @cython.final
@@ -708,11 +719,16 @@ cdef class RepartitionMap(ChangeNode):
         return 0
 
 
+cdef int64_t end_of(int64_t start, int64_t size_ms, window_end) except? -1:
+    """Return the end of a window, by window_end(start) if that is not None."""
+    return sum_of(start, size_ms) if window_end is None else window_end(start)
+
+
 @cython.final
 cdef class FlushedChanges:
     """Passes the changes of a cached table on when the cache is flushed; see StateStore.send_changes.
 
-    form: of the cache's keys, see the enum; size_ms: of windows. read(held value): None where it is the value itself.
+    form: of the cache's keys, see the enum; size_ms, window_end: of windows, see Cells. read(held value): None where it is the value itself.
     bytes_serde: see Cells. timestamped: whether a row is (value, timestamp). headers: whether they go on.
     """
 
@@ -722,14 +738,14 @@ cdef class FlushedChanges:
     cdef KeyReader reader
     cdef int form
     cdef int64_t size_ms
-    cdef object read, bytes_serde
+    cdef object window_end, read, bytes_serde
     cdef bint timestamped, keeps_headers
 
     def __init__(self, RecordContext task not None, name, Node child not None, key_serde, decode_key, int form, int64_t size_ms,
-                 read, bytes_serde, bint timestamped, bint keeps_headers):
+                 window_end, read, bytes_serde, bint timestamped, bint keeps_headers):
         self.task, self.name, self.child = task, name, child
         self.reader = KeyReader(key_serde, decode_key)
-        self.form, self.size_ms = form, size_ms
+        self.form, self.size_ms, self.window_end = form, size_ms, window_end
         self.read, self.bytes_serde = read, bytes_serde
         self.timestamped, self.keeps_headers = timestamped, keeps_headers
 
@@ -742,7 +758,7 @@ cdef class FlushedChanges:
         if self.form == SESSION:
             return windowed_key_from(<bytes?>parts[0], self.reader, parts[2], parts[1])
         start = parts[1]
-        return windowed_key_from(<bytes?>parts[0], self.reader, start, sum_of(start, self.size_ms))
+        return windowed_key_from(<bytes?>parts[0], self.reader, start, end_of(start, self.size_ms, self.window_end))
 
     def send(self, changes, olds):
         """Pass the changes of a flush on; olds: the rows before, None for those that are not asked for."""

@@ -44,6 +44,7 @@ class StoredWindowRows(StoredRows):
         decode_key: Callable[[bytes], Any],
         decode_row: Callable[[bytes], Any],
         size_ms: int,
+        window_end: Callable[[int], int] | None,
     ) -> None: ...
 
 class WindowedAggregate(RowNode):
@@ -67,6 +68,10 @@ class TimeWindows:
     def __init__(self, size_ms: int, advance_ms: int, grace_ms: int) -> None: ...
     def starts(self, timestamp: int) -> Sequence[int | None]: ...
     def end(self, start: int) -> int: ...
+
+@final
+class CalendarWindows(TimeWindows):
+    def __init__(self, window_of: Callable[[int], tuple[int, int]], grace_ms: int) -> None: ...
 
 @final
 class WindowAggregate(WindowedAggregate):

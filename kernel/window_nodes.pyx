@@ -4,6 +4,7 @@
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t
 
+from penstock.kernel.aggregates cimport aggregated
 from penstock.kernel.cells cimport CellUpdates
 from penstock.kernel.nodes cimport (
     NEEDS_BYTES,
@@ -22,7 +23,7 @@ from penstock.kernel.nodes cimport (
 )
 from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
 from penstock.kernel.sinks cimport Changelog
-from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows
+from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows, end_of, key_for, use_by
 
 cdef enum:
     SEQUENCE_BYTES = 4  # after a window's start
@@ -84,19 +85,20 @@ cdef class CloseEmitter:
 cdef class StoredWindowRows(StoredRows):
     """The rows of a window store without a cache. Their keys are changelog keys: a key, its window's start, and zeros.
 
-    decode_key: for bytes (not None). decode_row: for a row, with its timestamp. size_ms: of windows.
+    decode_key: for bytes (not None). decode_row: for a row, with its timestamp. size_ms, window_end: of windows, see Cells.
     """
 
     cdef SegmentTimes segments
     cdef KeyReader reader
     cdef object decode_row
     cdef int64_t size_ms
+    cdef object window_end
     cdef bytes record_key  # and start: of the window that is updated
     cdef int64_t start
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
-                 decode_key, decode_row, int64_t size_ms):
+                 decode_key, decode_row, int64_t size_ms, window_end):
         StoredRows.__init__(
             self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
             False,
@@ -104,7 +106,7 @@ cdef class StoredWindowRows(StoredRows):
         self.segments = segments
         self.reader = KeyReader(key_serde, decode_key)
         self.decode_row = decode_row
-        self.size_ms = size_ms
+        self.size_ms, self.window_end = size_ms, window_end
 
     cdef object find(self, bytes row_key):
         row = self.segments.row(self.record_key, self.start, 0)
@@ -126,7 +128,8 @@ cdef class StoredWindowRows(StoredRows):
 
     cdef int put_window(self, Node node, bytes row_key, new, int64_t timestamp, int64_t newest, headers, bint as_it_is) except -1:
         """Write the row of the window, and pass the change on; see put()."""
-        key = windowed_key_from(self.record_key, self.reader, self.start, sum_of(self.start, self.size_ms))
+        end = end_of(self.start, self.size_ms, self.window_end)
+        key = windowed_key_from(self.record_key, self.reader, self.start, end)
         return self.put(node, key, row_key, new, None, timestamp, newest, headers, as_it_is)
 
     cdef int update(self, WindowedAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
@@ -139,7 +142,7 @@ cdef class StoredWindowRows(StoredRows):
         if node.counts:
             value = 1 if row is None else self.decoded(row) + 1
         elif node.initializer is not None:
-            value = node.aggregator(given, value, node.initializer() if row is None else self.decoded(row))
+            value = aggregated(node.aggregator, given, value, node.initializer() if row is None else self.decoded(row))
         elif row is not None:
             value = node.aggregator(self.decoded(row), value)
         return self.put_window(node, row_key, value, timestamp, newest, headers, node.counts and self.exact_type is int)
@@ -169,7 +172,7 @@ cdef class WindowedAggregate(RowNode):
         return None
 
     cpdef int use_of_key(self, serde) except -1:
-        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else READS)
+        return RowNode.use_of_key(self, serde) | (0 if self.counts or self.initializer is None else use_by(self.aggregator))
 
 
 # -- time windows
@@ -212,6 +215,31 @@ cdef class TimeWindows:
 
 
 @cython.final
+cdef class CalendarWindows(TimeWindows):
+    """The windows of CalendarWindows, one at a time: window_of(timestamp) -> (start, end)."""
+
+    cdef object window_of
+    cdef int64_t end_ms
+
+    def __init__(self, window_of, int64_t grace_ms):
+        TimeWindows.__init__(self, 0, 1, grace_ms)
+        self.window_of = window_of
+
+    cpdef object starts(self, int64_t timestamp):
+        """As for TimeWindows."""
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
+        if not self.known or not self.first_ms <= timestamp < self.end_ms:
+            start, end = self.window_of(timestamp)
+            self.first_ms, self.end_ms, self.known = start, end, (start,)
+        return self.known if self.end_ms > self.stream_time - self.grace_ms else (None,)
+
+    cpdef int64_t end(self, int64_t start) except? -1:
+        """As for TimeWindows."""
+        return self.end_ms
+
+
+@cython.final
 cdef class WindowAggregate(WindowedAggregate):
     """Aggregates the values of each key and window that the timestamp alone determines."""
 
@@ -247,7 +275,7 @@ cdef class WindowAggregate(WindowedAggregate):
                 self.emitter.emit(time_ms - self.windows.grace_ms, None)
 
     cdef int update(self, key, bytes record_key, value, start, int64_t timestamp, headers) except -1:
-        given = None if self.counts or self.initializer is None else key_of(key)
+        given = None if self.counts or self.initializer is None else key_for(self.aggregator, key)
         if type(self.rows) is CachedRows:
             return self.update_cached(<CachedRows>self.rows, (record_key, start), given, value, timestamp, headers)
         if type(self.rows) is StoredWindowRows:
@@ -461,7 +489,7 @@ cdef class SlidingWindowAggregate(WindowedAggregate):
         if self.counts:
             new = 1 if row is None else old + 1
         elif self.initializer is not None:
-            new = self.aggregator(key_of(record.key), record.value, old)
+            new = aggregated(self.aggregator, key_for(self.aggregator, record.key), record.value, old)
         else:
             new = record.value if row is None else self.aggregator(old, record.value)
         return self.put(record, start, new, sent, newest)

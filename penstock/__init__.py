@@ -44,6 +44,7 @@ from penstock.topology.context.timestamp_extractors import (
     use_partition_time_on_invalid_timestamp,
     wallclock_timestamp_extractor,
 )
+from penstock.topology.declare import agg
 from penstock.topology.declare.branched_kstream import BranchedKStream
 from penstock.topology.declare.global_ktable import GlobalKTable
 from penstock.topology.declare.kgrouped_stream import (
@@ -109,6 +110,7 @@ from penstock.topology.stores.materialized import Materialized
 from penstock.topology.stores.stores import Stores, StoreSupplier
 from penstock.topology.stores.timer import Timer
 from penstock.topology.stores.windows import (
+    CalendarWindows,
     EmitStrategy,
     JoinWindows,
     SessionWindows,
@@ -165,12 +167,14 @@ __all__ = [
     "TimeWindowedCogroupedKStream",
     "SessionWindowedCogroupedKStream",
     "TopologyDescription",
+    "agg",
     # windows and suppression
     "Windows",
     "TimeWindows",
     "SlidingWindows",
     "SessionWindows",
     "UnlimitedWindows",
+    "CalendarWindows",
     "JoinWindows",
     "EmitStrategy",
     "Suppressed",

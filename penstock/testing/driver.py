@@ -12,6 +12,12 @@ from typing import Any, overload
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.topology.common.durations import Duration, to_millis
 from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_facades import (
+    KeyValueStoreFacade,
+    SessionStoreFacade,
+    WindowStoreFacade,
+    for_readers,
+)
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.context.store_types import (
     KeyValueStore,
@@ -36,16 +42,13 @@ from penstock.workers.metrics.sensors import Metric
 
 from .driver_task import Clock, DriverTask, RecordQueues
 from .driver_topics import K, TestInputTopic, TestOutputTopic, V
-from .store_facades import (
+from .store_views import (
     AGGREGATION,
     AGGREGATION_WITH_HEADERS,
     PLAIN,
     PLAIN_OF_HEADERS,
     TIMESTAMPED_OF_HEADERS,
     WITH_HEADERS,
-    KeyValueStoreFacade,
-    SessionStoreFacade,
-    WindowStoreFacade,
 )
 
 _DEFAULTS: Mapping[str, object] = {
@@ -204,7 +207,7 @@ class TopologyTestDriver:
 
     def get_all_state_stores(self) -> dict[str, Any]:
         """Return all stores by name, global ones included."""
-        return {name: store.exposed for name, store in self._opened().items()}
+        return {name: for_readers(store.exposed) for name, store in self._opened().items()}
 
     def _opened(self) -> dict[str, Any]:
         return {**(self._global_task.stores if self._global_task else {}), **self.task.stores}
@@ -265,7 +268,7 @@ class TopologyTestDriver:
 
     def _store(self, name: str, *kinds: StoreKind) -> Any:
         store = self._opened().get(name)
-        return store if store is not None and store.builder.kind in kinds else None
+        return for_readers(store) if store is not None and store.builder.kind in kinds else None
 
     def close(self) -> None:
         """Close processors and stores and remove their files. Outputs can still be read. Closing twice does nothing."""

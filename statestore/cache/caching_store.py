@@ -34,6 +34,7 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.trace_context import trace_context
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message, ValueAndTimestamp
+from penstock.topology.serdes.aggregates_serde import unchanged
 from penstock.topology.serdes.serdes import Serdes, direct, same
 
 from ..rows.bytes_store import BytesStore, RawRow, Row, merge
@@ -50,6 +51,7 @@ NATIVE: Mapping[object, type] = {
     Serdes.float64().exact: float,
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
+    unchanged: tuple,
 }
 #: follower(store, changes, send) -> sent: may trace some of the changes of a flush; send(count) sends the first ones
 #: downstream, the others are sent afterwards.
@@ -144,6 +146,7 @@ class CachingStore(StateStore):
             cells.decode_key,
             cells.form,
             cells.size_ms,
+            cells.window_end,
             direct(cells.read),
             cells.bytes_serde,
             timestamped,
@@ -196,6 +199,7 @@ class CachingStore(StateStore):
             bytes_serde=serdes.value_serde if values.bytes_of is same and serdes.value_serde.serializer else None,
             form=form,
             size_ms=size_ms,
+            window_end=self.builder.window_end,
         )
 
     def flush(self) -> None:

@@ -243,7 +243,12 @@ class TaskWindowStore(SegmentedStore):
             yield self._windowed(decode_key(row_key[8:-12]), start), decode(data)
 
     def _windowed(self, key: object, start: int) -> Windowed:
-        return Windowed(key, start, min(start + self._size_ms, LONG_MAX))
+        return Windowed(key, start, self.window_end(start))
+
+    def window_end(self, start: int) -> int:
+        """Return the end of the window that starts then."""
+        end_of = self.builder.window_end
+        return min(start + self._size_ms, LONG_MAX) if end_of is None else end_of(start)
 
     @override
     def marks(self) -> Marks:

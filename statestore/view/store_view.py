@@ -47,7 +47,7 @@ def rows_of_key(
         yield from (store.backward_find_sessions if reverse else store.find_sessions)(key, time_from, time_to)
     elif isinstance(store, TaskWindowStore):
         for start, value in (store.backward_fetch_range if reverse else store.fetch_range)(key, time_from, time_to):
-            yield Windowed(key, start, window_end(store, start)), value
+            yield Windowed(key, start, store.window_end(start)), value
     elif (value := store.get(key)) is not None:
         yield key, value
 
@@ -89,8 +89,3 @@ def fields_of(value: object) -> Mapping[str, object] | None:
         return value._asdict()  # type: ignore[no-any-return]
     names = getattr(type(value), "__struct_fields__", None)  # avoids importing msgspec, which nothing else here needs
     return None if names is None else {name: getattr(value, name) for name in names}
-
-
-def window_end(store: TaskWindowStore, start: int) -> int:
-    """Return the end of the window with this start."""
-    return min(start + (store.builder.window_size_ms or 0), LONG_MAX)

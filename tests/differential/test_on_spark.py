@@ -13,12 +13,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock import (
+    CalendarWindows,
     KStream,
     Processor,
     ProcessorContext,
@@ -28,6 +30,7 @@ from penstock import (
     StreamsBuilder,
     StreamsError,
     ValueTransformerWithKey,
+    agg,
 )
 from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
@@ -208,6 +211,30 @@ def test_the_error_for_an_object_that_cannot_be_pickled_says_what_to_do(
         pytest.raises(StreamsError, match=r"Sub-topology 0 cannot be sent .*cannot pickle '_thread.lock' object"),
     ):
         streams.process_available()
+
+
+def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    pytest.importorskip("datasketches")
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    grouped: Any = builder.stream(source, **STRINGS).map_values(int).group_by_key()
+    aggregates = {"n": agg.count(), "mean": agg.mean(), "ids": agg.distinct(), "last": agg.last()}
+    for number, kept in enumerate((grouped, grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris")))):
+        rows = kept.aggregate(aggregates, store=f"rows-{number}").to_stream(lambda key, row, number=number: number)
+        rows.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
+        for values in ("12", "6"):
+            for value in values:
+                producer.produce(source, value, "k", timestamp=1_790_000_000_000)
+            producer.flush()
+            streams.process_available()
+    found = {message.key(): orjson.loads(message.value() or b"") for message in read_to_end(bootstrap_servers, sink)}
+    row = {"n": 3, "mean": 3.0, "ids": 3, "last": 6}
+    assert found == {b"0": row, b"1": row}
 
 
 def test_wall_clock_punctuations_fire_without_records(

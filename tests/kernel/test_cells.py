@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import (
     BufferConfig,
+    CalendarWindows,
     Serdes,
     SessionWindows,
     SlidingWindows,
@@ -20,6 +21,7 @@ from penstock import (
     StreamsConfig,
     Suppressed,
     TimeWindows,
+    agg,
 )
 from penstock.kernel.cells import Cell, CellTable
 from penstock.kernel.window_nodes import TimeWindows as CompiledWindows
@@ -105,6 +107,28 @@ def reduce(builder: StreamsBuilder) -> Any:
     return builder.stream("in", **TEXT).group_by_key().reduce(reduced, store="store")
 
 
+AGGREGATES = {"n": agg.count(), "values": agg.count(str), "low": agg.min(), "last": agg.last(), "list": agg.collect(3)}
+
+
+def aggregates(builder: StreamsBuilder) -> Any:
+    return builder.stream("in", **TEXT).group_by_key().aggregate(AGGREGATES, store="store")
+
+
+def hopping_aggregates(builder: StreamsBuilder) -> Any:
+    windows = TimeWindows.of_size_with_no_grace(10).advance_by(3)
+    return builder.stream("in", **TEXT).group_by_key().windowed_by(windows).aggregate(AGGREGATES, store="store")
+
+
+def session_aggregates(builder: StreamsBuilder) -> Any:
+    windows = SessionWindows.of_inactivity_gap_and_grace(4, 100)
+    return builder.stream("in", **TEXT).group_by_key().windowed_by(windows).aggregate(AGGREGATES, store="store")
+
+
+def calendar_aggregate(builder: StreamsBuilder) -> Any:
+    windows = CalendarWindows("day", tz="Europe/Paris")
+    return builder.stream("in", **TEXT).group_by_key().windowed_by(windows).aggregate(agg.last(), store="store")
+
+
 def join(builder: StreamsBuilder) -> Any:
     table = builder.table("table", **TEXT, store="store")
     return builder.stream("in", **TEXT).left_join(table, lambda value, other: f"{value}{other}")
@@ -124,6 +148,10 @@ TOPOLOGIES: dict[str, Callable[[StreamsBuilder], Any]] = {
         suppressed_updates,
         aggregate,
         reduce,
+        aggregates,
+        hopping_aggregates,
+        session_aggregates,
+        calendar_aggregate,
         join,
     )
 }

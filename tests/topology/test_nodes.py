@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from penstock import (
+    CalendarWindows,
     Materialized,
     Processor,
     Record,
@@ -25,6 +26,7 @@ from penstock import (
     StreamsConfig,
     StreamsError,
     TimeWindows,
+    agg,
 )
 from penstock.kernel.sinks import RecordTaker, RecordWriter
 from penstock.testing import TopologyTestDriver
@@ -477,6 +479,7 @@ FORMS = {
 }
 
 
+DAYS = CalendarWindows("day", tz="Europe/Paris")
 HOPPING = TimeWindows.of_size_with_no_grace(10).advance_by(5)
 SESSIONS = SessionWindows.of_inactivity_gap_with_no_grace(3)
 
@@ -494,6 +497,8 @@ def joined(stream: Any, serde: Any) -> Any:
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "count": lambda stream, serde: stream.group_by_key().count().to_stream(),
     "reduce": reduced_after_a_look,
+    "aggregates": lambda stream, serde: stream.group_by_key().aggregate({"n": agg.count()}).to_stream(),
+    "days": lambda stream, serde: stream.group_by_key().windowed_by(DAYS).aggregate(agg.last()).to_stream(),
     "windows": lambda stream, serde: stream.group_by_key().windowed_by(HOPPING).count().to_stream(),
     "sessions": lambda stream, serde: stream.group_by_key().windowed_by(SESSIONS).count().to_stream(),
     "join": joined,

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from penstock import (
+    CalendarWindows,
     EmitStrategy,
     FixedKeyProcessor,
     JoinWindows,
@@ -32,7 +33,9 @@ from penstock import (
     TimeWindows,
     Topology,
     ValueTransformerWithKey,
+    agg,
 )
+from penstock.kernel.aggregates import Aggregation, Count, Field
 from penstock.supervisor.source import pickling
 from penstock.testing import TopologyTestDriver
 from penstock.topology.operators.aggregate import KTableAggregator
@@ -41,6 +44,7 @@ from penstock.topology.operators.operator import Operator
 from penstock.topology.operators.stream_join import KStreamKStreamJoin
 from penstock.topology.operators.stream_join_serdes import LeftOrRightValueSerde, TimestampedKeyAndJoinSideSerde
 from penstock.topology.operators.table_join import KTableKTableAbstractJoin
+from penstock.topology.serdes.aggregates_serde import AggregatesSerde
 from penstock.topology.serdes.windowed_serdes import ChangedSerde, WindowedSerde
 
 # Deprecations of the extra's own dependencies cannot be fixed here.
@@ -177,12 +181,14 @@ def aggregates(builder: StreamsBuilder, serdes: Any) -> None:
         grouped.reduce(lambda a, b: a, store="reduced", **serdes),
         grouped.aggregate(lambda: None, lambda k, v, a: a, store="sums", **serdes),
         grouped.cogroup(lambda k, v, a: a).aggregate(lambda: None, store="together", **serdes),
+        grouped.aggregate({"n": agg.count(), "size": agg.mean(lambda v: v[0])}, store="aggregates", **serdes),
     ]
     by_row = builder.table("rows", **serdes).group_by(lambda k, v: (k, v), **serdes)
     tables += [
         by_row.count(),
         by_row.reduce(lambda a, b: a, lambda a, b: a, store="table-reduced", **serdes),
         by_row.aggregate(lambda: None, lambda k, v, a: a, lambda k, v, a: a, store="table-sums", **serdes),
+        by_row.aggregate(agg.max(), store="table-aggregates", **serdes),
     ]
     for table in tables:
         table.to_stream().foreach(lambda k, v: None)
@@ -195,6 +201,8 @@ def windowed(builder: StreamsBuilder, serdes: Any) -> None:
         SlidingWindows.of_time_difference_with_no_grace(MINUTE),
         SessionWindows.of_inactivity_gap_with_no_grace(MINUTE),
     ]
+    days = grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris"))
+    days.aggregate(agg.collect(3), store="days", **serdes)
     for number, window in enumerate(windows):
         merger = {"session_merger": lambda k, a, b: a} if number == 2 else {}
         for emit in EmitStrategy:
@@ -275,6 +283,7 @@ def test_no_operator_is_left_out() -> None:
 
 #: One of each kind that declarations contain.
 INNER: list[Serde[Any]] = [
+    AggregatesSerde(Aggregation(None, (Count("count()", Field(()), True),)), "count()"),
     TimestampedKeyAndJoinSideSerde(Serdes.string()),
     LeftOrRightValueSerde(Serdes.string(), Serdes.int64()),
     SubscriptionWrapperSerde("topic", Serdes.string()),

@@ -23,6 +23,7 @@ from penstock import (
     TimeWindows,
     ValueTransformerWithKey,
     Windowed,
+    agg,
 )
 from penstock.testing import TestOutputTopic, TopologyTestDriver
 
@@ -130,3 +131,16 @@ def driver() -> None:
         assert_type(test_driver, TopologyTestDriver)
         assert_type(test_driver.create_output_topic("out"), TestOutputTopic)
         assert_type(test_driver.produced_topic_names(), set[str])
+
+
+def aggregates() -> None:
+    grouped = text.group_by_key()
+    assert_type(grouped.aggregate(agg.count()), KTable[str, int])
+    assert_type(grouped.aggregate(agg.mean(len), store="mean"), KTable[str, float | None])
+    assert_type(grouped.aggregate({"n": agg.count(), "mean": agg.mean(len)}), KTable[str, dict[str, Any]])
+    windowed = grouped.windowed_by(TimeWindows(10))
+    assert_type(windowed.aggregate(agg.collect(3)), KTable[Windowed[str], list[Any]])
+    sessions = grouped.windowed_by(SessionWindows(10))
+    assert_type(sessions.aggregate({"ids": agg.distinct()}), KTable[Windowed[str], dict[str, Any]])
+    by_value = table.group_by(lambda key, value: (value, len(key)))
+    assert_type(by_value.aggregate(agg.sum()), KTable[str, float])

@@ -156,6 +156,6 @@ def reads(streams: KafkaStreams, driver: TopologyTestDriver, windowed: Windowed[
 
 
 # Options that Python's help() shows too
-text.group_by_key().aggregate(int, lambda key, value, total: total, stroe="typo")  # type: ignore[call-arg]
+text.group_by_key().aggregate(int, lambda key, value, total: total, stroe="typo")  # type: ignore[call-overload]
 text.group_by_key().count(store=5)  # type: ignore[arg-type]
 table.map_values(len, key_serd=Serdes.string())  # type: ignore[call-overload]

@@ -92,6 +92,8 @@ class StoreBuilder(Generic[S_co]):
     log_config: Mapping[str, str] = field(default_factory=dict)
     retention_ms: int | None = None  # window and session stores
     window_size_ms: int | None = None  # window stores
+    #: The end of a window by its start, in ms; None if that is window_size_ms later.
+    window_end: Callable[[int], int] | None = None
     retain_duplicates: bool = False  # window stores of stream-stream joins
     history_retention_ms: int | None = None  # versioned stores
     segment_interval_ms: int | None = None  # versioned stores
@@ -181,7 +183,7 @@ class Cells(NamedTuple):
     a loaded cell is in use.
     key_serde, encode_key, decode_key: between a record's key and its bytes, which are the cache key, or are in it.
     encode_key is for keys that are not None, and is None itself if they are their bytes.
-    form: of the cache keys; size_ms: of the windows.
+    form: of the cache keys; size_ms: of the windows; window_end: see StoreBuilder.
     hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
     native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
     they are dicts of their own or bytes; else None.
@@ -201,6 +203,7 @@ class Cells(NamedTuple):
     bytes_serde: Serde[Any] | None
     form: CacheKeys
     size_ms: int = 0
+    window_end: Callable[[int], int] | None = None
 
 
 class WindowRows(NamedTuple):

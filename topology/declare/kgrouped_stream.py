@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from ..common.arguments import check_type
@@ -21,9 +21,11 @@ from ..records import Windowed
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_store, session_store, window_store
-from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
+from ..stores.windows import CalendarWindows, EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
 from .abstract_stream import AbstractStream
+from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
+from .aggregated import functions_of
 from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
 
@@ -64,16 +66,30 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         name, kept = self.kept(options, REDUCE_NAME, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KStreamReduce(kept.store_name, reducer), kept)
 
-    @shows_options(TableOptions)
+    @overload
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
-    ) -> KTable[K, VR]:
+    ) -> KTable[K, VR]: ...
+    @overload
+    def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[K, VR]: ...
+    @overload
+    def aggregate(
+        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+    ) -> KTable[K, dict[str, Any]]: ...
+    @shows_options(TableOptions)
+    def aggregate(
+        self, initializer: Any, aggregator: Callable[..., Any] | None = None, **options: Unpack[TableOptions]
+    ) -> KTable[K, Any]:
         """Aggregate the values of each key: aggregator(key, value, aggregate) -> aggregate.
 
-        It starts from initializer(). A None deletes the aggregate.
+        It starts from initializer(). A None deletes the aggregate. Aggregates of ``penstock.agg`` replace both: a dict
+        of them by name makes rows of their results, a single one its result. value_serde is then that of the results.
+        Raises TopologyError for other arguments.
         """
         name, kept = self.kept(options, AGGREGATE_NAME)
-        return self._aggregate(name, AGGREGATE_NAME, KStreamAggregate(kept.store_name, initializer, aggregator), kept)
+        functions = functions_of(kept, initializer, aggregator=aggregator)
+        operator = KStreamAggregate(kept.store_name, functions.initializer, functions.aggregator)
+        return functions.table(self._aggregate(name, AGGREGATE_NAME, operator, kept), name)
 
     def _aggregate(
         self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
@@ -122,9 +138,12 @@ def window_operator(
     return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
 
 
-def window_size_ms(windows: Windows | SlidingWindows) -> int:
-    """Return the size of the windows in ms."""
-    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+def windowed_serde(inner: Serde[Any] | None, windows: Windows | SlidingWindows) -> TimeWindowedSerde:
+    """Return the serde of the keys of a table with these windows."""
+    if isinstance(windows, SlidingWindows):
+        return TimeWindowedSerde(inner, windows.time_difference_ms)
+    end_of = windows.window_end if isinstance(windows, CalendarWindows) else None
+    return TimeWindowedSerde(inner, windows.size_ms, end_of)
 
 
 class _WindowedKStream(Generic[K, V, W]):
@@ -162,16 +181,29 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
         name, kept = self._grouped.kept(options, REDUCE_NAME, self._grouped.value_serde)
         return self._build(name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), kept)
 
-    @shows_options(TableOptions)
+    @overload
     def aggregate(
         self, initializer: Callable[[], VR], aggregator: Callable[[K, V, VR], VR], **options: Unpack[TableOptions]
-    ) -> KTable[Windowed[K], VR]:
+    ) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(
+        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], dict[str, Any]]: ...
+    @shows_options(TableOptions)
+    def aggregate(
+        self, initializer: Any, aggregator: Callable[..., Any] | None = None, **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], Any]:
         """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
 
-        It starts from initializer(). A None deletes the aggregate.
+        It starts from initializer(). A None deletes the aggregate. Aggregates of ``penstock.agg`` replace both, as in
+        KGroupedStream.
         """
         name, kept = self._grouped.kept(options, AGGREGATE_NAME)
-        return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
+        functions = functions_of(kept, initializer, aggregator=aggregator)
+        states = self._build(name, AGGREGATE_NAME, functions.initializer, functions.aggregator, kept)
+        return functions.table(states, name)
 
     def _build(
         self,
@@ -183,7 +215,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, Windows | SlidingWindows]):
     ) -> KTable[Windowed[K], Any]:
         store = window_store(kept, self._windows, self._emit)
         operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
-        serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
+        serde = windowed_serde(kept.key_serde, self._windows)
         return self._grouped.build(name, prefix, operator, store, kept, serde)
 
 
@@ -204,21 +236,37 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             name, REDUCE_NAME, reduce_initializer, ReducerAsAggregator(reducer), merger_for_reducer(reducer), kept
         )
 
-    @shows_options(TableOptions)
+    @overload
     def aggregate(
         self,
         initializer: Callable[[], VR],
         aggregator: Callable[[K, V, VR], VR],
         session_merger: Callable[[K, VR, VR], VR],
         **options: Unpack[TableOptions],
-    ) -> KTable[Windowed[K], VR]:
+    ) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[Windowed[K], VR]: ...
+    @overload
+    def aggregate(
+        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+    ) -> KTable[Windowed[K], dict[str, Any]]: ...
+    @shows_options(TableOptions)
+    def aggregate(
+        self,
+        initializer: Any,
+        aggregator: Callable[..., Any] | None = None,
+        session_merger: Callable[..., Any] | None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[Windowed[K], Any]:
         """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
 
         It starts from initializer(). session_merger(key, one, other) -> aggregate merges two sessions that a record
-        connects.
+        connects. Aggregates of ``penstock.agg`` replace all three, as in KGroupedStream.
         """
         name, kept = self._grouped.kept(options, AGGREGATE_NAME)
-        return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
+        functions = functions_of(kept, initializer, aggregator=aggregator, merger=session_merger)
+        states = self._build(name, AGGREGATE_NAME, functions.initializer, functions.aggregator, functions.merger, kept)
+        return functions.table(states, name)
 
     def _build(
         self,
@@ -349,7 +397,7 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
             kept,
             window_store(kept, windows, emit),
             lambda aggregator: window_operator(windows, kept.store_name, emit, initializer, aggregator),
-            TimeWindowedSerde(kept.key_serde, window_size_ms(windows)),
+            windowed_serde(kept.key_serde, windows),
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
@@ -14,6 +14,8 @@ from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
+from .agg import Aggregate
+from .aggregated import functions_of
 from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
 
@@ -56,21 +58,37 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         name, kept = self._kept(options, self.value_serde)
         return self._aggregate(name, REDUCE_NAME, KTableReduce(kept.store_name, adder, subtractor), kept)
 
-    @shows_options(TableOptions)
+    @overload
     def aggregate(
         self,
         initializer: Callable[[], VR],
         adder: Callable[[K, V, VR], VR],
         subtractor: Callable[[K, V, VR], VR],
         **options: Unpack[TableOptions],
-    ) -> KTable[K, VR]:
+    ) -> KTable[K, VR]: ...
+    @overload
+    def aggregate(self, initializer: Aggregate[VR], **options: Unpack[TableOptions]) -> KTable[K, VR]: ...
+    @overload
+    def aggregate(
+        self, initializer: Mapping[str, Aggregate[Any]], **options: Unpack[TableOptions]
+    ) -> KTable[K, dict[str, Any]]: ...
+    @shows_options(TableOptions)
+    def aggregate(
+        self,
+        initializer: Any,
+        adder: Callable[..., Any] | None = None,
+        subtractor: Callable[..., Any] | None = None,
+        **options: Unpack[TableOptions],
+    ) -> KTable[K, Any]:
         """Aggregate the values of each group: adder and subtractor take (key, value, aggregate), return the new one.
 
-        It starts from initializer(). A None deletes the aggregate.
+        It starts from initializer(). A None deletes the aggregate. Aggregates of ``penstock.agg`` replace all three, as
+        in KGroupedStream; they remove the old value of a row themselves.
         """
         name, kept = self._kept(options)
-        operator = KTableAggregate(kept.store_name, initializer, adder, subtractor)
-        return self._aggregate(name, AGGREGATE_NAME, operator, kept)
+        functions = functions_of(kept, initializer, retracts=True, aggregator=adder, subtractor=subtractor)
+        operator = KTableAggregate(kept.store_name, functions.initializer, functions.aggregator, functions.subtractor)
+        return functions.table(self._aggregate(name, AGGREGATE_NAME, operator, kept), name)
 
     def _kept(
         self, options: TableOptions, value_serde: Serde[Any] | None = None

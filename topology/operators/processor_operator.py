@@ -12,6 +12,7 @@ from penstock.kernel.nodes import Node, RecordForward, UserProcessor
 
 from ..common.arguments import check_type
 from ..common.durations import Duration, Moment, epoch_millis, to_millis
+from ..context.store_facades import for_readers
 from ..context.store_interfaces import StoreBuilder
 from ..context.task_context import Cancellable, Process
 from ..context.timers import OnDue, TimerRows
@@ -86,7 +87,7 @@ class _Context(UserContext):
                 "Name the store in process() or process_values(), in add_state_store() or in "
                 "connect_processor_and_state_stores(), or return its builder from the supplier's stores."
             )
-        return self._node.store(name)
+        return for_readers(self._node.store(name))
 
     def schedule(
         self,

@@ -10,12 +10,13 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from penstock.kernel.nodes import Node
+from penstock.kernel.window_nodes import CalendarWindows as CompiledCalendar
 from penstock.kernel.window_nodes import CloseEmitter, WindowAggregate, WindowedAggregate
 from penstock.kernel.window_nodes import TimeWindows as FixedWindows
 
 from ..errors import TopologyError
 from ..records import Window
-from ..stores.windows import EmitStrategy, TimeWindows, Windows
+from ..stores.windows import CalendarWindows, EmitStrategy, TimeWindows, Windows
 from .aggregate import Aggregator, Initializer
 from .counting import ReducerAsAggregator, counts
 from .operator import NodeContext
@@ -92,7 +93,8 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
     def __post_init__(self) -> None:
         if self.on_close and not hasattr(self.windows, "advance_ms"):
             raise TopologyError(
-                "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
+                "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for "
+                "TimeWindowedKStream; use suppress(Suppressed.until_window_closes()) for other windows"
             )
 
     @override
@@ -100,6 +102,8 @@ class KStreamWindowAggregate(WindowedAggregator[Windows]):
         given = self.windows
         if type(given) is TimeWindows:
             windows = FixedWindows(given.size_ms, given.advance_ms, given.grace_ms)
+        elif type(given) is CalendarWindows:
+            windows = CompiledCalendar(given.window_of, given.grace_ms)
         else:
             windows = OtherWindows(given)
         compiled = self._made(WindowAggregate, node, windows)

@@ -71,6 +71,8 @@ class Serde(ABC, Generic[T]):
         returns bytes, or a copy for the cache that is faster to copy again than to read from bytes. read(held) returns
         an object for the caller, bytes_of(held) the bytes. All of them map None to None. None: a cache must keep bytes.
     default_part: "key" or "value" if with_default() needs that default, whatever the serde is used for.
+    results: a function from an object (not None) of a store to what readers of the store get; only its operator gets
+        the object itself. None: readers get it, too.
     """
 
     serializer: ToBytes | None = None
@@ -81,6 +83,7 @@ class Serde(ABC, Generic[T]):
     is_written: Written | None = None
     private: codecs.Private | None = None
     default_part: str | None = None
+    results: Callable[[Any], object] | None = None
 
     @abstractmethod
     def serialize(self, topic: str, value: T | None) -> bytes | None:
@@ -513,11 +516,16 @@ class Serdes:
     double = float64
 
     @staticmethod
-    def time_windowed(inner: SerdeLike | None = None, window_size: Any = None) -> Serde[Any]:
-        """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read."""
+    def time_windowed(
+        inner: SerdeLike | None = None, window_size: Any = None, window_end: Callable[[int], int] | None = None
+    ) -> Serde[Any]:
+        """Windowed keys of time windows; window_size (timedelta or ms) sets the end of keys that are read.
+
+        window_end(start in ms) -> end does so for windows of several sizes, as CalendarWindows.window_end.
+        """
         from .windowed_serdes import TimeWindowedSerde
 
-        return TimeWindowedSerde(inner, window_size)
+        return TimeWindowedSerde(inner, window_size, window_end)
 
     @staticmethod
     def session_windowed(inner: SerdeLike | None = None) -> Serde[Any]:

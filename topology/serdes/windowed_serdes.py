@@ -63,11 +63,12 @@ class WindowedSerde(_OuterSerde[Windowed]):
     """A serde of windowed keys: the key's bytes from the inner serde, by default the default serde, then the window.
 
     times: indices of the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: the size of the
-    windows if their end is not written.
+    windows if their end is not written; window_end(start), if there is one, returns their end instead (ms).
     """
 
     times: ClassVar[tuple[int, ...]]
     window_size_ms = 0
+    window_end: Callable[[int], int] | None = None
 
     def __init__(self, inner: SerdeLike | None) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class WindowedSerde(_OuterSerde[Windowed]):
             return Windowed(inner(data[:-size]), start, times.get(2, min(start + self.window_size_ms, _TIME_MAX)))
 
         read_inner = direct(inner) or inner
-        made = windowed_decoder(decode, read_inner, size, self.window_size_ms, Windowed)
+        made = windowed_decoder(decode, read_inner, size, self.window_size_ms, self.window_end, Windowed)
         return nullable(guarded(made, refusal(repr(self), "read")))
 
     @override
@@ -131,21 +132,27 @@ class TimeWindowedSerde(WindowedSerde):
     """Key, then the start of the window as 8 bytes (Kafka Streams: TimeWindowedSerde).
 
     The end is not written: a key that is read ends window_size (timedelta or ms) after its start, by default as late as
-    possible.
+    possible; or at window_end(start), for windows of several sizes.
     """
 
     times = (1,)
 
-    def __init__(self, inner: SerdeLike | None, window_size: Duration | None = None) -> None:
+    def __init__(
+        self,
+        inner: SerdeLike | None,
+        window_size: Duration | None = None,
+        window_end: Callable[[int], int] | None = None,
+    ) -> None:
         self.window_size_ms = _TIME_MAX if window_size is None else to_millis(window_size, "The window size")
+        self.window_end = window_end
         super().__init__(inner)
 
     def __reduce__(self) -> Any:
-        return TimeWindowedSerde, (self.inner, self.window_size_ms)
+        return TimeWindowedSerde, (self.inner, self.window_size_ms, self.window_end)
 
     @override
     def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
-        return TimeWindowedSerde(default, self.window_size_ms) if self.inner is None else self
+        return self if self.inner is not None else TimeWindowedSerde(default, self.window_size_ms, self.window_end)
 
 
 class SessionWindowedSerde(WindowedSerde):

@@ -15,7 +15,7 @@ from ..context.store_interfaces import StoreBackend, StoreBuilder, Ttl
 from ..errors import TopologyError
 from ..serdes.serdes import Serde, SerdeLike, as_serde, or_default
 from .stores import Stores, StoreSupplier, SupplierKind, TtlLike, as_ttl
-from .windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, Windows
+from .windows import CalendarWindows, EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 _BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
 
@@ -281,12 +281,14 @@ def window_store(
         size, needed, rule = windows.size_ms, windows.size_ms, "window size"
     retention = _retention(materialized, needed + windows.grace_ms, rule)
     times = {"retention_ms": retention, "window_size_ms": size}
+    calendar = windows if isinstance(windows, CalendarWindows) else None
     supplier = _supplier(materialized, (SupplierKind.WINDOW,), "A windowed aggregation", **times)
     builder = Stores.timestamped_window_store_builder(supplier, materialized.key_serde, materialized.value_serde)
     builder = replace(
         builder,
         time_ordered=_time_ordered(materialized, emit_strategy),
-        logged_in_window=isinstance(windows, TimeWindows | SlidingWindows),
+        logged_in_window=isinstance(windows, TimeWindows | SlidingWindows | CalendarWindows),
+        window_end=None if calendar is None else calendar.window_end,
     )
     if isinstance(windows, SlidingWindows):
         return _factory(materialized, builder, _caches(materialized, emit_strategy))

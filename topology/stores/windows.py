@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from typing_extensions import override
 
@@ -86,6 +89,78 @@ class TimeWindows(Windows):
         size, advance = self.size_ms, self.advance_ms
         first = max(0, timestamp - size + advance) // advance * advance
         return {start: Window(start, start + size) for start in range(first, timestamp + 1, advance)}
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_DAY_MS = 86_400_000
+#: How much longer than its days a window can be when clocks are set back: since 1970 at most 7 hours, in Antarctica.
+_SET_BACK_MS = 7 * 3_600_000
+#: By unit: the days of the longest window, the first day of the window that has a day, and the first day of the next
+#: window after a first day.
+_CALENDAR: Mapping[str, tuple[int, Callable[[date], date], Callable[[date], date]]] = {
+    "day": (1, lambda day: day, lambda first: first + timedelta(days=1)),
+    "week": (7, lambda day: day - timedelta(days=day.weekday()), lambda first: first + timedelta(days=7)),
+    "month": (31, lambda day: day.replace(day=1), lambda first: (first + timedelta(days=31)).replace(day=1)),
+    "year": (366, lambda day: day.replace(month=1, day=1), lambda first: first.replace(year=first.year + 1)),
+}
+
+
+@dataclass(frozen=True, init=False)
+class CalendarWindows(Windows):
+    """The days, weeks (from Monday), months or years of a time zone; days have 23 or 25 hours when clocks change.
+
+    unit: "day", "week", "month" or "year". tz: a name such as "Europe/Paris", or a ZoneInfo. size_ms is an upper limit,
+    7 hours more than the days of the longest window: rows are kept that long, but a window ends where the next one
+    starts. Raises TopologyError for other units, unknown time zones and a negative grace.
+    """
+
+    unit: str
+    tz: ZoneInfo
+    grace_ms: int
+
+    def __init__(self, unit: str, tz: str | ZoneInfo = "UTC", grace: Duration = 0) -> None:
+        if unit not in _CALENDAR:
+            raise TopologyError(f"CalendarWindows are those of a {', '.join(_CALENDAR)}; got {unit!r}")
+        try:
+            zone = tz if isinstance(tz, ZoneInfo) else ZoneInfo(tz)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise TopologyError(
+                f"There is no time zone {tz!r}: use a name such as Europe/Paris, and install the package tzdata if the "
+                "system has no time zones"
+            ) from error
+        _init(self, unit=unit, tz=zone, grace_ms=non_negative_millis(grace, "The grace period"))
+
+    @property
+    def size_ms(self) -> int:  # type: ignore[override]
+        """The longest that a window may be, in ms."""
+        return _CALENDAR[self.unit][0] * _DAY_MS + _SET_BACK_MS
+
+    @override
+    def windows_for(self, timestamp: int) -> dict[int, Window]:
+        """Return the only window, by its start."""
+        window = self.window_of(timestamp)
+        return {window.start: window}
+
+    def window_of(self, timestamp: int) -> Window:
+        """Return the window that holds a timestamp (ms)."""
+        _, first_of, next_of = _CALENDAR[self.unit]
+        first = first_of((_EPOCH + timestamp * _MILLISECOND).astimezone(self.tz).date())
+        end_day = next_of(first)
+        start, end = _midnight(first, self.tz), _midnight(end_day, self.tz)
+        if timestamp >= end:  # clocks were set back to the day before, whose window had ended
+            start, end = end, _midnight(next_of(end_day), self.tz)
+        return Window(max(start, 0), end)  # as in Kafka Streams, no window starts before 1970
+
+    def window_end(self, start: int) -> int:
+        """Return the end of the window that starts then (ms)."""
+        return self.window_of(start).end
+
+
+@lru_cache(maxsize=4096)
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    """Return the time (ms) at which a day begins; it may begin at 1 o'clock, and midnight may come twice."""
+    return (datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC) - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, init=False)

@@ -22,6 +22,7 @@ from penstock.statestore.stores.versioned_store import VersionedStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.statestore.view.store_view import parts_of, plain, rows_of_key
 from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.store_facades import view_of_results
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -278,7 +279,8 @@ def row_json(key: Any, value: object, builder: StoreBuilder) -> bytes:
     row: dict[str, Any] = {"key": key}
     if builder.windowed:
         row = {"key": key.key, "window": {"start": key.start, "end": key.end}}
-    return to_json({**row, **parts_of(builder.kind, value)})
+    view = view_of_results(builder)
+    return to_json({**row, **parts_of(builder.kind, value if view is None else view.show(value))})
 
 
 def to_json(value: object) -> bytes:

@@ -13,6 +13,7 @@ from penstock.statestore.directory.snapshot import checkpoint_stores
 from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.stores.store_iterator import has_rows
 from penstock.statestore.view.store_view import summary
+from penstock.topology.context.store_facades import for_readers
 from penstock.topology.errors import InvalidStateStoreError, StateStoreTypeError, StreamsError
 from penstock.topology.graph.topology import Topology
 from penstock.topology.records import TaskId
@@ -180,9 +181,10 @@ def _read(query: Query, store: StateStore) -> object:
     reads = store.own_reads or READ_METHODS
     if query.method not in READ_METHODS and not store.own_reads:
         raise StateStoreTypeError(f"{query.method} does not read a store; use one of {', '.join(sorted(READ_METHODS))}")
-    read = getattr(store.exposed, query.method, None) if query.method in reads else None
+    exposed = for_readers(store.exposed)
+    read = getattr(exposed, query.method, None) if query.method in reads else None
     if read is None:
-        has = ", ".join(sorted(method for method in reads if hasattr(store.exposed, method)))
+        has = ", ".join(sorted(method for method in reads if hasattr(exposed, method)))
         raise StateStoreTypeError(
             f"{query.store} is a {store.builder.kind.value} store, which has no method {query.method}; it has {has}"
         )
