@@ -43,7 +43,6 @@ class StoredWindowRows(StoredRows):
         segments: SegmentTimes,
         decode_key: Callable[[bytes], Any],
         decode_row: Callable[[bytes], Any],
-        size_ms: int,
     ) -> None: ...
 
 class WindowedAggregate(RowNode):

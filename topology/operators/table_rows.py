@@ -103,7 +103,7 @@ def stored_window_rows(node: NodeContext, name: str) -> StoredWindowRows | None:
     rows = store.timestamped_rows()
     if rows is None:
         return None
-    more = store.segments, store.serdes.decode_key, store.values.decode, store.builder.window_size_ms
+    more = store.segments, store.serdes.decode_key, store.values.decode
     return _made(StoredWindowRows, node, name, rows, *more)
 
 
