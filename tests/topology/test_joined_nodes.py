@@ -133,7 +133,8 @@ def closing_windows(builder: StreamsBuilder) -> None:
     for name, windows in kinds.items():
         closing: Any = grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
         closing.count(store=name).to_stream().to(name)
-        closing.reduce(text, store=f"{name}-texts").to_stream(lambda key, value: text(*key)).to(f"{name}-texts", **TEXTS)
+        texts = closing.reduce(text, store=f"{name}-texts")
+        texts.to_stream(lambda key, value: text(*key)).to(f"{name}-texts", **TEXTS)
         merger = (lambda key, one, other: one + other,) if name == "sessions" else ()
         lists = closing.aggregate(list, add, *merger, store=f"{name}-lists", value_serde=Serdes.json())
         lists.filter(lambda key, value: len(value) < 4).to_stream().to(f"{name}-lists")
