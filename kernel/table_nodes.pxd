@@ -8,7 +8,6 @@ from penstock.kernel.sinks cimport Changelog
 
 cdef object key_for(aggregator, key)
 cdef int use_by(aggregator) except -1
-cdef int64_t end_of(int64_t start, int64_t size_ms, window_end) except? -1
 
 
 cdef class Rows:

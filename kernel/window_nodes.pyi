@@ -43,8 +43,6 @@ class StoredWindowRows(StoredRows):
         segments: SegmentTimes,
         decode_key: Callable[[bytes], Any],
         decode_row: Callable[[bytes], Any],
-        size_ms: int,
-        window_end: Callable[[int], int] | None,
     ) -> None: ...
 
 class WindowedAggregate(RowNode):

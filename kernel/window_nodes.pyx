@@ -23,7 +23,7 @@ from penstock.kernel.nodes cimport (
 )
 from penstock.kernel.rows cimport RowBuffer, SegmentTimes, log_key_of, sum_of, value_of
 from penstock.kernel.sinks cimport Changelog
-from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows, end_of, key_for, use_by
+from penstock.kernel.table_nodes cimport CachedRows, PythonRows, RowNode, Rows, StoredRows, key_for, use_by
 
 cdef enum:
     SEQUENCE_BYTES = 4  # after a window's start
@@ -85,20 +85,18 @@ cdef class CloseEmitter:
 cdef class StoredWindowRows(StoredRows):
     """The rows of a window store without a cache. Their keys are changelog keys: a key, its window's start, and zeros.
 
-    decode_key: for bytes (not None). decode_row: for a row, with its timestamp. size_ms, window_end: of windows, see Cells.
+    decode_key: for bytes (not None). decode_row: for a row, with its timestamp.
     """
 
     cdef SegmentTimes segments
     cdef KeyReader reader
     cdef object decode_row
-    cdef int64_t size_ms
-    cdef object window_end
     cdef bytes record_key  # and start: of the window that is updated
     cdef int64_t start
 
     def __init__(self, RecordContext task not None, RowBuffer buffer not None, Changelog changelog not None, key_serde,
                  encode_key, value_serde, encode, decode, exact, exact_type, log_headers, SegmentTimes segments not None,
-                 decode_key, decode_row, int64_t size_ms, window_end):
+                 decode_key, decode_row):
         StoredRows.__init__(
             self, task, buffer, changelog, key_serde, encode_key, value_serde, encode, decode, exact, exact_type, log_headers,
             False,
@@ -106,7 +104,6 @@ cdef class StoredWindowRows(StoredRows):
         self.segments = segments
         self.reader = KeyReader(key_serde, decode_key)
         self.decode_row = decode_row
-        self.size_ms, self.window_end = size_ms, window_end
 
     cdef object find(self, bytes row_key):
         row = self.segments.row(self.record_key, self.start, 0)
@@ -126,13 +123,16 @@ cdef class StoredWindowRows(StoredRows):
         self.record_key, self.start = record_key, start
         return log_key_of(record_key, start, 0, SEQUENCE_BYTES)
 
-    cdef int put_window(self, Node node, bytes row_key, new, int64_t timestamp, int64_t newest, headers, bint as_it_is) except -1:
+    cdef int put_window(
+        self, Node node, bytes row_key, int64_t end, new, int64_t timestamp, int64_t newest, headers, bint as_it_is
+    ) except -1:
         """Write the row of the window, and pass the change on; see put()."""
-        end = end_of(self.start, self.size_ms, self.window_end)
         key = windowed_key_from(self.record_key, self.reader, self.start, end)
         return self.put(node, key, row_key, new, None, timestamp, newest, headers, as_it_is)
 
-    cdef int update(self, WindowedAggregate node, bytes record_key, given, value, int64_t start, int64_t timestamp, headers) except -1:
+    cdef int update(
+        self, WindowedAggregate node, bytes record_key, given, value, int64_t start, int64_t end, int64_t timestamp, headers
+    ) except -1:
         """Aggregate a value into one window, and pass the change on."""
         cdef bytes row_key = self.begin(record_key, start)
         cdef int64_t newest = timestamp
@@ -145,7 +145,7 @@ cdef class StoredWindowRows(StoredRows):
             value = aggregated(node.aggregator, given, value, node.initializer() if row is None else self.decoded(row))
         elif row is not None:
             value = node.aggregator(self.decoded(row), value)
-        return self.put_window(node, row_key, value, timestamp, newest, headers, node.counts and self.exact_type is int)
+        return self.put_window(node, row_key, end, value, timestamp, newest, headers, node.counts and self.exact_type is int)
 
 
 cdef class WindowedAggregate(RowNode):
@@ -278,10 +278,11 @@ cdef class WindowAggregate(WindowedAggregate):
         given = None if self.counts or self.initializer is None else key_for(self.aggregator, key)
         if type(self.rows) is CachedRows:
             return self.update_cached(<CachedRows>self.rows, (record_key, start), given, value, timestamp, headers)
+        cdef int64_t end = self.windows.end(start)
         if type(self.rows) is StoredWindowRows:
-            return (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, timestamp, headers)
+            return (<StoredWindowRows>self.rows).update(self, record_key, given, value, start, end, timestamp, headers)
         cdef PythonRows rows = <PythonRows?>self.rows
-        window = windowed_key(key_of(key), start, self.windows.end(start))
+        window = windowed_key(key_of(key), start, end)
         if self.initializer is None:
             return rows.reduce(self, self.aggregator, window, value, timestamp, headers)
         return rows.aggregate_in(window, self.initializer, self.aggregator, given, value, timestamp, headers)
@@ -497,14 +498,15 @@ cdef class SlidingWindowAggregate(WindowedAggregate):
     cdef int put(self, SlidingRecord record, int64_t start, new, sent, int64_t newest) except -1:
         """Write the row of a window; the change is passed on. sent: the old value that goes with it."""
         cdef StoredWindowRows stored
+        cdef int64_t end = self.end(start)
         if type(self.rows) is CachedRows:
             (<CachedRows>self.rows).put((record.row_key, start), new, newest, record.timestamp, record.headers)
         elif type(self.rows) is StoredWindowRows:
             stored = <StoredWindowRows>self.rows
             row_key = stored.begin(record.row_key, start)
-            return stored.put_window(self, row_key, new, record.timestamp, newest, record.headers, False)
+            return stored.put_window(self, row_key, end, new, record.timestamp, newest, record.headers, False)
         else:
-            window = windowed_key(key_of(record.key), start, self.end(start))
+            window = windowed_key(key_of(record.key), start, end)
             (<PythonRows?>self.rows).update(window, new, sent, newest, record.timestamp, record.headers)
         self.task.at = self.name
         return 0

@@ -85,6 +85,21 @@ def test_custom_windows_are_computed_for_each_record(start: Any, numbers: Option
     assert [value for *_, value, _ in results(flow)] == [1]
 
 
+def test_custom_windows_may_end_before_their_size(start: Any, numbers: Options) -> None:
+    class EndsEarly(Windows):
+        size_ms, grace_ms = 10, 0
+
+        def windows_for(self, timestamp: int) -> dict[int, Window]:
+            return {0: Window(0, 5), 3: Window(3, 9)}
+
+    def declare(builder: Any) -> None:
+        counts = builder.stream("in", **numbers).group_by_key().windowed_by(EndsEarly()).count(store="w")
+        counts.to_stream(lambda key, value: f"{key.start} to {key.end}").to("out", **numbers)
+
+    flow = start(declare, {"statestore.cache.max.bytes": 0}).pipe("in", "k", 1, 4).pipe("in", "k", 1, 6)
+    assert [key for key, *_ in flow.read()] == ["0 to 5", "3 to 9", "3 to 9"]
+
+
 def test_an_unlimited_window_never_ends(start: Any, numbers: Options) -> None:
     flow = start(counting(UnlimitedWindows(start=5), numbers))
     for timestamp in (4, 5, 10**12):

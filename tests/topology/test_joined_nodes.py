@@ -83,7 +83,7 @@ def windows(builder: StreamsBuilder) -> None:
     hopping.count(store="hopping-counts").filter(lambda key, value: value > 1).to_stream().to("hopping-counts")
     listed = hopping.aggregate(list, add, store="lists", value_serde=Serdes.json())
     listed.map_values(len).to_stream().to("lists")
-    hopping.reduce(text, store="all").to_stream(lambda key, value: key.key).to("all", **TEXTS)
+    hopping.reduce(text, store="all").to_stream(lambda key, value: text(*key)).to("all", **TEXTS)
 
 
 def sliding_windows(builder: StreamsBuilder) -> None:
@@ -101,7 +101,7 @@ def sliding_windows(builder: StreamsBuilder) -> None:
     sliding.count(store="counts").filter(lambda key, value: value > 1).to_stream().to("counts")
     listed = sliding.aggregate(list, add, store="lists", value_serde=Serdes.json())
     listed.map_values(len).to_stream().to("lists")
-    sliding.reduce(text, store="all").to_stream(lambda key, value: key.key).to("all", **TEXTS)
+    sliding.reduce(text, store="all").to_stream(lambda key, value: text(*key)).to("all", **TEXTS)
 
 
 def window_groups(builder: StreamsBuilder) -> None:
@@ -133,7 +133,8 @@ def closing_windows(builder: StreamsBuilder) -> None:
     for name, windows in kinds.items():
         closing: Any = grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
         closing.count(store=name).to_stream().to(name)
-        closing.reduce(text, store=f"{name}-texts").to_stream(lambda key, value: key.key).to(f"{name}-texts", **TEXTS)
+        texts = closing.reduce(text, store=f"{name}-texts")
+        texts.to_stream(lambda key, value: text(*key)).to(f"{name}-texts", **TEXTS)
         merger = (lambda key, one, other: one + other,) if name == "sessions" else ()
         lists = closing.aggregate(list, add, *merger, store=f"{name}-lists", value_serde=Serdes.json())
         lists.filter(lambda key, value: len(value) < 4).to_stream().to(f"{name}-lists")

@@ -119,8 +119,7 @@ def stored_window_rows(node: NodeContext, name: str) -> StoredWindowRows | None:
     rows = store.timestamped_rows()
     if rows is None:
         return None
-    builder, times = store.builder, (store.segments, store.serdes.decode_key, store.values.decode)
-    more = *times, builder.window_size_ms, builder.window_end
+    more = store.segments, store.serdes.decode_key, store.values.decode
     return _made(StoredWindowRows, node, name, rows, *more)
 
 
