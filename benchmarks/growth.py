@@ -30,7 +30,18 @@ from benchmarks.data import Workload, delete_topics, load_topic, recreate_topic
 from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
 from benchmarks.systems import COMMON_CONFIG, Penstock, broker
-from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
+from penstock import (
+    Materialized,
+    Processor,
+    Punctuation,
+    Record,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    TimeWindows,
+    Topology,
+)
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.errors import PenstockError
@@ -43,6 +54,10 @@ KEYS = (10, 1_000, 100_000, 10_000_000)
 WINDOWS = (timedelta(hours=1), timedelta(hours=24), timedelta(days=7), timedelta(days=30))
 PROCESSES = (1, 2, 4, 8)
 TASKS = (1, 4, 16, 64, 256)
+TIMERS = (1_000, 100_000, 1_000_000)
+#: How many times the ttl of its rows a store is written for; rows that are alive at any time.
+TTLS = (1, 5, 20)
+ALIVE = 20_000
 #: Maximum start time, in seconds.
 START_LIMIT_SECONDS = 10.0
 SEED = 11
@@ -126,8 +141,68 @@ def _windowed(size: timedelta) -> Topology:
     return builder.build()
 
 
+class _Later(Processor[str, bytes, str, bytes]):
+    """Sends each key on when stream time has reached a time."""
+
+    stores = (Stores.timer_store_builder(Stores.persistent_key_value_store("timers"), Serdes.string()),)
+
+    def process(self, record: Record[str, bytes]) -> None:
+        if record.value:
+            self.context.timer(record.key, int(record.value), Punctuation.STREAM_TIME)
+
+    def on_timer(self, key: str, at: int) -> None:
+        self.context.forward(Record(key, b"", at))
+
+
+def timers(records: int) -> Iterator[Step]:
+    """Timers that are set in random order, and fire all at once, in the order of their times."""
+    for number in TIMERS:
+        draw = random.Random(SEED).randrange
+        given = [RawRecord(INPUT, 0, n, 0, b"k%08d" % n, b"%d" % (1 + draw(number))) for n in range(number)]
+        given.append(RawRecord(INPUT, 0, number, number, b"last", b""))
+        builder = StreamsBuilder()
+        stream = builder.stream(INPUT, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        stream.process(_Later).to(OUTPUT, value_serde=Serdes.bytes())
+        seconds, produced = _through(builder.build(), given)
+        if produced != number:
+            raise BenchmarkError(f"{produced} of {number} timers have fired")
+        yield Step(number, f"{number:,}", seconds / number * 1e6)
+
+
+def ttls(records: int) -> Iterator[Step]:
+    """A count of keys that come once and end after a ttl; the disk must not grow with the number of ttls."""
+    smallest: float | None = None
+    for number in TTLS:
+        given = [RawRecord(INPUT, 0, n, n, b"k%08d" % n, b"") for n in range(number * ALIVE)]
+        builder = StreamsBuilder()
+        stream = builder.stream(INPUT, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        counts = stream.group_by_key().count(store=Materialized("counts", ttl=ALIVE))
+        counts.to_stream().to(OUTPUT, value_serde=Serdes.long())
+        used: list[int] = []
+        seconds, produced = _through(builder.build(), given, ended=partial(_look, used))
+        rows, size = used
+        ended = (number - 1) * ALIVE
+        if produced != len(given) + ended or rows != ALIVE:
+            raise BenchmarkError(f"{number} ttls left {rows} rows and sent {produced} changes")
+        smallest = smallest or size
+        if size > 2 * smallest:
+            raise BenchmarkError(f"{number} ttls take {size:,} bytes of disk, one takes {smallest:,}")
+        yield Step(number, f"{number} ttls", seconds / len(given) * 1e6)
+
+
+def _look(used: list[int], task: DriverTask) -> None:
+    """Note the rows of a store, and the bytes that they take on disk once what was deleted is compacted."""
+    store = task.stores["counts"]
+    store.persist()
+    store.rows.below._db.compact_range(None, None)
+    used += [sum(1 for _ in store.all()), sum(file.stat().st_size for file in store.rows.below.path.glob("*.sst"))]
+
+
 def _through(
-    topology: Topology, given: list[RawRecord], prepare: Callable[[DriverTask], None] = lambda task: None
+    topology: Topology,
+    given: list[RawRecord],
+    prepare: Callable[[DriverTask], None] = lambda task: None,
+    ended: Callable[[DriverTask], None] = lambda task: None,
 ) -> tuple[float, int]:
     """Return the CPU seconds of a task that commits after each batch, and its number of results."""
     config = StreamsConfig({"application.id": "growth", "bootstrap.servers": "localhost:0"})
@@ -143,6 +218,7 @@ def _through(
             task.commit()
             produced += sum(record.topic == OUTPUT for record in task.take_produced())
         seconds = time.process_time() - begun
+        ended(task)
         task.close()
     return seconds, produced
 
@@ -209,15 +285,21 @@ def grows_faster(steps: list[Step]) -> bool:
     return any(s.microseconds / first.microseconds > s.size / first.size for s in steps[1:])
 
 
-AXES: dict[str, Callable[[int], Iterator[Step]]] = {"operators": operators, "keys": keys, "windows": windows}
+AXES: dict[str, Callable[[int], Iterator[Step]]] = {
+    "operators": operators,
+    "keys": keys,
+    "windows": windows,
+    "timers": timers,
+    "ttls": ttls,
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", metavar="NAMES", help="Some of: operators,keys,windows,processes,tasks.")
+@click.option("--only", metavar="NAMES", help="Some of: operators,keys,windows,timers,ttls,processes,tasks.")
 @click.option("--records", type=click.IntRange(min=1_000), default=400_000, show_default=True)
 def main(only: str | None, records: int) -> None:
-    """Print what a record costs from 1 to 30 operators, 10 to 10 million keys, 1 hour to 30 days of windows, 1 to 8
-    processes and 1 to 256 tasks.
+    """Print what a record costs from 1 to 30 operators, 10 to 10 million keys, 1 hour to 30 days of windows, 1,000 to a
+    million timers, 1 to 20 times the ttl of rows, 1 to 8 processes and 1 to 256 tasks.
     """
     chosen = only.split(",") if only else [*AXES, "processes", "tasks"]
     unknown = set(chosen) - {*AXES, "processes", "tasks"}

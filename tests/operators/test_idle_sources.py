@@ -175,6 +175,17 @@ def test_behind_a_repartition_topic_it_is_that_of_the_input() -> None:
     assert idle_timeouts(lambda builder: declare(builder, None)) == [None] * 3
 
 
+def test_the_sides_of_a_foreign_key_join_have_the_timeout_of_both_tables() -> None:
+    def declare(builder: StreamsBuilder, left: Any, right: Any) -> None:
+        users = builder.table("users", **TEXTS, idle_timeout=left)
+        cities = builder.table("cities", **TEXTS, idle_timeout=right)
+        users.join(cities, "{}-{}".format, foreign_key=lambda value: value).to_stream().to("out")
+
+    assert idle_timeouts(lambda builder: declare(builder, 5, 7)) == [7, 7]
+    assert idle_timeouts(lambda builder: declare(builder, 5, None)) == [None, None]
+    assert idle_timeouts(lambda builder: declare(builder, None, 7)) == [None, None]
+
+
 @pytest.mark.parametrize(
     ("declare", "message"),
     [

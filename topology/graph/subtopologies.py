@@ -77,20 +77,24 @@ def _build(
     )
 
 
-def _idle_timeout(builder: InternalTopologyBuilder, names: Iterable[str]) -> IdleTimeout | None:
+def _idle_timeout(
+    builder: InternalTopologyBuilder, names: Iterable[str], behind: frozenset[str] = frozenset()
+) -> IdleTimeout | None:
     """Return the longest idle timeout of these nodes' sources; None if one has none.
 
-    An internal topic has that of the sub-topologies that write it: if these are idle, nothing can come from it.
+    An internal topic has that of the sub-topologies that write it: if these are idle, nothing can come from it. behind:
+    nodes that need not be asked, because they are asking: the two sides of a foreign-key join write to each other.
     """
-    group, found = set(names), list[IdleTimeout]()
-    for node in (builder.nodes[name] for name in group):
+    names = list(names)
+    group, found = behind.union(names), list[IdleTimeout]()
+    for node in (builder.nodes[name] for name in names):
         if not isinstance(node, SourceFactory):
             continue
         timeout = node.consumed.idle_timeout
         for topic in node.topics:
             if topic in builder.internal_topics:
                 writers = [others for others in builder.node_groups().values() if _writes(builder, others, topic)]
-                upstream = [_idle_timeout(builder, others) for others in writers if group.isdisjoint(others)]
+                upstream = [_idle_timeout(builder, others, group) for others in writers if group.isdisjoint(others)]
                 if None in upstream:
                     return None
                 found += [each for each in upstream if each is not None]
