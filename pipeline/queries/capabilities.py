@@ -357,7 +357,8 @@ def _is_by_key(node: ProcessorNode, topology: ProcessorTopology) -> bool:
     stores = [topology.stores[name] for name in node.stores if name in topology.stores]
     name = type(node.operator).__name__
     return not stores or (
-        name in _BY_KEY and all(store.kind in _UNTIMED and store.max_entries is None for store in stores)
+        name in _BY_KEY
+        and all(store.kind in _UNTIMED and store.max_entries is None and not store.is_dated for store in stores)
     )
 
 

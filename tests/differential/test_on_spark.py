@@ -22,11 +22,13 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from penstock import (
     CalendarWindows,
     KStream,
+    Materialized,
     Processor,
     ProcessorContext,
     Punctuation,
     Record,
     Serdes,
+    Stores,
     StreamsBuilder,
     StreamsError,
     ValueTransformerWithKey,
@@ -235,6 +237,41 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     found = {message.key(): orjson.loads(message.value() or b"") for message in read_to_end(bootstrap_servers, sink)}
     row = {"n": 3, "mean": 3.0, "ids": 3, "last": 6}
     assert found == {b"0": row, b"1": row}
+
+
+def test_timers_and_rows_with_a_ttl_end_in_a_later_micro_batch(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    class Later(Processor[str, str, str, str]):
+        """Sends each key on five seconds after its record."""
+
+        stores = (Stores.timer_store_builder(Stores.persistent_key_value_store("timers"), Serdes.string()),)
+
+        def process(self, record: Record[str, str]) -> None:
+            self.context.timer(record.key, record.timestamp + 5_000, Punctuation.STREAM_TIME)
+
+        def on_timer(self, key: str, at: int) -> None:
+            self.context.forward(Record(key, f"at {at}", at))
+
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, **STRINGS)
+    stream.process(Later).to(sink, **STRINGS)
+    counts = stream.group_by_key().count(store=Materialized("counts", ttl=timedelta(seconds=3)))
+    counts.to_stream().map_values(str).to(sink, **STRINGS)
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
+        for records in ([("a", 1_000), ("b", 2_000)], [("a", 3_900), ("b", 7_000)]):
+            for key, timestamp in records:
+                producer.produce(source, "", key, timestamp=timestamp)
+            producer.flush()
+            streams.process_available()
+    found = [(message.key(), message.value()) for message in read_to_end(bootstrap_servers, sink)]
+    expected: list[tuple[str, str]] = [("a", "1"), ("b", "1"), ("a", "2")]
+    # The record of 7 seconds: a's second row and b's first one have ended, b's timer fires, a's has been moved.
+    expected += [("b", "None"), ("a", "None"), ("b", "at 7000"), ("b", "1")]
+    assert sorted(found) == sorted((key.encode(), value.encode()) for key, value in expected)
 
 
 def test_wall_clock_punctuations_fire_without_records(
