@@ -24,7 +24,7 @@ from penstock.kernel.codecs import (
 )
 
 from ..errors import SerializationError
-from ..serdes.codecs import refusal, refusing
+from ..serdes.codecs import refusal
 from ..serdes.serdes import (
     FromBytes,
     Serde,
@@ -233,13 +233,16 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
 
     def __init__(self, foreign_value_serde: SerdeLike | None) -> None:
         self.foreign_value_serde = serde = as_serde(foreign_value_serde)
-        if serde is None or serde.serializer is None or serde.deserializer is None:
-            return
-        encode, decode = partial(self._encode, serde.serializer), partial(self._decode, serde.deserializer)
-        write = response_encoder(encode, _direct(serde.serializer), Serialized)
-        read = response_decoder(decode, _direct(serde.deserializer), SubscriptionResponseWrapper)
-        self.serializer = nullable(guarded(write, refusal(repr(self), "write")))
-        self.deserializer = nullable(guarded(read, refusal(repr(self), "read")))
+        if serde is not None and serde.serializer is not None and serde.deserializer is not None:
+            self.serializer, self.deserializer = self._writer(serde.serializer), self._reader(serde.deserializer)
+
+    def _writer(self, to_bytes: ToBytes) -> ToBytes:
+        write = response_encoder(partial(self._encode, to_bytes), _direct(to_bytes), Serialized)
+        return nullable(guarded(write, refusal(repr(self), "write")))
+
+    def _reader(self, from_bytes: FromBytes) -> FromBytes:
+        read = response_decoder(partial(self._decode, from_bytes), _direct(from_bytes), SubscriptionResponseWrapper)
+        return nullable(guarded(read, refusal(repr(self), "read")))
 
     def __reduce__(self) -> Any:
         return SubscriptionResponseWrapperSerde, (self.foreign_value_serde,)
@@ -253,18 +256,21 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
         return "value of the right table" if self.foreign_value_serde is None else self.foreign_value_serde.open_part()
 
     @override
-    @refusing("write")
-    def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
-        if value is None:
-            return None
-        return self._encode(_functions(self.foreign_value_serde, topic, "foreign value")[0], value)
+    def topic_serializer(self, topic: str) -> ToBytes:
+        return self.serializer or self._writer(_functions(self.foreign_value_serde, topic, "foreign value")[0])
 
     @override
-    @refusing("read")
+    def topic_deserializer(self, topic: str) -> FromBytes:
+        return self.deserializer or self._reader(_functions(self.foreign_value_serde, topic, "foreign value")[1])
+
+    @override
+    def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
+        return self.topic_serializer(topic)(value)
+
+    @override
     def deserialize(self, topic: str, data: bytes | None) -> SubscriptionResponseWrapper | None:
-        if data is None:
-            return None
-        return self._decode(_functions(self.foreign_value_serde, topic, "foreign value")[1], data)
+        found: SubscriptionResponseWrapper | None = self.topic_deserializer(topic)(data)
+        return found
 
     @staticmethod
     def _encode(value_to_bytes: ToBytes, value: SubscriptionResponseWrapper) -> bytes:
