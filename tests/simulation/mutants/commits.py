@@ -12,9 +12,9 @@ from penstock.statestore.stores.removals import Removals
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
 from penstock.topology.run.event_loop import LoopCalls
-from penstock.workers.tasks import record_sends
 from penstock.workers.tasks.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
 from penstock.workers.tasks.processor_state_manager import ProcessorStateManager
+from penstock.workers.tasks.record_sends import ProducerOutput
 from penstock.workers.tasks.stream_task import StreamTask
 from penstock.workers.tasks.streams_producer import StreamsProducer
 from tests.simulation.mutants.mutant import Mutant
@@ -84,7 +84,12 @@ def missing_fence(_: Any) -> Any:
 
 
 def outside_of_the_transaction(_: Any) -> Any:
-    return lambda producer, write: write
+    """The first record after a commit does not begin the next transaction."""
+
+    def write(output: ProducerOutput, topic: str, key: Any, value: Any, partition: int, at: Any, headers: Any) -> None:
+        output.producer.produce(topic, key, value, partition, at, list(headers) if headers else None, None)
+
+    return write
 
 
 def stores_before_the_transaction(_: Any) -> Any:
@@ -216,7 +221,7 @@ COMMIT_MUTANTS = (
     Mutant("open transaction not waited for", offsets, "offset_fetch", offsets_of_open_transactions, 3),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
     Mutant("missing fence", group_member, "GroupMetadata", missing_fence, 109, ("send offsets", "flush producer")),
-    Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
+    Mutant("output outside of the transaction", ProducerOutput, "_write", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 71),
     Mutant(
         "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 54
