@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from penstock.statestore.rows.dated_rows import INDEX
 from penstock.statestore.stores.state_store import plain_rows
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreKind
@@ -85,13 +86,17 @@ def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
         state = _restored(plan, task, changelog)
         found = [(number, data) for (store, number), data in state.blobs.items() if store == name]
         for start in range(0, len(found), PAGES_AT_ONCE):
-            yield _seed_rows(task, name, found[start : start + PAGES_AT_ONCE])
+            yield _seed_rows(task, name, found[start : start + PAGES_AT_ONCE], changelog.builder.is_dated)
     if task in plan.own:
-        yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])])
+        yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])], False)
 
 
-def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.RecordBatch:
-    counts = [0 if number == DIRECTORY else sum(1 for _ in rows_in(number, data)) for number, data in blobs]
+def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], is_dated: bool) -> pa.RecordBatch:
+    """is_dated: the store has an index by time, too, whose entries do not count."""
+    counts = [
+        0 if number == DIRECTORY else sum(not (is_dated and key.startswith(INDEX)) for key, _ in rows_in(number, data))
+        for number, data in blobs
+    ]
     return to_batch([(task, store, *blob, count) for blob, count in zip(blobs, counts, strict=True)], SEED_DDL)
 
 

@@ -185,19 +185,20 @@ class ExpiringStore(DatedStore):
 
     @override
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        now_ms = None if self._by_stream_time else self.task.wall_clock_ms()
         for message in newest_by_key(messages):
             key, row = message.key(), self.values.row_of(message)
             if key is not None:
-                yield key, None if row is None else due_bytes(self._ttl.clock, self._due(message, now_ms)) + row
+                yield key, None if row is None else due_bytes(self._ttl.clock, self._due(message)) + row
 
-    def _due(self, message: Message, now_ms: int | None) -> int:
-        """Return when a restored row is due. One that was written before there was a ttl begins to live now."""
+    def _due(self, message: Message) -> int:
+        """Return when a restored row is due; without the header its record's timestamp counts as the time of the write.
+
+        That is so by stream time, and for rows from before there was a ttl.
+        """
         found = next((data for name, data in message.headers() or () if name == DUE_HEADER), None)
         if found is not None:
             return int.from_bytes(found, "big")
-        from_ms = message.timestamp()[1] if now_ms is None else now_ms
-        return min(max(from_ms, 0) + self._ttl.duration_ms, NEVER)
+        return min(max(message.timestamp()[1], 0) + self._ttl.duration_ms, NEVER)
 
 
 class RefreshingReads:

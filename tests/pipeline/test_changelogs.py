@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Serdes, StreamsConfig, StreamsError
+from penstock import Punctuation, Serdes, Stores, StreamsConfig, StreamsError, Ttl
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.checkpoint.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
 from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelog_records
@@ -18,6 +18,7 @@ from penstock.pipeline.tasks.paged_rows import DIRECTORY, rows_in
 from penstock.pipeline.tasks.spark_stores import SparkOutput, SparkStores
 from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
 from penstock.statestore.buffers.time_ordered_buffers import BUFFER_TIME, HEADERS
+from penstock.statestore.stores.dated_stores import DUE_HEADER
 from penstock.statestore.stores.state_store import LONG
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
@@ -85,6 +86,11 @@ def test_the_changelog_of_a_join_buffer_has_no_input_records() -> None:
     assert record.value == BUFFERED + BUFFER_TIME
 
 
+def table_store(ttl: Ttl) -> StoreBuilder:
+    supplier = Stores.persistent_timestamped_key_value_store("store", ttl=ttl)
+    return Stores.timestamped_key_value_store_builder(supplier, Serdes.string(), Serdes.string())
+
+
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
     """Return the rows of a store in Spark's state after a restore."""
     state, output = MemoryState(), SparkOutput()
@@ -97,6 +103,33 @@ def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes
     stores.close()
     found = [(number, data) for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]
     return [row for number, data in found for row in rows_in(number, data)]
+
+
+SOON, LATER = (1_000).to_bytes(8, "big"), (90_000).to_bytes(8, "big")
+DATED: list[tuple[StoreBuilder, list[RawRecord]]] = [
+    (
+        Stores.timer_store_builder(Stores.persistent_key_value_store("store"), Serdes.string()),
+        [RawRecord("log", 3, 0, START_MS, b"a", b"s" + SOON), RawRecord("log", 3, 1, START_MS, b"b", b"w" + LATER)],
+    ),
+    (
+        table_store(Ttl(5_000)),
+        [RawRecord("log", 3, 0, 7_000, b"a", b"one"), RawRecord("log", 3, 1, 9_000, b"b", b"two")],
+    ),
+    (
+        table_store(Ttl(5_000, Punctuation.WALL_CLOCK_TIME)),
+        [
+            RawRecord("log", 3, 0, 7_000, b"a", b"one", [(DUE_HEADER, LATER)]),
+            RawRecord("log", 3, 1, 9_000, b"b", b"x" * 1_000, [(DUE_HEADER, SOON)]),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("store", "messages"), DATED)
+def test_rows_that_are_due_at_a_time_come_back_as_they_were(store: StoreBuilder, messages: list[RawRecord]) -> None:
+    records = changelog_records(StoreChangelog(store, "log", False), 3, pages_of(store, messages), START_MS)
+    found = sorted((r.key, r.value, r.timestamp, r.headers) for r in records)
+    assert found == [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in messages]
 
 
 def test_the_file_that_names_the_owner_of_the_state() -> None:
