@@ -728,8 +728,8 @@ cdef int64_t end_of(int64_t start, int64_t size_ms, window_end) except? -1:
 cdef class FlushedChanges:
     """Passes the changes of a cached table on when the cache is flushed; see StateStore.send_changes.
 
-    form: of the cache's keys, see the enum; size_ms, window_end: of windows, see Cells. read(held value): None where it is the value itself.
-    bytes_serde: see Cells. timestamped: whether a row is (value, timestamp). headers: whether they go on.
+    form: of the cache's keys, see the enum; size_ms, window_end: of windows, see Cells. read(held value): None where it
+    is the value itself. bytes_serde: see Cells. timestamped: whether a row is (value, timestamp). headers: whether they go on.
     """
 
     cdef RecordContext task

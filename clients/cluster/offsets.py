@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 
 from penstock.topology.records import TopicPartition
@@ -29,13 +29,6 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
     committed_only: LATEST is the last stable offset, before all open transactions (``read_committed``).
     """
 
-    def request(epochs: Mapping[TopicPartition, int]) -> Request:
-        topics = by_topic(
-            (p, {"partition_index": p.partition, "current_leader_epoch": epoch, "timestamp": timestamps[p]})
-            for p, epoch in sorted(epochs.items())
-        )
-        return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
-
     def answers(response: SimpleNamespace) -> Iterator[Answer]:
         for partition, each in each_partition(response.topics):
             code = each.error_code
@@ -43,22 +36,30 @@ def offsets_at(timestamps: Mapping[TopicPartition, int], committed_only: bool) -
                 code = ErrorCode.OFFSET_NOT_AVAILABLE  # as an end offset it would make an empty store look restored
             yield Answer(partition, code, each.offset)
 
-    return LeaderQuestion(LIST_OFFSETS.name, request, answers)
+    return _list_offsets(timestamps, committed_only, answers)
 
 
 def newest_timestamps(partitions: Collection[TopicPartition], committed_only: bool) -> LeaderQuestion:
     """Return the request for the highest timestamps (ms) of partitions, -1 for one without records."""
 
-    def request(epochs: Mapping[TopicPartition, int]) -> Request:
-        topics = by_topic(
-            (p, {"partition_index": p.partition, "current_leader_epoch": epoch, "timestamp": NEWEST})
-            for p, epoch in sorted(epochs.items())
-        )
-        return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
-
     def answers(response: SimpleNamespace) -> Iterator[Answer]:
         for partition, each in each_partition(response.topics):
             yield Answer(partition, each.error_code, each.timestamp)
+
+    return _list_offsets(dict.fromkeys(partitions, NEWEST), committed_only, answers)
+
+
+def _list_offsets(
+    timestamps: Mapping[TopicPartition, int],
+    committed_only: bool,
+    answers: Callable[[SimpleNamespace], Iterable[Answer]],
+) -> LeaderQuestion:
+    def request(epochs: Mapping[TopicPartition, int]) -> Request:
+        topics = by_topic(
+            (p, {"partition_index": p.partition, "current_leader_epoch": epoch, "timestamp": timestamps[p]})
+            for p, epoch in sorted(epochs.items())
+        )
+        return LIST_OFFSETS(isolation_level=int(committed_only), topics=topics, timeout_ms=TRY_MS)
 
     return LeaderQuestion(LIST_OFFSETS.name, request, answers)
 

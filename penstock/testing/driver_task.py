@@ -181,9 +181,7 @@ class DriverTask(TaskContext):
         """Run the punctuations that are due by wall clock, and commit. Stream time may advance without records."""
         if self._idle is not None:
             time_ms = self._idle.advanced(self.stream_time_ms, self._clock.now_ms)
-            if time_ms > self.stream_time_ms:
-                self.stream_time_ms = time_ms
-                self.compiled.advance_time(time_ms)
+            if self.compiled.advance_time(time_ms):
                 self._punctuate_stream_time()
         self.timers.fire(Punctuation.WALL_CLOCK_TIME, self._clock.now_ms)
         self._punctuations[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._clock.now_ms)

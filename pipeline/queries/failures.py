@@ -58,7 +58,7 @@ BROKERS_ARE_AWAY = Passing(
     starts_max=None,
     pause_seconds=5.0,
 )
-#: Text of a failure -> its fix.
+#: Text of a failure -> its fix. The first one that matches is said.
 _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     (
         re.compile(r"ModuleNotFoundError|ImportError"),
@@ -80,6 +80,10 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
         "folder in which the driver runs.",
     ),
     (PYTHON_WAS_LATE.pattern, PYTHON_WAS_LATE.reason),
+    (
+        re.compile(r"STATE_STORE|state checkpoint|FileNotFoundException|NoSuchFileException"),
+        "Is the checkpoint {checkpoint} there, readable and writable? The next start continues from it.",
+    ),
 )
 
 
@@ -103,8 +107,11 @@ def own_message(text: str) -> str:
     return next(iter(_OUR_ERROR.findall(text)[-1:]), "")
 
 
-def query_failure(name: str, error: StreamingQueryException) -> StreamsError:
-    """Return the error for a failed query: Penstock's message if an operator failed, otherwise the cause's."""
+def query_failure(name: str, error: StreamingQueryException, checkpoint: str) -> StreamsError:
+    """Return the error for a failed query: Penstock's message if an operator failed, otherwise the cause's and advice.
+
+    checkpoint: its directory.
+    """
     text = str(error)
     ours = own_message(text)
     if ours:
@@ -112,6 +119,7 @@ def query_failure(name: str, error: StreamingQueryException) -> StreamsError:
     python = _PYTHON_ERROR.findall(text)
     stack = str(getattr(error, "_stackTrace", ""))  # it is not in the text unless the user's session asks for it
     advice = next((advice for pattern, advice in _ADVICE if pattern.search(f"{text}\n{stack}")), "")
+    advice = advice.replace("{checkpoint}", checkpoint)
     first = text.strip().splitlines()[0]
     what = (python[-1] if python else first).rstrip(".;")
     cause = next(iter(_JAVA_CAUSE.findall(stack)[-1:]), "")

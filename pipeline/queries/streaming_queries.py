@@ -213,7 +213,7 @@ class StreamingQueries:
                 return query
             if not self._may_restart(passing(error)):
                 self.stop()
-                raise query_failure(query.name, error) from error
+                raise query_failure(query.name, error, self._checkpoint) from error
             return query if self._stopping.is_set() else self._start(topology, available_now)
         if not self._stopping.is_set() and query.lastProgress is not None:
             self._starts.clear()

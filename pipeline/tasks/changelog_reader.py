@@ -92,7 +92,10 @@ def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
 
 
 def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]], is_dated: bool) -> pa.RecordBatch:
-    """is_dated: the store has an index by time, too, whose entries do not count."""
+    """Return blobs of a store as rows of the seed, with how many rows each has.
+
+    is_dated: the store has an index by time, too, whose entries do not count.
+    """
     counts = [
         0 if number == DIRECTORY else sum(not (is_dated and key.startswith(INDEX)) for key, _ in rows_in(number, data))
         for number, data in blobs

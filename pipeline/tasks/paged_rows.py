@@ -104,10 +104,13 @@ class PagedRows(BytesStore):
     @override
     def get(self, key: bytes) -> bytes | None:
         found = self._rows_beside(key).get(key)
-        return found if found is None or not found.startswith(ELSEWHERE) else self._large_value(found)
+        return None if found is None else self._shown(found)
 
-    def _large_value(self, place: bytes) -> bytes:
-        number = _number_of(place)
+    def _shown(self, value: bytes) -> bytes:
+        """Return what a page has in a row, or the large value that it stands for."""
+        number = _number_of(value)
+        if number is None:
+            return value
         row = self._large.get(number)
         if row is None:
             ((_, value),) = unpack_rows(self._blobs.read(number) or b"")
@@ -117,16 +120,13 @@ class PagedRows(BytesStore):
     @override
     def put(self, key: bytes, value: bytes | None) -> None:
         page = self._rows_beside(key)
-        old = page.get(key)
-        was_large = old is not None and old.startswith(ELSEWHERE)
+        number = _number_of(page.get(key))
         if value is None or not (len(value) > self._large_bytes or value.startswith(ELSEWHERE)):
-            if was_large:
-                self._set_large(_number_of(old or b""), None)
+            if number is not None:
+                self._set_large(number, None)
             page.put(key, value)
             return
-        if was_large:
-            number = _number_of(old or b"")
-        else:
+        if number is None:
             number = self._last_large = self._last_large - 1
             page.put(key, ELSEWHERE + _number.pack(number))
         self._set_large(number, (key, value))
@@ -134,10 +134,6 @@ class PagedRows(BytesStore):
     def _set_large(self, number: int, row: Row | None) -> None:
         self._large[number] = row
         self._changed_large.add(number)
-
-    def _shown(self, row: Row) -> Row:
-        key, value = row
-        return (key, self._large_value(value)) if value.startswith(ELSEWHERE) else row
 
     @override
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
@@ -150,7 +146,7 @@ class PagedRows(BytesStore):
             found += self._read(page).between(start, end)
         if reverse:
             found.reverse()
-        return [self._shown(row) for row in found]
+        return [(key, self._shown(value)) for key, value in found]
 
     @override
     def approximate_num_entries(self) -> int:
@@ -258,14 +254,17 @@ def unpack_rows(data: bytes) -> Iterator[Row]:
         yield key, data[value_at + 4 : at]
 
 
-def _number_of(place: bytes) -> int:
-    return int(_number.unpack_from(place, len(ELSEWHERE))[0])
+def _number_of(value: bytes | None) -> int | None:
+    """Return the number of the large value that a value stands for; None if it is none, or an ordinary one."""
+    if value is None or not value.startswith(ELSEWHERE):
+        return None
+    return int(_number.unpack_from(value, len(ELSEWHERE))[0])
 
 
 def rows_in(number: int, data: bytes) -> Iterator[Row]:
     """Yield the rows of a blob that is not the directory. A large row is in its own blob only."""
     rows = unpack_rows(data)
-    return rows if number < DIRECTORY else (row for row in rows if not row[1].startswith(ELSEWHERE))
+    return rows if number < DIRECTORY else (row for row in rows if _number_of(row[1]) is None)
 
 
 def _pack_directory(pages: Iterable[_Page], marks: Marks) -> bytes:

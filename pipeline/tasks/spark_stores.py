@@ -15,6 +15,7 @@ from penstock.statestore.store_factory import build_store
 from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.context.task_context import TaskContext
+from penstock.topology.context.task_output import RecordOutput
 from penstock.topology.records import Headers, RawRecord, SentRecord
 
 from .paged_rows import PagedRows, pack_rows, unpack_rows
@@ -71,28 +72,13 @@ class PersistentLRUCache(MemoryLRUCache):
         self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
 
 
-class Sink(Protocol):
-    """Takes the records that a task sends; KafkaSink is one."""
-
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        """See TaskOutput.send."""
-
-
 class SparkOutput:
     """The TaskOutput of a task on Spark. sink: takes what the task sends; without it, records wait for take_sent().
 
     images: the changelogs that are read again, by store; see SparkStores.
     """
 
-    def __init__(self, sink: Sink | None = None) -> None:
+    def __init__(self, sink: RecordOutput | None = None) -> None:
         self._sink = sink
         self._sent: list[SentRecord] = []
         self.images: dict[str, PagedRows] = {}

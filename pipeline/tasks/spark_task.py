@@ -23,6 +23,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.idle_time import IdleTime
 from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule, first_due_ms
 from penstock.topology.context.task_context import Cancellable, TaskContext
+from penstock.topology.context.task_output import RecordOutput
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
@@ -30,7 +31,7 @@ from penstock.topology.records import Message, SentRecord, TaskId
 from penstock.topology.run.compiled import CompiledSource, compile_topology
 from penstock.topology.run.event_loop import TurnedCalls
 
-from .spark_stores import Sink, SparkOutput, SparkStores, TaskState
+from .spark_stores import SparkOutput, SparkStores, TaskState
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class SparkTask(TaskContext):
         partition: int,
         state: TaskState | None,
         wall_clock_ms: Callable[[], int],
-        sink: Sink | None = None,
+        sink: RecordOutput | None = None,
     ) -> None:
         super().__init__(TaskId(plan.topology.subtopology, partition), plan.config, SparkOutput(sink))
         self.async_calls = TurnedCalls(asyncio.new_event_loop)
@@ -140,10 +141,7 @@ class SparkTask(TaskContext):
         if has_records:
             self._idle.record_came(now_ms)
             return
-        time_ms = self._idle.advanced(self.stream_time_ms, now_ms)
-        if time_ms > self.stream_time_ms:
-            self.stream_time_ms = time_ms
-            self.compiled.advance_time(time_ms)
+        if self.compiled.advance_time(self._idle.advanced(self.stream_time_ms, now_ms)):
             self._punctuate_stream_time()
 
     def _process_one(self, source: CompiledSource, messages: Sequence[Message]) -> None:

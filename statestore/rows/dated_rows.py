@@ -14,28 +14,13 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from penstock.topology.processor_api import Punctuation
+from penstock.topology.stores.timer import CLOCK_BYTES, DUE_BYTES, TIME_BYTES, due_of
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, after
 
 ROW, INDEX = b"\0", b"\1"
-_CLOCKS = {Punctuation.STREAM_TIME: b"s", Punctuation.WALL_CLOCK_TIME: b"w"}
-_TIME_BYTES = 8
-#: The bytes before a row's own: its clock, and when it is due.
-DUE_BYTES = 1 + _TIME_BYTES
 #: The first entries of an index are kept in memory: FEW after they are read, at most MOST.
 FEW, MOST = 512, 4096
-
-
-def due_bytes(clock: Punctuation, due_ms: int) -> bytes:
-    """Return what precedes the bytes of a row that is due at due_ms."""
-    return _CLOCKS[clock] + due_ms.to_bytes(_TIME_BYTES, "big")
-
-
-def due_of(dated: bytes) -> tuple[Punctuation, int]:
-    """Return the clock of a row, and when it is due."""
-    clock = Punctuation.STREAM_TIME if dated[:1] == b"s" else Punctuation.WALL_CLOCK_TIME
-    return clock, int.from_bytes(dated[1:DUE_BYTES], "big")
 
 
 class TimeIndex:
@@ -78,7 +63,7 @@ class TimeIndex:
         if not self._first:
             return None
         entry = self._first[0]
-        return int.from_bytes(entry[:_TIME_BYTES], "big"), entry[_TIME_BYTES:]
+        return int.from_bytes(entry[:TIME_BYTES], "big"), entry[TIME_BYTES:]
 
     def _read(self) -> None:
         start, skipped = self._prefix + (self._rest or b""), len(self._prefix)
@@ -87,7 +72,7 @@ class TimeIndex:
 
 
 class DatedRows(BytesStore):
-    """An ordered map from bytes to bytes, each with a clock and a time (see due_bytes) before its own bytes.
+    """An ordered map from bytes to bytes, each with a clock and a time (see timer.due_bytes) before its own bytes.
 
     rows: where they are kept; they belong to this object.
     """
@@ -95,7 +80,7 @@ class DatedRows(BytesStore):
     def __init__(self, rows: BytesStore) -> None:
         self.below = rows
         self.persistent = rows.persistent  # type: ignore[misc]  # of the rows below
-        self.indexes = {clock: TimeIndex(rows, INDEX + letter) for clock, letter in _CLOCKS.items()}
+        self.indexes = {clock: TimeIndex(rows, INDEX + letter) for clock, letter in CLOCK_BYTES.items()}
 
     @override
     def get(self, key: bytes) -> bytes | None:

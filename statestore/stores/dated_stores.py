@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -14,11 +14,12 @@ from penstock.topology.context.task_context import TaskContext
 from penstock.topology.context.timers import NEVER, OnDue
 from penstock.topology.errors import StreamsError, TaskCorruptedError
 from penstock.topology.records import Headers, Message
+from penstock.topology.stores.timer import DUE_BYTES, due_bytes, due_of
 
 from ..rows.bytes_store import BytesStore, Marks, RawRow
-from ..rows.dated_rows import DUE_BYTES, DatedRows, due_bytes, due_of
+from ..rows.dated_rows import DatedRows
 from .key_value_store import TaskKeyValueStore
-from .state_store import newest_by_key
+from .state_store import LONG, newest_by_key
 from .values import headers_logged
 
 #: The mark of a store with dated rows.
@@ -53,7 +54,7 @@ def _due_header(ttl: Ttl, due_ms: int) -> Headers:
     """Return the header with the time at which a row is due; None if that follows from its timestamp."""
     if ttl.clock is Punctuation.STREAM_TIME and not ttl.refreshed_on_read:
         return None
-    return [(DUE_HEADER, due_ms.to_bytes(8, "big"))]
+    return [(DUE_HEADER, LONG.pack(due_ms))]
 
 
 class DatedStore(TaskKeyValueStore, ABC):
@@ -64,12 +65,12 @@ class DatedStore(TaskKeyValueStore, ABC):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, DatedRows(rows))
         self._on_due: OnDue | None = None
-        self._decode_dated = self._decode
-        self._decode = self._decode_row
         task.timers.add(self.name, self)
 
-    def _decode_row(self, dated: bytes | None) -> Any:
-        return None if dated is None else self._decode_dated(dated[DUE_BYTES:])
+    @override
+    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+        decode = self.values.decode
+        return lambda dated: None if dated is None else decode(dated[DUE_BYTES:])
 
     def _put_dated(self, key: bytes, clock: Punctuation, due_ms: int, row: bytes) -> None:
         self.rows.put(key, due_bytes(clock, due_ms) + row)
@@ -167,7 +168,7 @@ class ExpiringStore(DatedStore):
         due = None if due_ms is None else _due_header(self._ttl, due_ms)
         if due is not None:
             headers = [*(headers or ()), *due]
-        value = row[8:] if row is not None and self.values.with_timestamp else row
+        value = row[LONG.size :] if row is not None and self.values.with_timestamp else row
         self.task.output.log_change(self.name, key, value, timestamp, headers)
 
     def refresh(self, key: object) -> None:
@@ -180,7 +181,7 @@ class ExpiringStore(DatedStore):
         lived_ms = now_ms + self._ttl.duration_ms - due_of(dated)[1]
         if lived_ms * REFRESHED_PART > self._ttl.duration_ms:
             row = dated[DUE_BYTES:]
-            at = int.from_bytes(row[:8], "big", signed=True) if self.values.with_timestamp else self.task.timestamp
+            at = LONG.unpack_from(row)[0] if self.values.with_timestamp else self.task.timestamp
             self._renew(row_key, row, at, now_ms)
 
     @override
@@ -197,7 +198,7 @@ class ExpiringStore(DatedStore):
         """
         found = next((data for name, data in message.headers() or () if name == DUE_HEADER), None)
         if found is not None:
-            return int.from_bytes(found, "big")
+            return int(LONG.unpack(found)[0])
         return min(max(message.timestamp()[1], 0) + self._ttl.duration_ms, NEVER)
 
 
@@ -280,12 +281,5 @@ class TimerStore(DatedStore):
             self.set_timer(key, *value)
 
     @override
-    def _decode_row(self, dated: bytes | None) -> Any:
-        return None if dated is None else self.serdes.decode_value(dated[:DUE_BYTES])
-
-    @override
-    def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
-        for message in newest_by_key(messages):
-            key = message.key()
-            if key is not None:
-                yield key, message.value()
+    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+        return self.values.decode  # a timer has no bytes but those before a row's own

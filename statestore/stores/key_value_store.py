@@ -119,11 +119,15 @@ class TaskKeyValueStore(StateStore):
             self.values.log_value = self.contexts.keeping(self.values.log_value)
             self.values.log_held = self.contexts.keeping(self.values.log_held)
         self._encode_key = self.serdes.encode_key
-        self._decode = self.values.decode
+        self._decode = self._row_decoder()
         self._log_value = self.values.log_value
         self._handle: KeyValueHandle | None = None
         if rows.buffer is not None and self.contexts is None and not self.caching:
             self._handle = KeyValueHandle(self, rows.buffer, self._encode_key, self._decode, self._log_value)
+
+    def _row_decoder(self) -> Callable[[bytes | None], Any]:
+        """Return the function from the bytes of a row, None without one, to its value."""
+        return self.values.decode
 
     @property
     @override

@@ -186,6 +186,15 @@ def test_the_sides_of_a_foreign_key_join_have_the_timeout_of_both_tables() -> No
     assert idle_timeouts(lambda builder: declare(builder, None, 7)) == [None, None]
 
 
+def test_a_foreign_key_join_of_a_table_with_an_aggregate_of_itself_has_the_timeout_of_the_table() -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        users = builder.table("users", **TEXTS, idle_timeout=5)
+        sizes = users.group_by(lambda user, city: (city, user), **TEXTS).count()
+        users.join(sizes, "{}-{}".format, foreign_key=lambda city: city).to_stream().to("out")
+
+    assert idle_timeouts(declare) == [5, 5]
+
+
 @pytest.mark.parametrize(
     ("declare", "message"),
     [

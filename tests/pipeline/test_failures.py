@@ -20,6 +20,7 @@ from penstock.pipeline.queries.streaming_queries import StreamingQueries
 from penstock.pipeline.session.connector import ConnectorError, check_version
 
 ENDED = "[STREAM_FAILED] Query [id = 38, runId = 26] terminated with exception: "
+CHECKPOINT = "file:/checkpoint"
 TRACEBACK = """Job aborted. Traceback (most recent call last):
   File "/pyspark/worker.py", line 1, in main
     process()
@@ -29,7 +30,7 @@ TRACEBACK = """Job aborted. Traceback (most recent call last):
 
 
 def reported(text: str) -> str:
-    return str(query_failure("app-0", StreamingQueryException(ENDED + text)))
+    return str(query_failure("app-0", StreamingQueryException(ENDED + text), CHECKPOINT))
 
 
 def test_an_operators_error_is_reported_in_penstocks_words() -> None:
@@ -52,6 +53,9 @@ def test_the_last_line_of_a_python_traceback_is_reported() -> None:
         ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: in", "A topic was deleted"),
         ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", "start with another --checkpoint"),
         ("Python worker failed to connect back. SQLSTATE: XXKST", "too busy to start a Python"),
+        ("[CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state store files", f"checkpoint {CHECKPOINT} there"),
+        ("Cannot perform commit during state checkpoint. SQLSTATE: 58030", f"checkpoint {CHECKPOINT} there"),
+        ("java.io.FileNotFoundException: File offsets/7 does not exist", f"checkpoint {CHECKPOINT} there"),
     ],
 )
 def test_sparks_own_failures_are_reported_with_advice(text: str, advice: str) -> None:
@@ -170,7 +174,7 @@ def test_the_deepest_cause_of_a_failure_of_spark_itself_is_said_with_advice() ->
         "Caused by: org.apache.spark.SparkException: Cannot perform commit\n\t... 2 more\n"
         "Caused by: java.io.FileNotFoundException: /checkpoint/state/1.sst (No space left on device)\n\t... 5 more\n"
     )
-    found = str(query_failure("app-0", error))
+    found = str(query_failure("app-0", error, CHECKPOINT))
     assert found.startswith(f"The Spark query app-0 failed: {ENDED}Cannot perform commit during state checkpoint")
     assert found.endswith(
         ": /checkpoint/state/1.sst (No space left on device). "

@@ -145,7 +145,7 @@ def test_rows_end_by_the_wall_clock(application: Application) -> None:
         eventually(lambda: len(application.last_values(application.sink)) == 20, "they are counted")
         changelog = f"{application.application_id}-counts-changelog"
         ended = {f"key-{number}": None for number in range(20)}
-        eventually(lambda: application.last_values(application.sink) == ended, "those behind the table are told")
+        eventually(lambda: application.last_values(application.sink) == ended, "the operators after the table are told")
         assert application.last_values(changelog) == ended
         eventually(lambda: rows(streams, "counts") == {}, "no row is left")
 

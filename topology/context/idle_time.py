@@ -23,8 +23,8 @@ STEP_MS = 1000
 class IdleTimeout:
     """After this long without records in any topic of a task, its stream time advances by itself.
 
-    follows: "wall_clock", by as much as that has since the last record; "others", to the highest stream time of the
-    other tasks of the same topics, as of their last commit.
+    follows: "wall_clock", by as much as that has since the last record; "others", to the highest timestamp in the other
+    partitions of the same topics (KIP-734).
     """
 
     duration_ms: int
@@ -52,7 +52,7 @@ def as_idle_timeout(given: IdleTimeoutLike) -> IdleTimeout | None:
 class IdleTime:
     """The advance of the stream time of a task without records.
 
-    others(): the highest stream time (ms) of other tasks, None if there is none or it is not known.
+    others(): the highest timestamp (ms) of the other partitions, None if there is none or it is not known.
     """
 
     def __init__(self, timeout: IdleTimeout, now_ms: int, others: Callable[[], int | None]) -> None:

@@ -8,6 +8,21 @@ from ..errors import StreamsError
 from ..records import Headers
 
 
+class RecordOutput(Protocol):
+    """Takes the serialized records of a task."""
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        """Write a record to a topic. partition None: the producer's murmur2 partitioner chooses."""
+
+
 class ChangeOutput(Protocol):
     """Takes the updates of a task's stores (Kafka Streams: the context's logChange)."""
 
@@ -20,19 +35,8 @@ class ChangeOutput(Protocol):
         """
 
 
-class TaskOutput(ChangeOutput, Protocol):
-    """Takes the serialized records of a task, too (Kafka Streams: RecordCollector)."""
-
-    def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        """Write a record to a topic. partition None: the producer's murmur2 partitioner chooses."""
+class TaskOutput(RecordOutput, ChangeOutput, Protocol):
+    """Takes all that a task writes (Kafka Streams: RecordCollector)."""
 
 
 class NoOutput:

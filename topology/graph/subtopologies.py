@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -77,39 +77,43 @@ def _build(
     )
 
 
-def _idle_timeout(
-    builder: InternalTopologyBuilder, names: Iterable[str], behind: frozenset[str] = frozenset()
-) -> IdleTimeout | None:
-    """Return the longest idle timeout of these nodes' sources; None if one has none.
-
-    An internal topic has that of the sub-topologies that write it: if these are idle, nothing can come from it. behind:
-    nodes that need not be asked, because they are asking: the two sides of a foreign-key join write to each other.
-    """
-    names = list(names)
-    group, found = behind.union(names), list[IdleTimeout]()
-    for node in (builder.nodes[name] for name in names):
-        if not isinstance(node, SourceFactory):
-            continue
-        timeout = node.consumed.idle_timeout
-        for topic in node.topics:
-            if topic in builder.internal_topics:
-                writers = [others for others in builder.node_groups().values() if _writes(builder, others, topic)]
-                upstream = [_idle_timeout(builder, others, group) for others in writers if group.isdisjoint(others)]
-                if None in upstream:
-                    return None
-                found += [each for each in upstream if each is not None]
-            elif timeout is None:
-                return None
+def _idle_timeout(builder: InternalTopologyBuilder, names: Iterable[str]) -> IdleTimeout | None:
+    """Return the longest idle timeout of the sources whose records reach these nodes; None if one has none."""
+    sources = (node for node in builder.nodes.values() if isinstance(node, SourceFactory))
+    if all(source.consumed.idle_timeout is None for source in sources):
+        return None
+    found = list[IdleTimeout]()
+    for source in _sources_upstream(builder, names):
+        timeout = source.consumed.idle_timeout
         if timeout is not None:
             found.append(timeout)
-        elif node.pattern is not None:
+        elif source.pattern is not None or not builder.internal_topics.keys() >= set(source.topics):
             return None
     return max(found, key=attrgetter("duration_ms"), default=None)
 
 
-def _writes(builder: InternalTopologyBuilder, names: Iterable[str], topic: str) -> bool:
+def _sources_upstream(builder: InternalTopologyBuilder, names: Iterable[str]) -> list[SourceFactory]:
+    """Return the sources of these nodes, and of the sub-topologies that write to them through internal topics.
+
+    Nothing can come from an internal topic while these are idle. They may form circles: the two sides of a foreign-key
+    join write to each other.
+    """
+    groups = builder.node_groups().values()
+    sources, reached, waiting = list[SourceFactory](), set(names), [list(names)]
+    while waiting:
+        read = [node for name in waiting.pop() if isinstance(node := builder.nodes[name], SourceFactory)]
+        sources += read
+        topics = {topic for source in read for topic in source.topics if topic in builder.internal_topics}
+        for group in groups:
+            if reached.isdisjoint(group) and _writes(builder, group, topics):
+                reached.update(group)
+                waiting.append(group)
+    return sources
+
+
+def _writes(builder: InternalTopologyBuilder, names: Iterable[str], topics: Collection[str]) -> bool:
     nodes = (builder.nodes[name] for name in names)
-    return any(isinstance(node, SinkFactory) and node.topic == topic for node in nodes)
+    return any(isinstance(node, SinkFactory) and isinstance(node.topic, str) and node.topic in topics for node in nodes)
 
 
 def _node(

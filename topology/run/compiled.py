@@ -93,11 +93,19 @@ class CompiledTopology:
                 except BaseException as error:  # noqa: BLE001 - raised with the operator's name
                     self.errors.raise_flush_failure(name, error)
 
-    def advance_time(self, time_ms: int) -> None:
-        """Advance the operators' stream time without a record, in topology order."""
+    def advance_time(self, time_ms: int) -> bool:
+        """Advance the stream time of the task and its operators, in topology order, without a record.
+
+        Returns whether time_ms was later than that.
+        """
+        task = self.errors.task
+        if time_ms <= task.stream_time_ms:
+            return False
+        task.stream_time_ms = time_ms
         for node in self._nodes:
             for advance in node.time_listeners:
                 node.punctuated(advance, time_ms)
+        return True
 
     def memories(self) -> list[object]:
         """Return the operators' state outside of stores, in topology order; see NodeContext.remembers."""

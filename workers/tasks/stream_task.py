@@ -381,13 +381,10 @@ class StreamTask(Task):
             run.idle.record_came(now_ms)
             return
         time_ms = run.idle.advanced(positions, self.stream_time_ms, now_ms)
-        if time_ms <= self.stream_time_ms:
-            return
-        self._work += 1
-        self.stream_time_ms = time_ms
-        for partition in run.group.partitions:
-            run.group.set_partition_time(partition, time_ms)
-        run.compiled.advance_time(time_ms)
+        if run.compiled.advance_time(time_ms):
+            self._work += 1
+            for partition in run.group.partitions:
+                run.group.set_partition_time(partition, time_ms)
 
     def maybe_punctuate_system_time(self) -> int:
         """Run due punctuations by wall clock. Returns how many ran."""
