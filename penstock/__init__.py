@@ -111,6 +111,7 @@ from penstock.topology.stores.stores import Stores, StoreSupplier
 from penstock.topology.stores.timer import Timer
 from penstock.topology.stores.windows import (
     CalendarWindows,
+    CountWindows,
     EmitStrategy,
     JoinWindows,
     SessionWindows,
@@ -175,6 +176,7 @@ __all__ = [
     "SessionWindows",
     "UnlimitedWindows",
     "CalendarWindows",
+    "CountWindows",
     "JoinWindows",
     "EmitStrategy",
     "Suppressed",

@@ -201,7 +201,8 @@ def is_documented(member: Any) -> bool:
 #: Public only for Penstock's own modules: their docstrings say so, or users do not create their class.
 INTERNAL = {
     *(("AbstractStream", name) for name in ("copartition_with", "attach", "attach_named")),
-    *(("AggregateBuilder", n) for n in ("build", "kept", "kept_count", "repartitioned", "new_repartition_node")),
+    *(("AggregateBuilder", n) for n in ("attached", "build", "kept", "kept_count", "repartitioned")),
+    ("AggregateBuilder", "new_repartition_node"),
     *(("KStream", name) for name in ("same_types", "result", "repartition_for_join")),
     ("AsyncStream", "result"),
     *(("KTable", name) for name in ("value_getter_supplier", "enable_sending_old_values")),

@@ -91,6 +91,7 @@ _WAITS = (
 _BY_KEY = (
     "ForeignTableJoinProcessor",
     "KStreamAggregate",
+    "KStreamCountWindowAggregate",
     "KStreamKTableJoin",
     "KStreamReduce",
     "KTableAggregate",

@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock import (
     CalendarWindows,
+    CountWindows,
     KStream,
     Materialized,
     Processor,
@@ -226,6 +227,8 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
     for number, kept in enumerate((grouped, grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris")))):
         rows = kept.aggregate(aggregates, store=f"rows-{number}").to_stream(lambda key, row, number=number: number)
         rows.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
+    full = grouped.windowed_by(CountWindows(3)).aggregate(aggregates).select_key(lambda window, row: 2)
+    full.to(sink, key_serde=Serdes.json(), value_serde=Serdes.json())
     config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
@@ -236,7 +239,7 @@ def test_aggregates_continue_from_the_states_of_the_micro_batch_before(
             streams.process_available()
     found = {message.key(): orjson.loads(message.value() or b"") for message in read_to_end(bootstrap_servers, sink)}
     row = {"n": 3, "mean": 3.0, "ids": 3, "last": 6}
-    assert found == {b"0": row, b"1": row}
+    assert found == {b"0": row, b"1": row, b"2": row}
 
 
 def test_timers_and_rows_with_a_ttl_end_in_a_later_micro_batch(
@@ -367,6 +370,7 @@ def not_recorded(source: str, sink: str, counted: str, seen: Path) -> StreamsBui
     stream.to(sink, **STRINGS)
     stream.print(file=str(seen.with_suffix(".printed")))
     stream.foreach_async(note)
+    stream.group_by_key(**STRINGS).windowed_by(CountWindows(9)).count()  # see the test of aggregates for its results
     table = stream.group_by_key(**STRINGS).count(store="counts").transform_values(Kept)
     table.to_stream().to(counted, value_serde=Serdes.int64())
     return builder

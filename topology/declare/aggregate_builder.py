@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.naming import Named
 from ..graph.graph_nodes import GraphNode, OptimizableRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
+from ..operators.operator import Operator
 from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import MaterializedInternal, StoreFactory
@@ -75,12 +76,19 @@ class AggregateBuilder(AbstractStream):
         """Attach an aggregation to this stream, and return its table; key_serde: of the table's keys."""
         from .ktable import kept_table
 
+        node, sources = self.attached(name, prefix, operator, store)
+        node.output_versioned = kept.versioned
+        return kept_table(kept, self.builder, node, sources, operator, key_serde)
+
+    def attached(
+        self, name: str | None, prefix: str, operator: Operator, store: StoreFactory
+    ) -> tuple[GraphNode, frozenset[str]]:
+        """Attach an operator with a store to this stream; return its node and the stream's sources; internal."""
         function_name = Named(name).or_generate(self.builder, prefix)
         parent: AbstractStream = self.repartitioned(store) if self.repartition_required else self
         node = ProcessorGraphNode(function_name, operator, stores=[store])
-        node.output_versioned = kept.versioned
         self.builder.add_graph_node(parent.graph_node, node)
-        return kept_table(kept, self.builder, node, parent.source_nodes, operator, key_serde)
+        return node, parent.source_nodes
 
     def repartitioned(self, store: StoreFactory) -> AbstractStream:
         """Return this stream after a repartition topic, named after the store unless the user named it."""

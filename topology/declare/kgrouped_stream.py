@@ -21,11 +21,20 @@ from ..records import Windowed
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from ..stores.materialized import MaterializedInternal, StoreFactory, key_value_store, session_store, window_store
-from ..stores.windows import CalendarWindows, EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
+from ..stores.windows import (
+    CalendarWindows,
+    CountWindows,
+    EmitStrategy,
+    SessionWindows,
+    SlidingWindows,
+    UnlimitedWindows,
+    Windows,
+)
 from .abstract_stream import AbstractStream
 from .agg import Aggregate
 from .aggregate_builder import AGGREGATE_NAME, REDUCE_NAME, AggregateBuilder, merger_for_reducer, reduce_initializer
 from .aggregated import functions_of
+from .count_windowed_kstream import CountWindowedKStream
 from .options import TableOptions, shows_options, table_options
 from .type_variables import VR, K, V
 
@@ -108,13 +117,17 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
     @overload
+    def windowed_by(self, windows: CountWindows) -> CountWindowedKStream[K, V]: ...
+    @overload
     def windowed_by(self, windows: Windows | SlidingWindows) -> TimeWindowedKStream[K, V]: ...
     def windowed_by(
-        self, windows: Windows | SlidingWindows | SessionWindows
-    ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
+        self, windows: Windows | SlidingWindows | SessionWindows | CountWindows
+    ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V] | CountWindowedKStream[K, V]:
         """Aggregate per key and window."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
+        if isinstance(windows, CountWindows):
+            return CountWindowedKStream(self, windows)
         return TimeWindowedKStream(self, time_windows(windows))
 
 

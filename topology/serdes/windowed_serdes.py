@@ -35,7 +35,7 @@ T = TypeVar("T")
 _TIME_MAX = 2**63 - 1
 
 
-class _OuterSerde(TopicSerde[T]):
+class OuterSerde(TopicSerde[T]):
     """A serde around an inner one, whose functions it makes its own of."""
 
     @override
@@ -59,7 +59,7 @@ class _OuterSerde(TopicSerde[T]):
         """Return the deserializer around the inner one."""
 
 
-class WindowedSerde(_OuterSerde[Windowed]):
+class WindowedSerde(OuterSerde[Windowed]):
     """A serde of windowed keys: the key's bytes from the inner serde, by default the default serde, then the window.
 
     times: indices of the fields of a Windowed that follow the key, 8 bytes each. window_size_ms: the size of the
@@ -204,7 +204,7 @@ def held_windows(serde: Serde[Any] | None) -> tuple[Serde[Any] | None, Callable[
 _new = tuple.__new__  # creates a named tuple in half the time of calling its class
 
 
-class ChangedSerde(_OuterSerde[Change]):
+class ChangedSerde(OuterSerde[Change]):
     """Changes in a grouped table's repartition topic (Kafka Streams: ChangedSerializer, ChangedDeserializer; KIP-904).
 
     The last byte is the format of the bytes before it. 0: old value; 1: new value; 2: length of the new value as zigzag

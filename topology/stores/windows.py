@@ -247,6 +247,26 @@ class SessionWindows:
 
 
 @dataclass(frozen=True, init=False)
+class CountWindows:
+    """Windows of so many records of a key, in the order in which they arrive; with an advance below the size, hopping.
+
+    A new window begins with every advance-th record. Kafka Streams has none. Raises TopologyError for a size below 1,
+    or an advance outside 1 … size.
+    """
+
+    size: int
+    advance: int
+
+    def __init__(self, size: int, advance: int | None = None) -> None:
+        if not isinstance(size, int) or size < 1:
+            raise TopologyError(f"CountWindows need a size of at least 1 record, got {size!r}")
+        advance = size if advance is None else advance
+        if not isinstance(advance, int) or not 1 <= advance <= size:
+            raise TopologyError(f"The advance of CountWindows is a number of records from 1 to {size}, got {advance!r}")
+        _init(self, size=size, advance=advance)
+
+
+@dataclass(frozen=True, init=False)
 class JoinWindows:
     """How far apart two records may be to be joined (Kafka Streams: JoinWindows).
 
