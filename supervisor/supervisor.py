@@ -404,7 +404,8 @@ class Supervisor:
         elif could_not_boot(worker):
             self.failed_stream_threads += 1
             self._log.error("%s cannot start now; the others continue: %s", worker.name, explanation(worker))
-            self._replace(slot, now)
+            slot.failed_starts += 1  # no limit: what has run is not ended by a deployment that takes long
+            self._start_later(slot, now, self._policy.backoff_ms(slot.failed_starts))
         elif failure is not None:
             self.failed_stream_threads += 1
             error = StreamThreadError(worker.name, failure.kind, failure.message, failure.traceback)
@@ -483,6 +484,9 @@ class Supervisor:
             )
             self._shut_down(ExitCode.RESTART_LIMIT, "stream threads died repeatedly: the log has the reasons")
             return
+        self._start_later(slot, now, delay)
+
+    def _start_later(self, slot: Slot, now: int, delay: int) -> None:
         slot.restarts += 1
         slot.start_at = now + delay
         self._log.warning("StreamThread-%d is replaced %s", slot.number, f"in {delay} ms" if delay else "at once")

@@ -263,6 +263,18 @@ def test_code_that_the_user_cannot_reach_is_refused(elsewhere: Path, run_as: str
     assert re.search(rf"The user .* cannot reach {elsewhere}\. Change its permissions", result.stderr)
 
 
+@as_root
+def test_a_certificate_that_the_user_cannot_reach_is_refused(elsewhere: Path) -> None:
+    certificate = elsewhere / "ca.pem"
+    setting = ("-c", f"ssl.ca.location={certificate}", "-c", "consumer.ssl.key.location=/tmp/no-such-key.pem")
+    assert f"ssl.ca.location={certificate} does not exist" in install("--run-as", "daemon", *setting).stderr
+    certificate.touch(mode=0o600)
+    result = install("--run-as", "daemon", *setting)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"The user daemon cannot reach {certificate}. Change its permissions" in result.stderr
+    assert "consumer.ssl.key.location /tmp/no-such-key.pem is below a folder for temporary files" in result.stderr
+
+
 def test_systemds_complaint_about_the_unit_is_quoted(folder: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")

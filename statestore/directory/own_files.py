@@ -35,7 +35,8 @@ def check_folder(path: Path, setting: str = "state.dir", shared: bool = False) -
             raise ProcessorStateError(
                 f"The folder {path} belongs to the user {owner}, not to {user_name(os.geteuid())}, so its files cannot "
                 f"be trusted. Set {setting} to a folder of your own, run the command as that user (sudo -u "
-                f"{_sudo_name(owner)} …), or change the owner (chown -R)"
+                f"{_sudo_name(owner)} …), or, if the application runs as {user_name(os.geteuid())} from now on, change "
+                "the owner (chown -R)"
             )
     mode = path.stat().st_mode
     if mode & stat.S_IWOTH and not (shared and mode & stat.S_ISVTX):
@@ -48,8 +49,9 @@ def check_folder(path: Path, setting: str = "state.dir", shared: bool = False) -
 def open_own(path: Path, flags: int) -> int:
     """Return a file descriptor of a regular file of this user or root; a missing one is created if flags say so.
 
-    Nothing is truncated before this check: flags must not have O_TRUNC. Raises ProcessorStateError for a symbolic link,
-    for another user's file, and for anything but a regular file; OSError as os.open does.
+    To read, the owner of the folder will do, too: its files are a service's, which commands of root and of its group
+    look at. Nothing is truncated before this check: flags must not have O_TRUNC. Raises ProcessorStateError for a
+    symbolic link, for another user's file, and for anything but a regular file; OSError as os.open does.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
@@ -61,7 +63,8 @@ def open_own(path: Path, flags: int) -> int:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ProcessorStateError(f"{path} is {_kind(path)}, which Penstock did not make: delete it")
-        if not _is_trusted(found.st_uid):
+        reads = flags & os.O_ACCMODE == os.O_RDONLY
+        if not _is_trusted(found.st_uid) and not (reads and found.st_uid == path.parent.stat().st_uid):
             raise ProcessorStateError(
                 f"{path} belongs to the user {user_name(found.st_uid)}, not to {user_name(os.geteuid())}: delete it, "
                 "or change its owner (chown)"

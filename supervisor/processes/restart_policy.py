@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from penstock.topology.config.streams_config import StreamsConfig
 
+#: More than any backoff needs.
+_DOUBLINGS_MAX = 40
+
 
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
@@ -45,6 +48,10 @@ class RestartPolicy:
         if earlier >= self.limits.max_restarts:
             return None
         self._restarts.append(now_ms)
+        return self.backoff_ms(earlier)
+
+    def backoff_ms(self, earlier: int) -> int:
+        """Return how long to wait before another attempt, after so many earlier ones."""
         if earlier == 0:
             return 0
-        return int(min(self.limits.backoff_ms * 2 ** (earlier - 1), self.limits.backoff_max_ms))
+        return min(self.limits.backoff_ms << min(earlier - 1, _DOUBLINGS_MAX), self.limits.backoff_max_ms)

@@ -30,15 +30,17 @@ class Slot:
     """The slot of StreamThread-<number>. Its process may be replaced; number and group.instance.id stay.
 
     start_at: when to start a process while there is none; stopped_at: when it was requested to close, None if it was
-    not (both monotonic ms). gone: set with the thread's name when the slot is removed. again: the result of a restart,
-    set when the old process has ended. added: of a slot that was added to a running application: set with the thread's
-    name when it starts, None if it was removed before, or with the reason for which it could not start.
+    not (both monotonic ms). failed_starts: in a row, because the topology could not be loaded. gone: set with the
+    thread's name when the slot is removed. again: the result of a restart, set when the old process has ended. added:
+    of a slot that was added to a running application: set with the thread's name when it starts, None if it was removed
+    before, or with the reason for which it could not start.
     """
 
     number: int
     start_at: int
     worker: Worker | None = None
     restarts: int = 0
+    failed_starts: int = 0
     stopped_at: int | None = None
     gone: Future[str | None] = field(default_factory=Future)
     again: Future[str | None] | None = None
@@ -51,6 +53,7 @@ class Slot:
 
     def begin(self, name: str | None) -> None:
         """Its stream thread has started; None: it was removed before."""
+        self.failed_starts = 0
         if self.added is not None and not self.added.done():
             self.added.set_result(name)
 

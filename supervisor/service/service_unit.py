@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,12 @@ class ServiceUnit:
     def file_name(self) -> str:
         """The unit's file name."""
         return unit_file_name(self.name)
+
+    @property
+    def named_files(self) -> dict[str, Path]:
+        """The files that the configuration names, such as certificates, by their keys."""
+        given = {key: str(value) for key, value in self.config.originals().items() if key.endswith(".location")}
+        return {key: Path(path) for key, path in given.items() if os.path.isabs(path)}
 
     def text(self) -> str:
         """Return the whole file. Raises ConfigError for a path that a unit cannot hold."""
@@ -142,6 +149,7 @@ class ServiceUnit:
 
     def _is_in_a_home(self) -> bool:
         used = [self.working_directory, self.python, self.python.resolve(), self.config_file]
+        used += self.named_files.values()
         if not self.config.is_default("state.dir"):
             used.append(Path(self.config["state.dir"]))
         return any(path.is_relative_to(home) for path in used for home in HOMES)

@@ -24,6 +24,7 @@ def problems(unit: ServiceUnit) -> Iterator[str]:
     if not unit.user_manager:
         yield from _of_temporary_folders(unit)
         yield from _of_the_state_dir(unit)
+        yield from _of_named_files(unit)
         try:
             account = _account(unit.run_as)
         except KeyError:
@@ -40,12 +41,18 @@ def _of_temporary_folders(unit: ServiceUnit) -> Iterator[str]:
     code = {"working directory": unit.working_directory, "interpreter": unit.python, "configuration": unit.config_file}
     if not unit.config.is_default("state.dir"):
         code["state.dir"] = Path(unit.config["state.dir"])
-    for name, path in code.items():
+    for name, path in (code | unit.named_files).items():
         if any(path.is_relative_to(folder) for folder in TEMPORARY):
             yield (
                 f"The {name} {path} is below a folder for temporary files, and the service has its own "
                 "(PrivateTmp=yes; systemd's 200/CHDIR). Move it, e.g. below /srv."
             )
+
+
+def _of_named_files(unit: ServiceUnit) -> Iterator[str]:
+    for key, path in unit.named_files.items():
+        if not path.exists():
+            yield f"{key}={path} does not exist."
 
 
 def _of_the_state_dir(unit: ServiceUnit) -> Iterator[str]:
@@ -78,6 +85,7 @@ def _of_access(unit: ServiceUnit, account: dict[str, Any]) -> Iterator[str]:
     if os.geteuid() != 0:
         return
     needed = [("-x", unit.working_directory), ("-x", unit.python), ("-r", unit.config_file)]
+    needed += [("-r", path) for path in unit.named_files.values()]
     if not unit.config.is_default("state.dir") and Path(unit.config["state.dir"]).is_dir():
         needed.append(("-w", Path(unit.config["state.dir"])))
     who = f"The user {unit.run_as}" if unit.run_as else "The user that systemd allocates (DynamicUser)"

@@ -82,6 +82,18 @@ def test_a_file_of_another_user_is_refused_and_kept(name: str, state: StateDirec
     assert (state.path / name).read_text() == "theirs"
 
 
+@as_root
+@pytest.mark.parametrize("name", ["topology.json", "handed-over.json"])
+def test_a_command_of_root_reads_the_files_of_a_services_user(name: str, state: StateDirectory) -> None:
+    """`penstock plan` of a service with a user of its own; the folder is that user's, too."""
+    write_atomically(state.path / name, "{}")
+    for path in (state.path / name, (state.path / name).parent):
+        os.chown(path, NOBODY, NOBODY)
+    OPENED[name](state)
+    with pytest.raises(ProcessorStateError, match="belongs to the user"):
+        open_own(state.path / name, os.O_RDWR)
+
+
 def test_a_written_file_replaces_links_and_leftovers(tmp_path: Path, victim: Path) -> None:
     """The target, and the temporary file beside it, whose name another user can guess."""
     (tmp_path / "file").symlink_to(victim)
