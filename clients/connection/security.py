@@ -120,6 +120,7 @@ class Tls:
         self._files = WatchedFiles(_tls_files(settings))
         self._context = ssl_context(settings)
         self._lock = threading.Lock()
+        self._has_failed = False
 
     def context(self) -> ssl.SSLContext:
         """Return a context of the current files. Any thread may call it; it may wait for a disk.
@@ -127,14 +128,22 @@ class Tls:
         While they cannot be used, e.g. because only one of certificate and key is replaced, the last context is kept.
         """
         with self._lock:
-            if self._files.have_changed():
-                try:
-                    self._context = ssl_context(self._settings)
-                except ConfigError as error:
-                    logger.warning("%s The files are used as they were; they are read again when they change.", error)
-                else:
-                    logger.info("Read the renewed TLS files %s", ", ".join(self._files.names))
+            changed = self._files.have_changed()
+            if changed or self._has_failed:
+                self._renew(says=changed)
             return self._context
+
+    def _renew(self, says: bool) -> None:
+        """Read the files. says: the same failure is logged once, although each handshake tries again."""
+        try:
+            self._context = ssl_context(self._settings)
+        except ConfigError as error:
+            self._has_failed = True
+            if says:
+                logger.warning("%s The files are used as they were; the next connection reads them again.", error)
+        else:
+            self._has_failed = False
+            logger.info("Read the renewed TLS files %s", ", ".join(self._files.names))
 
 
 class WatchedFiles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -134,6 +135,26 @@ def test_a_temporarily_missing_file_changes_nothing(
     assert caplog.text.count("The files are used as they were") == 1
     mounted(key=key)
     assert shake_hands(client, authority, server) == "client"
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, mounted: Callable[..., dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not change again: permissions that are set a moment later, a full table of open files."""
+    authority = Authority(tmp_path, "ca")
+    server, first, second = authority.sign("server"), authority.sign("first"), authority.sign("second")
+    client = security(mounted(ca=authority.certificate, leaf=first[0], key=first[1]))
+    assert client.tls is not None
+    mounted(leaf=second[0], key=second[1])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        client.tls.context()
+        client.tls.context()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caplog.text.count("The files are used as they were") == 1
+    assert shake_hands(client, authority, server) == "second"
 
 
 def test_the_systems_authorities_are_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,30 +193,35 @@ def a_storm_of_questions_while_a_process_is_killed(streams: KafkaStreams, http: 
 
 
 @pytest.fixture
-def windows(counting: Counting) -> Any:
-    """Counts by windows and by sessions; keys that are numbers, and unusual texts."""
+def lookup(make_topic: Callable[..., str]) -> str:
+    """The topic of a global table."""
+    return make_topic("lookup")
+
+
+@pytest.fixture
+def windows(counting: Counting, lookup: str) -> Any:
+    """Counts by windows and by sessions; keys that are numbers, and unusual texts; a table and a global one."""
     builder = StreamsBuilder()
     text, number = Serdes.string(), Serdes.int64()
     stream = builder.stream(counting.source, key_serde=text, value_serde=text)
     stream.group_by_key().windowed_by(TimeWindows(1000)).count(store="windows")
     stream.group_by_key().windowed_by(SessionWindows(500)).count(store="sessions")
-    builder.table(
-        counting.sink,
-        key_serde=number,
-        value_serde=Serdes.json(),
-        store=Materialized("numbers", key_serde=number, value_serde=Serdes.json()),
-    )
+    for declare, store in ((builder.table, "numbers"), (builder.global_table, "everywhere")):
+        kept = Materialized(store, key_serde=number, value_serde=Serdes.json())
+        topic = counting.sink if store == "numbers" else lookup
+        declare(topic, key_serde=number, value_serde=Serdes.json(), store=kept)
     return builder.build()
 
 
-def test_windows_sessions_and_other_keys(counting: Counting, windows: Any) -> None:
+def test_windows_sessions_and_other_keys(counting: Counting, lookup: str, windows: Any) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": counting.bootstrap_servers, "partitioner": "murmur2_random"})
     odd = "a/b\nü"
     for time_ms in (5_000, 5_300, 7_900):
         producer.produce(counting.source, "x", odd, timestamp=time_ms)
-    producer.produce(counting.sink, '{"n": [1, null]}', (7).to_bytes(8, "big"), timestamp=1)
+    for topic in (counting.sink, lookup):
+        producer.produce(topic, '{"n": [1, null]}', (7).to_bytes(8, "big"), timestamp=1)
     assert producer.flush(30) == 0
     with KafkaStreams(windows, counting.config) as streams:
         streams.start()
@@ -232,8 +237,10 @@ def test_windows_sessions_and_other_keys(counting: Counting, windows: Any) -> No
         assert len(http.get("/stores/windows?time_to=6000")["rows"]) == 1
         sessions = http.get("/stores/sessions?reverse=true")["rows"]
         assert [(row["window"]["start"], row["window"]["end"]) for row in sessions] == [(7_900, 7_900), (5_000, 5_300)]
-        eventually(lambda: http.ask("/stores/numbers/7").status == 200, "the table is read")
-        assert http.get("/stores/numbers/7")["rows"][0]["value"] == {"n": [1, None]}
+        for store in ("numbers", "everywhere"):
+            eventually(lambda store=store: http.ask(f"/stores/{store}/7").status == 200, "the table is read")  # type: ignore[misc]
+            assert http.get(f"/stores/{store}/7")["rows"][0]["value"] == {"n": [1, None]}
+            assert len(http.get(f"/stores/{store}?limit=2")["rows"]) == 1
         wrong = http.ask("/stores/numbers/seven")
         assert (wrong.status, wrong.error["code"]) == (400, "BAD_REQUEST")
         assert "expected a whole number" in wrong.error["message"]

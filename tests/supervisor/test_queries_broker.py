@@ -83,5 +83,8 @@ def test_one_partition_of_a_store(streams: KafkaStreams) -> None:
     assert sorted(parts[0] + parts[1]) == [("k0", 1), ("k1", 1)]
     (task,) = streams.query("counts", "all", partition=1)
     assert task.endswith("_1")
-    with pytest.raises(InvalidStateStoreError, match="no task on this host has partition 7 of it now"):
-        streams.query("counts", "all", partition=7)
+    for stale in (False, True):
+        for partition in (2, -1):
+            with pytest.raises(StreamsError, match="The store counts has 2 partitions, from 0 to 1") as raised:
+                streams.query("counts", "all", partition=partition, stale=stale)
+            assert not isinstance(raised.value, InvalidStateStoreError), "a client that tries again would never end"

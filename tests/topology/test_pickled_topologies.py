@@ -18,6 +18,7 @@ import pytest
 
 from penstock import (
     CalendarWindows,
+    CountWindows,
     EmitStrategy,
     FixedKeyProcessor,
     JoinWindows,
@@ -45,6 +46,7 @@ from penstock.topology.operators.stream_join import KStreamKStreamJoin
 from penstock.topology.operators.stream_join_serdes import LeftOrRightValueSerde, TimestampedKeyAndJoinSideSerde
 from penstock.topology.operators.table_join import KTableKTableAbstractJoin
 from penstock.topology.serdes.aggregates_serde import AggregatesSerde
+from penstock.topology.serdes.count_windows_serde import CountWindowsSerde
 from penstock.topology.serdes.windowed_serdes import ChangedSerde, WindowedSerde
 
 # Deprecations of the extra's own dependencies cannot be fixed here.
@@ -203,6 +205,9 @@ def windowed(builder: StreamsBuilder, serdes: Any) -> None:
     ]
     days = grouped.windowed_by(CalendarWindows("day", tz="Europe/Paris"))
     days.aggregate(agg.collect(3), store="days", **serdes)
+    batches = grouped.windowed_by(CountWindows(3))
+    batches.aggregate(agg.collect(3), store="batches", **serdes).foreach(lambda k, v: None)
+    batches.reduce(lambda a, b: a, store="batch-reduced", **serdes)
     for number, window in enumerate(windows):
         merger = {"session_merger": lambda k, a, b: a} if number == 2 else {}
         for emit in EmitStrategy:
@@ -289,6 +294,7 @@ INNER: list[Serde[Any]] = [
     SubscriptionWrapperSerde("topic", Serdes.string()),
     SubscriptionResponseWrapperSerde(Serdes.string()),
     ChangedSerde(Serdes.string()),
+    CountWindowsSerde(Serdes.string()),
 ]
 
 

@@ -140,10 +140,10 @@ def test_a_cleanup_policy_that_could_not_be_read_is_requested_again(
 def test_internal_topics_have_the_right_cleanup_policy(
     cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counter.thread().until_running()
+    counter.thread().until_running().close()
     assert "cleanup.policy" not in caplog.text
     cluster.topic(CHANGELOG).config["cleanup.policy"] = "delete"
-    counter.thread(slot=2)
+    counter.thread().until_running()
     assert f"Internal topic {CHANGELOG} has cleanup.policy=delete instead of compact" in caplog.text
 
 

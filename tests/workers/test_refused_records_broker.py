@@ -97,11 +97,15 @@ def headers_of(message: Message) -> Mapping[str, bytes | None]:
 
 
 @GUARANTEES
-@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+@pytest.mark.parametrize(("protocol", "cache_bytes"), [("classic", 0), ("streams", 0), ("classic", 1_000_000)])
 def test_a_record_with_a_future_timestamp_causes_no_other_loss(
-    application: Application, guarantee: str, cache_bytes: int
+    application: Application, guarantee: str, protocol: str, cache_bytes: int
 ) -> None:
-    application.config |= {"processing.guarantee": guarantee, "statestore.cache.max.bytes": cache_bytes}
+    application.config |= {
+        "processing.guarantee": guarantee,
+        "statestore.cache.max.bytes": cache_bytes,
+        "group.protocol": protocol,
+    }
     application.feed()
     application.run_until(
         lambda: application.is_counted() and len(list(read_to_end(application.bootstrap, application.copy))) == 15,

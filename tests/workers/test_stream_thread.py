@@ -150,6 +150,21 @@ def test_a_paused_thread_processes_nothing_and_stays_in_the_group(cluster: Direc
     assert counts(cluster) == {"a": 1}
 
 
+def test_a_paused_thread_with_state_to_restore_rests(cluster: DirectKafka, counter: Application) -> None:
+    feed(cluster, "a")
+    first = counter.thread().until_idle()
+    first.close()
+    shutil.rmtree(first.thread.task_manager.state_directory.path / "0_0")
+    restoring = counter.thread()
+    restoring.control.commands.append(Pause())
+    restoring.until(lambda: restoring.state is StreamThreadState.PARTITIONS_ASSIGNED).step(5)
+    assert restoring.state is StreamThreadState.PARTITIONS_ASSIGNED
+    assert restoring.thread.poll_time_ms() == restoring.thread.poll_ms > 0
+    restoring.control.commands.append(Resume())
+    restoring.step()
+    assert restoring.thread.poll_time_ms() == 0
+
+
 def test_a_paused_thread_stops_reading_when_its_buffers_are_full(
     cluster: DirectKafka, application: MakeApplication
 ) -> None:

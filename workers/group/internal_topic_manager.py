@@ -134,8 +134,16 @@ class InternalTopicManager:
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
         internal = self._until_ready(lambda waited_ms: self._make(needed))
-        self._settings.check({name: topic.config["cleanup.policy"] for name, topic in needed.items() if topic.config})
         return {**counts, **internal}
+
+    def check_settings(self, topics: Mapping[int, TopicsInfo]) -> None:
+        """Check the internal topics, whoever has created them; see InternalTopicSettings."""
+        policies: dict[str, str] = {}
+        for info in topics.values():
+            policies |= dict.fromkeys(info.repartition_source_topics, repartition_topic_config(self.config)[POLICY])
+            for name in info.changelog_topics.keys() - info.source_changelog_topics:
+                policies[name] = changelog_topic_config(info.changelog_topics[name], self.config)[POLICY]
+        self._settings.check(policies)
 
     def _describe_user_topics(self, topics: Mapping[int, TopicsInfo], waited_ms: int) -> dict[str, int] | None:
         sources = {topic for info in topics.values() for topic in info.user_source_topics}

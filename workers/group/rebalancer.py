@@ -173,6 +173,8 @@ class Rebalancer:
                 self.listener.on_partitions_revoked(revoked, active, standby)
             if active:
                 self.enforce_rebalance("tasks that moved away are closed")
+            if assignment.active:
+                self.topics.check_settings()  # before a record is written to them
         self.listener.on_partitions_assigned(
             {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
         )

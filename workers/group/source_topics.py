@@ -61,13 +61,14 @@ class BuiltTopologies:
 class SourceTopics:
     """Updates the assignor's topics, and detects when they have changed.
 
-    make_ready: see InternalTopicManager; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
+    make_ready, check: see InternalTopicManager, make_ready and check_settings; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
     check.
     """
 
     topologies: BuiltTopologies
     topic_counts: TopicCounts
     make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]]
+    check: Callable[[Mapping[int, TopicsInfo]], None]
     update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None]
     clock: Clock
     interval_ms: int
@@ -88,6 +89,10 @@ class SourceTopics:
         self.counts = counts
         self._read = self.topologies.read_topics(counts)
         self._looked_ms = self.clock.monotonic_ms()
+
+    def check_settings(self) -> None:
+        """Check the settings of the internal topics, which exist once there is an assignment."""
+        self.check(self.topologies.infos())
 
     def changed(self) -> bool:
         """Return whether the topics read here, or their partitions, have changed; checks once per interval."""

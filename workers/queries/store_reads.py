@@ -83,8 +83,7 @@ class StoreReader:
         builder = topology.stores[request.store]
         check_readable(builder)
         topics = self._topics(request.store)
-        if request.partition is not None and request.partition >= (partitions := self._partitions(topics)):
-            raise BadKeyError(f"The store {builder.name} has {partitions} partitions, from 0 to {partitions - 1}.")
+        self.check_partition(request.store, request.partition)
         if request.key is None or request.everywhere:
             return self._read_range(request, topology)
         key = read_key(request.key, builder.key_serde, builder.name)
@@ -103,8 +102,16 @@ class StoreReader:
             raise UnknownStateStoreError(f"The topology has no state store {store!r}; it has: {known}.")
         return store in of_threads
 
+    def check_partition(self, store: str, partition: int | None) -> None:
+        """Raise BadKeyError for a partition that a store does not have; None is right."""
+        if partition is None:
+            return
+        partitions = self._partitions(self._topics(store))
+        if not 0 <= partition < partitions:
+            raise BadKeyError(f"The store {store} has {partitions} partitions, from 0 to {partitions - 1}.")
+
     def _read_global(self, request: ReadStore) -> StoreRead:
-        store = self.global_state.store(request.store)
+        store = self.global_state.task.stores[request.store]
         return StoreRead(Reply.OK, rows=_rows(request, store, GLOBAL), partition=-1, tasks=(GLOBAL,))
 
     def _topics(self, store: str) -> tuple[str, ...]:

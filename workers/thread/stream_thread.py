@@ -289,6 +289,10 @@ class StreamThread:
         """Return how long the next poll may block, in ms."""
         if self.group.rebalance_in_progress:
             return min(REBALANCE_POLL_MS, self.poll_ms)
+        if self.state is _S.PENDING_SHUTDOWN:
+            return 0
+        if self.paused:
+            return self.poll_ms  # nothing is restored
         if self.state is _S.PARTITIONS_ASSIGNED:
             # Restoring should start or continue immediately, unless all tasks only wait for a lock.
             return min(LOCK_POLL_MS, self.poll_ms) if self.task_manager.waits_for_locks() else 0
@@ -297,8 +301,6 @@ class StreamThread:
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
             due_ms = self.task_manager.batch_due_ms()
             return self.poll_ms if due_ms is None else min(max(due_ms - self.time.wall_clock_ms, 1), self.poll_ms)
-        if self.state is _S.PENDING_SHUTDOWN:
-            return 0
         self._log.error("Unexpected state %s during normal iteration", self.state.name)
         raise StreamsError(f"{self._log.prefix}Unexpected state {self.state.name} during normal iteration")
 

@@ -140,6 +140,7 @@ def _results(query: Query, reader: StoreReader, is_settled: bool) -> dict[str, o
         return {str(task.task_id): reader.changelog_reader.positions(task) for task in task_manager.all_tasks()}
     if reader.is_global(query.store):
         return {GLOBAL: _read(query, reader.global_state.task.stores[query.store])}
+    reader.check_partition(query.store, query.partition)
     stores = _stale_stores(query, task_manager) if query.stale else _current_stores(query, task_manager, is_settled)
     return {str(task_id): _read(query, store) for task_id, store in stores.items()}
 
