@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from typing_extensions import override
 
-from penstock.topology.records import Message, TopicPartition
+from penstock.topology.records import Message, RawRecord, TopicPartition
 
 from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
 from ..protocol.offset_commits import GroupMetadata, OffsetAndMetadata
@@ -29,6 +30,10 @@ GRACE_SECONDS = 2.0
 #: librdkafka treats timestamp 0 as "now", which would move a record from 1970 to today; 1 ms is the closest.
 NOW, EARLIEST = 0, 1
 _FOREVER = -1
+#: Codes of a batch with a wrong record. librdkafka does not say which one it is (KIP-467).
+_OF_ONE_RECORD = frozenset(
+    (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD)
+)
 
 
 class LibrdkafkaWriter(TransactionalWriter):
@@ -44,6 +49,9 @@ class LibrdkafkaWriter(TransactionalWriter):
         self._producer = producer
         self._files = files  # that it was created with, None if they are unknown
         self._lost: list[Lost] = []
+        #: The records of batches that a broker refused because of one of them.
+        self._suspects: list[tuple[RawRecord, Source | None]] = []
+        self._in_transactions = False
         self.records = None
 
     @override
@@ -57,8 +65,19 @@ class LibrdkafkaWriter(TransactionalWriter):
         headers: list[tuple[str, bytes | None]] | None = None,
         source: Source | None = None,
     ) -> None:
-        report = self._on_delivery if source is None else partial(self._on_delivery, source=source)
         at = NOW if timestamp is None else timestamp or EARLIEST
+        self._produce(topic, key, value, partition, at, headers, partial(self._on_delivery, at, headers, source))
+
+    def _produce(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        partition: int,
+        at: int,
+        headers: list[tuple[str, bytes | None]] | None,
+        report: Callable[[KafkaError | None, Message], None],
+    ) -> None:
         while True:
             try:
                 # callback and on_delivery are aliases; the first one takes precedence.
@@ -69,10 +88,42 @@ class LibrdkafkaWriter(TransactionalWriter):
             except KafkaException as error:
                 raise client_error(error.args[0]) from error
 
-    def _on_delivery(self, error: KafkaError | None, message: Message, source: Source | None = None) -> None:
-        """Record a lost record; librdkafka must not be called from here."""
+    def _on_delivery(
+        self,
+        at: int,
+        headers: list[tuple[str, bytes | None]] | None,
+        source: Source | None,
+        error: KafkaError | None,
+        message: Message,
+    ) -> None:
+        """Record a lost record, whose timestamp and headers the message lacks; librdkafka must not be called here."""
+        if error is None or error.code() in PURGED:
+            return
+        record = RawRecord(message.topic(), message.partition(), -1, at, message.key(), message.value(), headers)
+        if error.code() in _OF_ONE_RECORD and not self._in_transactions:  # else the transaction must be aborted
+            self._suspects.append((record, source))
+        else:
+            self._lost.append(Lost(client_error(error), record, source))
+
+    def _try_suspects(self) -> bool:
+        """Write each alone, after what was written meanwhile: only the wrong ones are lost. False without any."""
+        suspects, self._suspects = self._suspects, []
+        for record, source in suspects:
+            self._produce(
+                record.topic(),
+                record.key(),
+                record.value(),
+                record.partition(),
+                record.timestamp()[1],
+                record.headers(),
+                partial(self._on_lone_delivery, record, source),
+            )
+            self._serve(self._producer.flush, _FOREVER)
+        return bool(suspects)
+
+    def _on_lone_delivery(self, record: Message, source: Source | None, error: KafkaError | None, _: Message) -> None:
         if error is not None and error.code() not in PURGED:
-            self._lost.append(Lost(client_error(error), message, source))
+            self._lost.append(Lost(client_error(error), record, source, error.code() in _OF_ONE_RECORD))
 
     @override
     def send_due(self) -> None:
@@ -85,11 +136,17 @@ class LibrdkafkaWriter(TransactionalWriter):
     @override
     def poll(self) -> None:
         self._serve(self._producer.poll, 0)
+        self._try_suspects()
 
     @override
     def flush(self, seconds: float = math.inf) -> bool:
-        self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
-        return not len(self._producer)
+        end = time.monotonic() + seconds
+        left = seconds
+        while True:
+            self._serve(self._producer.flush, _FOREVER if math.isinf(left) else left)
+            if not self._try_suspects():
+                return not len(self._producer)
+            left = max(end - time.monotonic(), 0)
 
     def _serve(self, call: Callable[..., object], *arguments: object) -> None:
         """Call a method that runs callbacks; raises UnusableClientError if the client fails permanently."""
@@ -115,6 +172,7 @@ class LibrdkafkaWriter(TransactionalWriter):
 
     @override
     def init_transactions(self, seconds: float) -> None:
+        self._in_transactions = True
         _bounded(self._producer.init_transactions, seconds)
 
     @override

@@ -106,6 +106,16 @@ def test_a_record_with_a_future_timestamp_causes_no_other_loss(
         "statestore.cache.max.bytes": cache_bytes,
         "group.protocol": protocol,
     }
+    check_no_other_loss(application)
+
+
+def test_librdkafka_writes_the_other_records_of_a_batch_again(application: Application) -> None:
+    """With exactly-once it cannot, because its transaction must be aborted."""
+    application.config |= {"penstock.sender": "librdkafka", "processing.guarantee": "at_least_once"}
+    check_no_other_loss(application)
+
+
+def check_no_other_loss(application: Application) -> None:
     application.feed()
     application.run_until(
         lambda: application.is_counted() and len(list(read_to_end(application.bootstrap, application.copy))) == 15,
