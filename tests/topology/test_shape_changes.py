@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pytest
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from penstock import Serdes, StreamsBuilder
 from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, pack_facts, unpack_facts
 from penstock.topology.graph.topology_plan import Verdict, compare
-from penstock.topology.serdes.schema_shapes import avro_shape, protobuf_shape
+from penstock.topology.serdes.schema_shapes import avro_shape, json_schema_shape, protobuf_shape
 from penstock.topology.serdes.shape_changes import shape_changes
+from penstock.topology.serdes.shape_keywords import without_keywords
 
 
 def struct(name: Any = "Total", **fields: Any) -> Any:
@@ -55,6 +57,22 @@ class Renamed(msgspec.Struct, rename="camel"):
     total_count: int = 0
 
 
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Turned(NamedTuple):
+    y: int
+    x: int
+
+
+class Solid(NamedTuple):
+    x: int
+    y: int
+    z: int = 0
+
+
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
     other: int = 0
 
@@ -64,6 +82,10 @@ def changes(old: Any, new: Any) -> list[str]:
     assert before is not None
     assert after is not None
     return [f"{c.effect.name} {c.path} {c.text}" for c in shape_changes(before, after, "value")]
+
+
+def refused(keyword: str, old: object, new: object) -> str:
+    return f"BREAKING value {keyword} was {old} and is {new}, which may refuse existing values"
 
 
 LOST = "was removed: its values in existing rows are lost when they are written again"
@@ -94,7 +116,47 @@ LOST = "was removed: its values in existing rows are lost when they are written 
         (dict[str, int], dict[str, str], ["BREAKING value[…] was integer and is string, which cannot read it"]),
         (list[int], list[str], ["BREAKING value[…] was integer and is string, which cannot read it"]),
         (tuple[int, str], tuple[int, int], ["BREAKING value[1] was string and is integer, which cannot read it"]),
-        (tuple[int, str], tuple[int], ["BREAKING value had 2 items and has 1"]),
+        (tuple[int, str], tuple[int], [refused("maxItems", 2, 1)]),
+        (
+            str,
+            datetime.datetime,
+            ["BREAKING value was string and is string (date-time, any zone), which cannot read it"],
+        ),
+        (
+            list[int],
+            tuple[int, str],
+            [
+                refused("minItems", "not limited", 2),
+                refused("maxItems", "not limited", 2),
+                "BREAKING value[1] was integer and is string, which cannot read it",
+            ],
+        ),
+        (
+            Point,
+            Turned,
+            [
+                "BREAKING value[0] was x and is y: existing rows are read as another field",
+                "BREAKING value[1] was y and is x: existing rows are read as another field",
+            ],
+        ),
+        (Point, Solid, ["COMPATIBLE value[2] is new: existing rows read as 0"]),
+        (
+            dict[str, int],
+            dict[int, int],
+            ["BREAKING value (keys) was string and is string (integer), which cannot read it"],
+        ),
+        (dict, dict[str, int], ["BREAKING value[…] was any and is integer, which cannot read it"]),
+        (
+            list[int],
+            set[int],
+            [
+                "LOSSY value is a set now: the order of its values, and those that are equal, are lost when they are "
+                "written"
+            ],
+        ),
+        (int, Annotated[float, msgspec.Meta(ge=0)], [refused("minimum", "not limited", 0)]),
+        (Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=0)], []),
+        (str, Color, ["BREAKING value was any string and is one of: 'blue', 'red'"]),
         (Color, Literal["red"], ["BREAKING value 'blue' is no longer one of its values"]),
         (Color, str, []),
         (Tree, TreeWithSize, ["BREAKING value.size is new and required, and existing rows lack it"]),
@@ -124,7 +186,7 @@ def test_each_changed_field_is_compatible_lossy_or_breaking(old: Any, new: Any, 
 
 
 KINDS: Mapping[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(-(2**60), 2**60),
+    int: st.integers(-(2**53), 2**53),  # a float has the digits of these
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(),
     bool: st.booleans(),
@@ -172,6 +234,28 @@ def record(*fields: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"anything": (object, None)},
+        {"made": (Any, object())},
+        {"missing": (int | msgspec.UnsetType, msgspec.UNSET)},
+        {"unknown": complex},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_every_type_that_msgspec_reads_has_a_shape(fields: dict[str, Any]) -> None:
+    assert changes(struct(**fields), struct(**fields)) == []
+    assert json.dumps(Serdes.json(struct(**fields)).shape())
+
+
+def test_a_default_that_rows_leave_out_must_stay() -> None:
+    old, new = (
+        msgspec.defstruct("Total", [("n", int, default)], omit_defaults=True, module=__name__) for default in (0, 1)
+    )
+    assert changes(old, new) == ["BREAKING value.n rows without it read as 1 instead of 0"]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         (record({"name": "n", "type": "int"}), record({"name": "n", "type": "long"}), []),
@@ -190,11 +274,63 @@ def record(*fields: dict[str, Any]) -> str:
             record({"name": "n", "type": {"type": "map", "values": {"type": "array", "items": "int"}}}),
             ["BREAKING"],
         ),
+        (record(), json.dumps({"type": "record", "name": "Sum", "fields": []}), ["BREAKING"]),
+        (record(), json.dumps({"type": "record", "name": "Sum", "fields": [], "aliases": ["Total"]}), []),
+        (
+            record({"name": "n", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}),
+            record({"name": "n", "type": "string"}),
+            ["BREAKING"],
+        ),
     ],
 )
 def test_avro_schemas_are_compared_by_avros_rules(old: str, new: str, expected: list[str]) -> None:
     found = shape_changes(avro_shape(old), avro_shape(new), "value")
     assert [change.effect.name for change in found] == expected
+
+
+def one_field(schema: object, **more: object) -> dict[str, Any]:
+    """Return a JSON Schema of an object with the field ``a``."""
+    return {"type": "object", "title": "Row", "properties": {"a": schema}, **more}
+
+
+A_TEXT, A_NUMBER, NOTHING = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+TO_A = {"$ref": "#/definitions/A"}
+DEFINED = {"definitions": {"A": A_TEXT}}, {"definitions": {"A": A_NUMBER}}
+BREAKING_FIELD = ["BREAKING value.a"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (one_field({"enum": ["a", "b"]}), one_field({"const": "a"}), BREAKING_FIELD),
+        (one_field({"const": "a"}), one_field({"enum": ["a", "b"]}), []),
+        (one_field({"const": True}), one_field({"const": 1}), BREAKING_FIELD),
+        (one_field(True), one_field(A_TEXT), BREAKING_FIELD),
+        (one_field(A_TEXT), one_field(True), []),
+        (one_field(A_TEXT), one_field(False), BREAKING_FIELD),
+        (one_field({"type": "array"}), one_field({"type": "array", "items": A_TEXT}), ["BREAKING value.a[…]"]),
+        (one_field({"type": "object"}), one_field({"type": "object", "additionalProperties": A_TEXT}), ["BREAKING"]),
+        (one_field(A_TEXT), one_field(A_TEXT, additionalProperties=False), ["BREAKING value[…]"]),
+        (one_field(TO_A, **DEFINED[0]), one_field(TO_A, **DEFINED[1]), BREAKING_FIELD),
+        (one_field({"$ref": "x.json#"}), one_field({"$ref": "y.json#"}), BREAKING_FIELD),
+        (one_field({"oneOf": [NOTHING, A_NUMBER]}), one_field({"oneOf": [NOTHING, A_TEXT]}), BREAKING_FIELD),
+        (one_field({"oneOf": [NOTHING, A_NUMBER]}), one_field({"oneOf": [A_TEXT, A_NUMBER, NOTHING]}), []),
+        (one_field({"type": "number"}), one_field({"oneOf": [{"type": "number"}, A_NUMBER]}), BREAKING_FIELD),
+        (one_field({"allOf": [A_NUMBER]}), one_field({"allOf": [A_TEXT]}), BREAKING_FIELD),
+        (one_field({"allOf": [A_NUMBER]}), one_field(A_NUMBER), []),
+        (one_field({"not": A_NUMBER}), one_field({"not": A_TEXT}), BREAKING_FIELD),
+        (one_field({"not": TO_A}, **DEFINED[0]), one_field({"not": TO_A}, **DEFINED[1]), BREAKING_FIELD),
+        (one_field({"not": A_NUMBER}), one_field({}), []),
+        (one_field(A_TEXT), one_field({**A_TEXT, "minLength": 1}), BREAKING_FIELD),
+        (one_field({**A_TEXT, "minLength": 2}), one_field({**A_TEXT, "minLength": 1}), []),
+    ],
+)
+def test_json_schemas_are_compared_by_what_they_allow(old: Any, new: Any, expected: list[str]) -> None:
+    plan = compare(*(declared(Serdes.json_schema(json.dumps(schema), "mock://shapes")) for schema in (old, new)))
+    assert plan.verdict is (Verdict.REFUSE if expected else Verdict.SAFE)
+    found = shape_changes(json_schema_shape(json.dumps(old)), json_schema_shape(json.dumps(new)), "value")
+    said = [f"{change.effect.name} {change.path}" for change in found]
+    assert [place[: len(wanted)] for place, wanted in zip(said, expected, strict=True)] == expected
 
 
 def messages(**fields: int) -> Any:
@@ -242,6 +378,15 @@ def test_the_plan_names_the_field(wrap: Any) -> None:
     assert compare(old, old).verdict is Verdict.SAFE
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(str, datetime.datetime), (Literal[1, 2], str), (list[int], tuple[str, str]), (dict[str, int], dict[int, int])],
+)
+def test_the_plan_refuses_a_type_that_does_not_read_the_rows(old: Any, new: Any) -> None:
+    facts = [declared(Serdes.json(struct(at=kind))) for kind in (old, new)]
+    assert compare(*json.loads(json.dumps(facts))).verdict is Verdict.REFUSE
+
+
 def test_a_new_field_with_a_default_is_safe() -> None:
     plan = compare(*(declared(Serdes.json(kind)) for kind in (struct(), struct(count=(int, 7)))))
     assert plan.verdict is Verdict.SAFE
@@ -253,6 +398,17 @@ def test_facts_of_an_earlier_penstock_have_no_shapes() -> None:
     for field in ("key_serde_shape", "value_serde_shape"):
         del old["stores"]["totals"][field]
     assert compare(old, new).verdict is Verdict.SAFE
+
+
+def test_a_shape_of_an_early_penstock_does_not_say_all() -> None:
+    """It did not tell a datetime from a text: a change between them is reported as unknown, and safe."""
+    text, date = (declared(Serdes.json(struct(at=kind))) for kind in (str, datetime.datetime))
+    for old in (text, date):
+        store = old["stores"]["totals"]
+        early = without_keywords(store["value_serde_shape"], lambda keyword: keyword.startswith("x-"))
+        plan = compare({**old, "stores": {"totals": {**store, "value_serde_shape": early}}}, date)
+        assert [finding.verdict for finding in plan.findings] == [Verdict.SAFE]
+        assert "was described by an early version of Penstock" in plan.findings[0].text
 
 
 def test_shapes_are_left_out_of_too_large_facts() -> None:

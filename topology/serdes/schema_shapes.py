@@ -8,21 +8,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .shape_changes import ALIASES, Shape
+from .shape_changes import ALIASES, PARTS
+from .shape_keywords import KIND, RULES, TYPE_ALIASES, Rules, Shape, without_keywords
 
-#: Keywords of a JSON Schema whose keys are names of the user's.
-_OF_NAMES = ("properties", "$defs")
 _NUMBERS = {"int": "integer", "long": "integer", "float": "number", "double": "number"}
-#: FieldDescriptor's numbers of types; those of one name are read as each other.
+#: The kind of a value and its encoding, by FieldDescriptor's numbers of types.
 _PROTOBUF = {
-    **dict.fromkeys((3, 4, 5, 8, 13), "varint"),
-    **dict.fromkeys((17, 18), "zigzag varint"),
-    **dict.fromkeys((7, 15), "fixed32"),
-    **dict.fromkeys((6, 16), "fixed64"),
-    1: "double",
-    2: "float",
-    9: "string",
-    12: "bytes",
+    1: ("double", "double"),
+    2: ("float", "float"),
+    3: ("int64", "varint"),
+    4: ("uint64", "varint"),
+    5: ("int32", "varint"),
+    6: ("fixed64", "fixed64"),
+    7: ("fixed32", "fixed32"),
+    8: ("bool", "varint"),
+    9: ("string", "string"),
+    12: ("bytes", "bytes"),
+    13: ("uint32", "varint"),
+    14: ("enum", "enum"),
+    15: ("sfixed32", "fixed32"),
+    16: ("sfixed64", "fixed64"),
+    17: ("sint32", "zigzag varint"),
+    18: ("sint64", "zigzag varint"),
 }
 _NAMES = {"null": "null", "boolean": "boolean", "string": "string", "bytes": "string"}
 
@@ -34,29 +41,25 @@ def text_of(schema: Any) -> str:
 
 
 def without_words(schema: object) -> Any:
-    """Return a JSON Schema without what does not change its meaning: the names and docstrings of types."""
-    if isinstance(schema, list):
-        return [without_words(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: {name: without_words(one) for name, one in value.items()} if key in _OF_NAMES else without_words(value)
-        for key, value in schema.items()
-        if key not in ("title", "description")
-    }
+    """Return a JSON Schema without what does not change its meaning: names and docstrings of types, words of users."""
+    return without_keywords(schema, lambda keyword: keyword in ("title", "description") or keyword.startswith("x-"))
 
 
 def json_schema_shape(schema: object) -> Shape:
     """Return the shape of a JSON Schema, given as for text_of."""
-    shape: Shape = without_words(json.loads(text_of(schema)))
-    return shape
+    given = json.loads(text_of(schema))
+    if isinstance(given, bool):
+        given = {} if given else {"not": {}}
+    words: dict[str, object] = without_words(given)
+    words.pop(PARTS, None)  # a word of the user's here
+    return {RULES: Rules.JSON_SCHEMA.value, **words}
 
 
 def avro_shape(schema: str) -> Shape:
     """Return the shape of an Avro schema."""
     types: dict[str, object] = {}
     shape = _Avro(types).shape(json.loads(schema), "")
-    return {**shape, "$defs": types} if types else shape
+    return {RULES: Rules.AVRO.value, **shape, **({"$defs": types} if types else {})}
 
 
 class _Avro:
@@ -78,36 +81,51 @@ class _Avro:
             case "map":
                 return {"type": "object", "additionalProperties": self.shape(schema["values"], namespace)}
         found = self.shape(schema["type"], namespace)
-        return {**found, "format": schema["logicalType"]} if "logicalType" in schema else found
+        return _logical(found, schema["logicalType"]) if "logicalType" in schema else found
 
     def _named(self, name: str, namespace: str) -> dict[str, object]:
         if name in _NUMBERS:
-            return {"type": _NUMBERS[name], "format": name}
+            return {"type": _NUMBERS[name], "format": name, KIND: name}
         if name in _NAMES:
-            return {"type": _NAMES[name], **({"contentEncoding": "bytes"} if name == "bytes" else {})}
+            return {"type": _NAMES[name], **({"contentEncoding": "bytes"} if name == "bytes" else {}), KIND: name}
         return {"$ref": f"#/$defs/{_full(name, namespace)}"}
 
     def _define(self, schema: dict[str, Any], namespace: str) -> dict[str, object]:
         name = _full(schema["name"], schema.get("namespace", namespace))
         inner = name.rpartition(".")[0]
         self._types[name] = {}  # it may contain itself
-        if schema["type"] == "enum":
-            self._types[name] = {"enum": sorted(schema["symbols"])}
-        elif schema["type"] == "fixed":
-            self._types[name] = {"type": "string", "contentEncoding": f"{schema['size']} bytes"}
-        else:
-            fields = schema["fields"]
-            self._types[name] = {
-                "type": "object",
-                "properties": {field["name"]: self._field(field, inner) for field in fields},
-                "required": [field["name"] for field in fields if "default" not in field],
-            }
+        self._types[name] = {
+            **self._defined(schema, name, inner),
+            **({TYPE_ALIASES: schema["aliases"]} if schema.get("aliases") else {}),
+        }
         return {"$ref": f"#/$defs/{name}"}
+
+    def _defined(self, schema: dict[str, Any], name: str, namespace: str) -> dict[str, object]:
+        if schema["type"] == "enum":
+            return {"enum": sorted(schema["symbols"]), KIND: f"enum {name}"}
+        if schema["type"] == "fixed":
+            logical = f",{schema['logicalType']}" if "logicalType" in schema else ""
+            size = f"{schema['size']} bytes"
+            return {"type": "string", "contentEncoding": size, KIND: f"fixed({schema['size']}{logical}) {name}"}
+        fields = schema["fields"]
+        return {
+            "type": "object",
+            "properties": {field["name"]: self._field(field, namespace) for field in fields},
+            "required": [field["name"] for field in fields if "default" not in field],
+            KIND: f"record {name}",
+        }
 
     def _field(self, field: dict[str, Any], namespace: str) -> dict[str, object]:
         more = {ALIASES: field["aliases"]} if field.get("aliases") else {}
         default = {"default": field["default"]} if "default" in field else {}
         return {**self.shape(field["type"], namespace), **default, **more}
+
+
+def _logical(schema: dict[str, Any], logical: str) -> dict[str, object]:
+    """Return the shape of a value that is read as another type of Python: whichever it was written with."""
+    if "$ref" in schema:
+        return schema
+    return {**schema, "format": logical, KIND: f"{schema.get(KIND, schema.get('type', 'any'))} ({logical})"}
 
 
 def _full(name: str, namespace: str) -> str:
@@ -117,7 +135,7 @@ def _full(name: str, namespace: str) -> str:
 def protobuf_shape(descriptor: object) -> Shape:
     """Return the shape of a message's descriptor."""
     types: dict[str, object] = {}
-    return {**_message(descriptor, types), "$defs": types}
+    return {RULES: Rules.PROTOBUF.value, **_message(descriptor, types), "$defs": types}
 
 
 def _message(descriptor: Any, types: dict[str, Any]) -> dict[str, object]:
@@ -132,5 +150,6 @@ def _field(field: Any, types: dict[str, Any]) -> dict[str, object]:
     if field.message_type is not None:
         one = _message(field.message_type, types)
     else:
-        one = {"type": "enum" if field.enum_type is not None else _PROTOBUF[field.type]}
+        kind, encoding = _PROTOBUF[field.type]
+        one = {"type": encoding, KIND: kind}
     return {"type": "array", "items": one} if field.is_repeated else one

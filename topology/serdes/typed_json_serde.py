@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar, cast
 
-import msgspec
 from msgspec import inspect
 from typing_extensions import override
 
@@ -17,9 +16,9 @@ from penstock.kernel.codecs import Rewriter, guarded
 from ..errors import ConfigError
 from .codecs import refusal
 from .json_codec import json_decoder, json_encoder
-from .schema_shapes import without_words
 from .serdes import Serde, nullable
-from .shape_changes import Shape
+from .shape_keywords import Shape
+from .type_shapes import type_shape
 
 T = TypeVar("T")
 
@@ -64,8 +63,7 @@ class TypedJsonSerde(Serde[T]):
 
     @override
     def shape(self) -> Shape:
-        shape: Shape = without_words(msgspec.json.schema(self.kind))
-        return shape
+        return type_shape(self.kind)
 
     def __repr__(self) -> str:
         given = [] if self.kind is Any else [str(getattr(self.kind, "__name__", self.kind))]
