@@ -159,6 +159,10 @@ class DirectKafka(Cluster):
         """Commit an offset for the group, as an admin tool does."""
         self.groups.group(GROUP, create=True).offsets[partition] = CommittedOffset(offset, -1, metadata)
 
+    def forget_commit(self, partition: TopicPartition) -> None:
+        """Drop the committed offset of a partition."""
+        del self.groups.group(GROUP, create=True).offsets[partition]
+
     def forget_commits(self) -> None:
         """Drop all committed offsets."""
         self.groups.group(GROUP, create=True).offsets.clear()

@@ -32,6 +32,9 @@ class ReaderPositions:
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         return -1
 
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        return None
+
     def health(self) -> Health:
         return Health()
 

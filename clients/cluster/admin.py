@@ -22,7 +22,7 @@ from .cluster import Cluster
 from .leader_questions import LeaderQuestion, LeaderQuestions
 from .offsets import deletions, newest_timestamps, offsets_at
 from .retrying import retried, try_ms
-from .topics import ClusterDescription, described
+from .topics import NO_ID, ClusterDescription, described
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -62,6 +62,11 @@ class Admin(Protocol):
 
     def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
         """Describe these topics, None for all; missing topics are left out."""
+
+    def topic_ids(self, topics: Collection[str], timeout_ms: int) -> dict[str, bytes]:
+        """Return the ids of topics; missing topics are left out, and all of brokers before Kafka 2.8."""
+        found = self.describe(topics, timeout_ms).topics
+        return {name: topic.id for name, topic in found.items() if topic.id != NO_ID}
 
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False

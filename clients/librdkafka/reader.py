@@ -58,6 +58,11 @@ class LibrdkafkaReader(Reader):
         return -1
 
     @override
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        """Return None, because librdkafka does not tell it."""
+        return None
+
+    @override
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         # librdkafka keeps a partition paused across assignments, and would not fetch it after reassignment.
         self._consumer.resume(_plain(partitions))

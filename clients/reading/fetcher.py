@@ -98,6 +98,10 @@ class Fetcher(Reader):
         return self._fetches[partition].epochs.before(offset)
 
     @override
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        return self._fetches[partition].topic_id
+
+    @override
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             self._fetches.pop(partition).is_assigned = False

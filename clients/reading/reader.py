@@ -46,6 +46,9 @@ class Reader(Protocol):
         Offsets must not decrease from call to call.
         """
 
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        """Return the id of the topic that the position belongs to, None if it is not known (yet)."""
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Remove partitions from the assignment; after reassignment they are not paused."""
 

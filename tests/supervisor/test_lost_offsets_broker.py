@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from broker_stage import Counting
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.topics import create_topics, delete_topics
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.broker
@@ -56,6 +58,56 @@ def test_it_counts_again_if_the_user_accepts_this(counting: Counting, admin: Adm
     with counting.streams(1) as streams:
         streams.start()
         counting.wait_for_all_counts()
+
+
+@GUARANTEES
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_a_changelog_that_is_gone_does_not_end_the_state_on_disk(
+    counting: Counting, admin: AdminClient, guarantee: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting.config |= {"processing.guarantee": guarantee, "group.protocol": protocol}
+    counting.produce(ROUNDS)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+    delete_topics(admin, f"{counting.config['application.id']}-counts-changelog")
+    counting.produce(1)
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: streams.state.name == "ERROR", "the application is refused")
+    assert "was deleted, and with it the state" in caplog.text
+    assert counting.counted() == {key: ROUNDS for key in counting.expected}
+
+
+def test_an_offset_of_an_input_that_was_created_again_is_refused(
+    counting: Counting, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting.produce(ROUNDS)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+    group = str(counting.config["application.id"])
+
+    def committed() -> list[TopicPartition]:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        return [at for at in asked.result(PATIENCE_SECONDS).topic_partitions if at.offset >= 0]
+
+    offsets = committed()
+    delete_topics(admin, counting.source)
+    eventually(lambda: not committed(), "the broker has deleted the offsets, too")
+    create_topics(admin, NewTopic(counting.source, 8, 1))
+    given = [ConsumerGroupTopicPartitions(group, offsets)]
+
+    def is_altered() -> bool:
+        done = admin.alter_consumer_group_offsets(given)[group].result(PATIENCE_SECONDS)
+        return all(at.error is None for at in done.topic_partitions)  # not while its members are known
+
+    eventually(is_altered, "the old offsets are those of the new topic")
+    counting.produce(2 * ROUNDS)
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: streams.state.name == "ERROR", "the application is refused")
+    assert f"its input {counting.source} was deleted and created again" in caplog.text
 
 
 @pytest.mark.slow

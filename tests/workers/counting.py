@@ -19,8 +19,8 @@ def counting() -> Any:
     return counting_topics(IN, OUT)
 
 
-def counting_topics(source: str, sink: str) -> Any:
-    """Return a topology that counts the records of one topic by key."""
+def counting_topics(source: str | list[str], sink: str) -> Any:
+    """Return a topology that counts the records of topics by key."""
     builder = StreamsBuilder()
     stream = builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.string())
     counted = stream.group_by_key().count(store="counts")

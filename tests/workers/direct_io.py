@@ -56,11 +56,16 @@ class DirectReader(ReaderPositions):
         self._committed_only = committed_only
         self._high_watermarks: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[TopicPartition, bytes] = {}
         self.closed = False
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         super().assign(offsets)
         self.starts |= offsets
+        self._topic_ids |= {p: self._kafka.topics[p.topic].id for p in offsets if p.topic in self._kafka.topics}
+
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        return self._topic_ids.get(partition)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
         records: Records = {}

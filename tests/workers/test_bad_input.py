@@ -16,7 +16,7 @@ from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.topology.declare.streams_builder import StreamsBuilder
-from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
+from penstock.topology.errors import HandedOverError, LostOffsetsError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation
 from penstock.topology.records import Record, TopicPartition
 from penstock.topology.serdes.serdes import Serdes
@@ -25,7 +25,7 @@ from penstock.workers.tasks.topic_partition_metadata import SPARK_MARK, TopicPar
 from tests.direct_kafka import DirectKafka
 from tests.manual_clock import ManualClock
 from tests.waiting import wait_for_partitions
-from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from tests.workers.counting import CHANGELOG, IN, OUT, committed, counting, counting_topics, counts, feed
 from tests.workers.direct_io import DirectAdmin
 from tests.workers.thread_stage import Application
 
@@ -62,7 +62,60 @@ def test_the_error_for_input_that_got_more_partitions_says_what_to_do(
         thread.step(3)
 
 
-def test_a_changelog_deleted_while_nothing_ran_is_reported_and_recreated(
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("same_host", [False, True])
+def test_a_changelog_deleted_while_nothing_ran_is_refused(
+    cluster: DirectKafka, counter: Application, same_host: bool, again: bool
+) -> None:
+    """As is one that someone has created again; what is on disk is kept."""
+    feed(cluster, "aab")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    thread.close()
+    directory = thread.thread.task_manager.state_directory.path / "0_0"
+    cluster.delete(CHANGELOG)
+    if again:
+        cluster.create_topic(CHANGELOG, config={"cleanup.policy": "compact"})
+    if not same_host:
+        shutil.rmtree(directory)
+    with pytest.raises(LostOffsetsError, match=f"its changelog {CHANGELOG} was deleted, and with it the state"):
+        counter.thread().until_idle()
+    assert any(directory.rglob("*.sst")) or not same_host
+
+
+def test_an_input_without_its_offset_beside_others_is_refused(
+    cluster: DirectKafka, application: MakeApplication
+) -> None:
+    for topic in ("a", "b", OUT):
+        cluster.create_topic(topic)
+    app = application(counting_topics(["a", "b"], OUT))
+    for topic in ("a", "b"):
+        cluster.append(topic, 0, b"k", b"v", 1000)
+    thread = app.thread().until_idle()
+    thread.commit()
+    thread.close()
+    cluster.forget_commit(TopicPartition("a", 0))
+    with pytest.raises(LostOffsetsError, match=r"the committed offset of its input a-0 is gone"):
+        app.thread().until_idle()
+
+
+def test_an_offset_of_a_topic_that_was_created_again_is_refused(cluster: DirectKafka, counter: Application) -> None:
+    """The application has committed it after the topic was deleted, so the broker did not delete the offset."""
+    feed(cluster, "aab")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    thread.close()
+    at = committed(cluster)
+    assert at is not None
+    cluster.delete(IN)
+    cluster.create_topic(IN)
+    cluster.commit(TopicPartition(IN, 0), at.offset, at.metadata)
+    feed(cluster, "aabb")
+    with pytest.raises(LostOffsetsError, match="its input in was deleted and created again"):
+        counter.thread().until_idle()
+
+
+def test_a_changelog_deleted_while_nothing_ran_is_recreated_if_the_user_accepts_this(
     cluster: DirectKafka, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed(cluster, "aab")
@@ -71,8 +124,8 @@ def test_a_changelog_deleted_while_nothing_ran_is_reported_and_recreated(
     thread.close()
     cluster.delete(CHANGELOG)
     feed(cluster, "a")
-    again = counter.thread().until_idle()
-    again.commit()
+    counter.config["penstock.lost.offsets"] = "accept"
+    counter.thread().until_idle().commit()
     assert f"{CHANGELOG}-0 cannot be used" in caplog.text
     assert "but the changelog holds offsets 0 to 0" in caplog.text
     assert counts(cluster)["a"] == 1, "what was counted is lost with the changelog, and the log has said so"

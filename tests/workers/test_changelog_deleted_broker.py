@@ -37,7 +37,7 @@ def test_deleting_a_changelog_during_writes_ends_the_thread_with_advice(
             runner.until(lambda: False)
         text = str(failed.value)
         assert f"topic {changelog} partition" in text
-        assert "The changelog was deleted. A restart recreates it empty" in text
+        assert "The changelog was deleted. The state built so far is lost with it" in text
         assert "penstock reset MODULE:TOPOLOGY --execute" in text
     finally:
         runner.stop()

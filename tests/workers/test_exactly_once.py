@@ -106,7 +106,7 @@ def test_a_fenced_producer_closes_its_tasks(
 def test_a_transaction_that_fails_because_of_a_deleted_changelog_is_no_migration(
     cluster: DirectKafka, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart would recreate the changelog empty, and the counts would start from zero."""
+    """The counts would start from zero."""
     thread = counter.thread().until_idle()
     feed(cluster, "aab")
     thread.step(2)
@@ -117,7 +117,7 @@ def test_a_transaction_that_fails_because_of_a_deleted_changelog_is_no_migration
         raise TransactionError(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "add partitions"), can_abort=True)
 
     monkeypatch.setattr(thread.producer, "send_offsets_to_transaction", send_offsets)
-    gone = f"topic {CHANGELOG} partition 0 .* The changelog was deleted. A restart"
+    gone = f"topic {CHANGELOG} partition 0 .* The changelog was deleted. The state"
     with pytest.raises(FailedProcessingError, match=gone):  # no processing handler is called for it
         thread.commit()
 
@@ -136,7 +136,7 @@ def test_a_record_refused_after_its_changelog_was_deleted_is_no_migration(
     monkeypatch.setattr(thread.producer, "produce", produce)
     thread.until_idle()
     feed(cluster, "aab")
-    with pytest.raises(StreamsError, match=f"topic {CHANGELOG} partition 0 .* The changelog was deleted. A restart"):
+    with pytest.raises(StreamsError, match=f"topic {CHANGELOG} partition 0 .* The changelog was deleted. The state"):
         thread.step(2).commit()
 
 

@@ -141,7 +141,7 @@ def test_committed_offsets_are_requested_together(
 
     thread.member.committed = ask  # type: ignore[method-assign]
     thread.until_running()
-    assert asked == [PARTITIONS] * (2 if guarantee == "exactly_once_v2" else 1)
+    assert asked == [PARTITIONS] * 2, "before the stores are opened, and to begin"
 
 
 @pytest.mark.usefixtures("small_batches")

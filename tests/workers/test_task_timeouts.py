@@ -179,7 +179,7 @@ def test_the_error_names_a_task_whose_committed_offsets_time_out(clock: ManualCl
     Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
     error = until_error(thread, clock)
     assert error.task_id == ONE
-    assert "reading the offsets to start from fails: No answer from anybody." in str(error)
+    assert "opening the stores fails: No answer from anybody." in str(error)
 
 
 def test_failures_from_before_a_task_moved_away_do_not_count(clock: ManualClock, thread: Thread) -> None:

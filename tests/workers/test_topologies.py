@@ -236,7 +236,7 @@ def test_state_ahead_of_its_changelog_is_wiped_and_restored(
 ) -> None:
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
-    app = application(counting())
+    app = application(counting(), penstock_lost_offsets="accept")
     feed(cluster, "aab")
     app.thread().until_idle().close()
     cluster.delete("app-counts-changelog")  # the topic was recreated

@@ -134,10 +134,19 @@ class InternalTopicManager:
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
         internal = self._until_ready(lambda waited_ms: self._make(needed))
+        self._check_settings(topics)
         return {**counts, **internal}
 
-    def check_settings(self, topics: Mapping[int, TopicsInfo]) -> None:
-        """Check the internal topics, whoever has created them; see InternalTopicSettings."""
+    def look(self, topics: Mapping[int, TopicsInfo]) -> dict[str, bytes]:
+        """Check the internal topics that the broker of a streams group has made; return the ids of all topics of tasks.
+
+        Without an answer, and without ids (before Kafka 2.8), there is none. See InternalTopicSettings.
+        """
+        self._check_settings(topics)
+        names = {name for info in topics.values() for name in info.source_topics | info.changelog_topics.keys()}
+        return self._asked("Could not describe topics", lambda: self.admin.topic_ids(names, _DESCRIBE_MS)) or {}
+
+    def _check_settings(self, topics: Mapping[int, TopicsInfo]) -> None:
         policies: dict[str, str] = {}
         for info in topics.values():
             policies |= dict.fromkeys(info.repartition_source_topics, repartition_topic_config(self.config)[POLICY])

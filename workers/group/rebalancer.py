@@ -174,7 +174,7 @@ class Rebalancer:
             if active:
                 self.enforce_rebalance("tasks that moved away are closed")
             if assignment.active:
-                self.topics.check_settings()  # before a record is written to them
+                self.topics.on_assigned()  # before a record is read or written
         self.listener.on_partitions_assigned(
             {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
         )

@@ -61,14 +61,14 @@ class BuiltTopologies:
 class SourceTopics:
     """Updates the assignor's topics, and detects when they have changed.
 
-    make_ready, check: see InternalTopicManager, make_ready and check_settings; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
-    check.
+    make_ready, look: see InternalTopicManager; update: see StreamsPartitionAssignor.update_topics. interval_ms: how
+    often to check.
     """
 
     topologies: BuiltTopologies
     topic_counts: TopicCounts
     make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]]
-    check: Callable[[Mapping[int, TopicsInfo]], None]
+    look: Callable[[Mapping[int, TopicsInfo]], Mapping[str, bytes]]
     update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None]
     clock: Clock
     interval_ms: int
@@ -77,6 +77,8 @@ class SourceTopics:
     def __post_init__(self) -> None:
         #: Partition counts as of the last join.
         self.counts: Mapping[str, int] = {}
+        #: The ids of the topics of the tasks, as of the last assignment.
+        self.ids: Mapping[str, bytes] = {}
         self._read: dict[str, int] = {}
         self._looked_ms = self.clock.monotonic_ms()
 
@@ -90,9 +92,9 @@ class SourceTopics:
         self._read = self.topologies.read_topics(counts)
         self._looked_ms = self.clock.monotonic_ms()
 
-    def check_settings(self) -> None:
-        """Check the settings of the internal topics, which exist once there is an assignment."""
-        self.check(self.topologies.infos())
+    def on_assigned(self) -> None:
+        """Look at the topics again: the internal ones exist once there is an assignment."""
+        self.ids = {**self.ids, **self.look(self.topologies.infos())}
 
     def changed(self) -> bool:
         """Return whether the topics read here, or their partitions, have changed; checks once per interval."""

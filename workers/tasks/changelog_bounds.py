@@ -26,7 +26,7 @@ RETRY_BACKOFF_MS = 100
 
 #: The consequence of a deleted changelog, and the fix.
 CHANGELOG_DELETED = (
-    "A restart recreates it empty, and the state built so far is lost with it. To start from the beginning, stop "
+    "The state built so far is lost with it, and the next start is refused. To start from the beginning, stop "
     "the application on all hosts, `penstock reset MODULE:TOPOLOGY --execute` on each, and start it again."
 )
 

@@ -81,6 +81,10 @@ class PartitionConsumer:
         """Return the leader epoch of the record before an offset up to the position, -1 if it is not known."""
         return self._reader.epoch_before(partition, offset) if partition in self._positions else -1
 
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        """Return the id of the topic that the position belongs to, None if it is not known."""
+        return self._reader.topic_id(partition) if partition in self._positions else None
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these partitions; unassigned ones are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]

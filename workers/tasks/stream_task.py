@@ -29,7 +29,8 @@ from .record_sends import task_output
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
 from .task_state import TaskState
-from .topic_partition_metadata import SPARK_MARK, UNKNOWN, TopicPartitionMetadata
+from .topic_marks import changed_topic, marks
+from .topic_partition_metadata import SPARK_MARK, TOPIC_MARK, UNKNOWN, TopicPartitionMetadata
 
 #: Returns the start offset of a partition without a committed offset: a number, OFFSET_BEGINNING or OFFSET_END.
 StartOffset = Callable[[TopicPartition], int]
@@ -94,6 +95,7 @@ class StreamTask(Task):
         self._work = self._commit_requests = 0
         self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
+        self._changelog_ids: Mapping[str, bytes] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
 
     def source(self) -> Source | None:
@@ -111,12 +113,29 @@ class StreamTask(Task):
         """Open the stores. Returns True if none of them has a changelog.
 
         With exactly-once, waits until no transaction with offsets of the input is open: records of a former owner must
-        be committed or aborted before the ends of the changelogs are requested.
+        be committed or aborted before the ends of the changelogs are requested. Raises LostOffsetsError if the topics
+        are others than at the last commit, before the state on disk is compared with its changelog.
         """
-        if self._clients.producer.transactional:
-            self._clients.committed(self.input_partitions)
+        ids = self.environment.topic_ids() if self.topology.stores else {}
+        if self._clients.producer.transactional or ids:
+            self._check_topics(self._clients.committed(self.input_partitions), ids)
         self._open_stores(self.environment.cache)
         return not self.changelog_partitions
+
+    def _check_topics(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], ids: Mapping[str, bytes]
+    ) -> None:
+        self._changelog_ids = {p.topic: ids[p.topic] for p in self.changelog_partitions if p.topic in ids}
+        if self.config["penstock.lost.offsets"] == "accept":
+            return
+        changed = changed_topic(committed, [p.topic for p in self.changelog_partitions], ids)
+        if changed is not None:
+            raise LostOffsetsError(
+                f"Task {self.task_id} has committed offsets of {listed(sorted(self.input_partitions))} in the group "
+                f"{self.application_id}, but {changed}. Records would be counted twice, or be missing in the state. To "
+                "start over, run `penstock reset MODULE:TOPOLOGY --execute`. To go on with what there is, run the "
+                "application once with penstock.lost.offsets=accept"
+            )
 
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and start to read the input at the committed offsets."""
@@ -176,6 +195,8 @@ class StreamTask(Task):
                     "local`; if it is a backfill that was broken off, run `penstock backfill` again"
                 )
             for key, value in metadata.processor_metadata.items():
+                if key.startswith(TOPIC_MARK):
+                    continue  # checked before
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
         self.stream_time_ms = max((self.stream_time_ms, *times.values()))
         return times
@@ -445,15 +466,22 @@ class StreamTask(Task):
             waiting.drain()
             self.state_manager.flush(compiled.errors.raise_flush_failure)
         self._committing = self._work, self._commit_requests
-        metadata = self.processor_metadata
+        offsets = self._next_offsets()
+        metadata = self.processor_metadata | self._topic_marks(offsets)
         return {
             partition: OffsetAndMetadata(
                 offset,
                 TopicPartitionMetadata(self._partition_time(partition), metadata).encode(),
                 self._clients.consumer.epoch_before(partition, offset),
             )
-            for partition, offset in self._next_offsets().items()
+            for partition, offset in offsets.items()
         }
+
+    def _topic_marks(self, offsets: Collection[TopicPartition]) -> dict[str, int]:
+        if not self.topology.stores:
+            return {}
+        read = {p.topic: self._clients.consumer.topic_id(p) for p in offsets}
+        return marks({**self._changelog_ids, **{topic: found for topic, found in read.items() if found is not None}})
 
     def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Write the stores to disk, with the known offsets of their changelogs."""

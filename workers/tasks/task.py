@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,8 @@ class TaskEnvironment:
 
     open_rows: opens the rows of a store, by default in RocksDB; the simulation passes a simulated disk. background:
     persists stores outside the stream thread. streams_metrics: metrics added by processors. async_calls: runs users'
-    async functions. topic_times: asks the brokers for the ends of topics.
+    async functions. topic_times: asks the brokers for the ends of topics. topic_ids: of the topics of this application,
+    as of the last assignment.
     """
 
     config: StreamsConfig
@@ -67,6 +68,7 @@ class TaskEnvironment:
     streams_metrics: CustomMetrics
     async_calls: AsyncCalls
     topic_times: TopicTimes
+    topic_ids: Callable[[], Mapping[str, bytes]]
     open_rows: OpenRows | None = None
     spans: Spans = field(default_factory=Spans)
 

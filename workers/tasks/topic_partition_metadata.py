@@ -27,6 +27,8 @@ UNKNOWN = -1
 #: The key in the processor metadata that marks an application as handed over to Spark; the value is the number of the
 #: handover. Kafka Streams' keys are names of operators and stores, which cannot contain a space.
 SPARK_MARK = "penstock handed over to spark"
+#: The beginning of keys that mark the topics of a task; see topic_marks.
+TOPIC_MARK = "penstock topic "
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
@@ -45,18 +47,19 @@ class TopicPartitionMetadata:
     def encode(self) -> str:
         """Return the text to commit, of at most MAX_BYTES.
 
-        Processor metadata that is too long even if compressed is left out, because the offsets must be committed.
+        Processor metadata that is too long even if compressed is left out, because the offsets must be committed: first
+        the marks of topics, then the times of operators.
         Operators that need it may then accept late records after a restart, until newer ones arrive.
         """
         head, encoded = _HEAD.pack(LATEST_MAGIC_BYTE, self.partition_time), _encode_map(self.processor_metadata)
-        compressed = _INT.pack(0) + zlib.compress(encoded)
-        for data in (head + encoded, head + compressed):
-            text = base64.b64encode(data).decode("ascii")
+        times = {key: value for key, value in self.processor_metadata.items() if not key.startswith(TOPIC_MARK)}
+        for data in (encoded, _compressed(encoded), _compressed(_encode_map(times))):
+            text = base64.b64encode(head + data).decode("ascii")
             if len(text) <= MAX_BYTES:
                 return text
         logger.warning(
             "The times of %d operators are too long for the metadata of an offset (%d bytes), and are left out",
-            len(self.processor_metadata),
+            len(times),
             len(text),
         )
         return base64.b64encode(head).decode("ascii")
@@ -83,6 +86,10 @@ class TopicPartitionMetadata:
         except (binascii.Error, struct.error, UnicodeDecodeError, zlib.error):
             logger.warning("Unsupported offset metadata found: %r", text)
             return cls()
+
+
+def _compressed(encoded: bytes) -> bytes:
+    return _INT.pack(0) + zlib.compress(encoded)
 
 
 def _encode_map(metadata: Mapping[str, int]) -> bytes:

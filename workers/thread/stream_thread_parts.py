@@ -376,6 +376,7 @@ class StreamThreadParts:
             self.custom_metrics,
             self.async_calls,
             AdminTopicTimes(self.admin, self.producer.partition_count, self.committed_only),
+            lambda: self.group.topics.ids,
             self.open_rows,
             self.spans,
         )
@@ -419,7 +420,7 @@ class StreamThreadParts:
             self.topologies,
             self._topic_counts,
             (lambda infos, patience_ms: self._topic_counts(patience_ms)) if broker_makes_them else manager.make_ready,
-            manager.check_settings,
+            manager.look,
             lambda infos, counts: self.assignor.update_topics(infos, counts, manager.partition_racks),
             self.clock,
             self._metadata_max_age_ms("consumer.", "main.consumer."),
