@@ -406,13 +406,14 @@ class Supervisor:
             self._log.error("%s cannot start now; the others continue: %s", worker.name, explanation(worker))
             slot.failed_starts += 1  # no limit: what has run is not ended by a deployment that takes long
             self._start_later(slot, now, self._policy.backoff_ms(slot.failed_starts))
-        elif failure is not None:
+        elif failure is not None and not failure.replaces_process:
             self.failed_stream_threads += 1
             error = StreamThreadError(worker.name, failure.kind, failure.message, failure.traceback)
             self._on_uncaught(slot, error, explanation(worker), now)
         else:
             self.failed_stream_threads += 1
-            self._log.error("%s, process %d, died: %s", worker.name, worker.pid, cause)
+            why = "" if failure is None else f": {explanation(worker)}"
+            self._log.error("%s, process %d, died: %s%s", worker.name, worker.pid, cause, why)
             self._replace(slot, now)
 
     def _refuse(self, slot: Slot, worker: Worker) -> None:

@@ -32,6 +32,13 @@ class StreamsError(PenstockError):
     """A stream thread cannot continue (Kafka Streams: StreamsException)."""
 
 
+class EventLoopError(StreamsError):
+    """The async functions of a process can no longer run; it must be replaced. No record is at fault.
+
+    A lifespan could not be opened in time or has ended, or a function or lifespan blocks the event loop.
+    """
+
+
 class ProcessorStateError(StreamsError):
     """A state store failed (Kafka Streams: ProcessorStateException)."""
 

@@ -204,10 +204,10 @@ class DriverTask(TaskContext):
 
     def close(self) -> None:
         """Commit, and close processors and stores."""
-        self.commit()
-        while self.batched_records:
-            self.complete_batches()
         try:
+            self.commit()
+            while self.batched_records:
+                self.complete_batches()
             self.compiled.close()
         finally:
             self.async_calls.close()

@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from penstock import Retries, Serdes, StreamsBuilder, StreamsError, TimeWindows, TopologyError
+from penstock import (
+    Processor,
+    Punctuation,
+    Retries,
+    Serdes,
+    StreamsBuilder,
+    StreamsError,
+    TimeWindows,
+    TopologyError,
+)
+from penstock.topology.errors import EventLoopError
 from tests.operators.conftest import Start
 
 INTS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
@@ -265,6 +275,69 @@ def test_records_that_a_cache_forwards_are_awaited_too(start: Start) -> None:
     assert flow.read_after("in", "a", 1) == [("a", 2, 0)]
 
 
+@asynccontextmanager
+async def ends_at_once() -> AsyncIterator[None]:
+    """Its background task fails, and it handles that itself."""
+
+    async def fails() -> None:
+        raise ConnectionError("the service is gone")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            yield
+    except* ConnectionError:
+        pass
+
+
+@asynccontextmanager
+async def hangs() -> AsyncIterator[None]:
+    await asyncio.Event().wait()
+    yield
+
+
+class Doubles(Processor[Any, Any, Any, Any]):
+    """Forwards the last record twice when time has advanced."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule(5, Punctuation.STREAM_TIME, self.forward)
+
+    def process(self, record: Any) -> None:
+        self.record = record
+
+    def forward(self, now: int) -> None:
+        for _ in range(2):
+            self.context.forward(self.record.with_timestamp(now))
+
+
+BEFORE: dict[str, Callable[[Any], Any]] = {
+    "the source": lambda stream: stream,
+    "a flat map": fan,
+    "a cache": lambda stream: fan(stream).group_by_key(**INTS).count(store="counts").to_stream(),
+    "a punctuation": lambda stream: stream.process(Doubles),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("lifespan", [ends_at_once, hangs], ids=["ends", "hangs"])
+def test_a_lifespan_that_is_lost_is_no_failure_of_a_record(start: Start, before: str, lifespan: Any) -> None:
+    """No handler may drop the records that wait for it: the process is replaced, and reads them again."""
+
+    async def use(value: int, session: None) -> int:
+        await asyncio.sleep(3600)
+        return value
+
+    config = {"processing.exception.handler": "log_and_continue", "statestore.cache.max.bytes": 1_000_000}
+    options: dict[str, Any] = {"max_in_flight": 1, "timeout": None, "lifespan": lifespan}
+    flow = start(declare(lambda stream: BEFORE[before](stream).map_values_async(use, **options)), config)
+    with pytest.raises(EventLoopError):
+        flow.pipe("in", "a", 4, 0).pipe("in", "b", 4, 10)
+    assert flow.driver.dropped_records() == {}
+    with pytest.raises(EventLoopError):
+        flow.driver.close()
+
+
 async def numbers(*_: Any) -> AsyncIterator[int]:
     yield 1
 
@@ -276,6 +349,13 @@ class Numbers:
         yield 1
 
 
+class Doubled:
+    """An async callable object."""
+
+    async def __call__(self, *_: Any) -> int:
+        return 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -284,7 +364,10 @@ class Numbers:
         ({"ordered_by": "value"}, "ordered_by must be"),
         ({"retries": 3}, "retries must be Retries"),
         ({"lifespan": 3}, "lifespan must be a function"),
-        ({"lifespan": numbers}, "decorate a function that yields with @contextlib.asynccontextmanager"),
+        *(
+            ({"lifespan": lifespan}, "decorate a function that yields with @contextlib.asynccontextmanager")
+            for lifespan in (numbers, partial(numbers), Numbers(), Numbers().__call__, doubled, Doubled())
+        ),
         ({"lifespan_timeout": 0}, "lifespan_timeout must be positive"),
     ],
 )

@@ -221,8 +221,57 @@ FUTURE: Future[Any] = Future()
 FUTURE.set_exception(ValueError("one failure for all who ask"))
 
 
+def wrapped(value: Any) -> Any:
+    try:
+        return FUTURE.result()
+    except ValueError as error:
+        raise RuntimeError("the lookup has failed") from error
+
+
+def wrapped_implicitly(value: Any) -> Any:
+    try:
+        return FUTURE.result()
+    except ValueError:
+        raise RuntimeError("the lookup has failed")  # noqa: B904 - its context is the point
+
+
+def wrapped_twice(value: Any) -> Any:
+    try:
+        return wrapped(value)
+    except RuntimeError as error:
+        raise KeyError(value) from error
+
+
+def grouped(value: Any) -> Any:
+    try:
+        return FUTURE.result()
+    except ValueError as error:
+        raise ExceptionGroup("failed lookups", [KeyError(value), ExceptionGroup("of futures", [error])])  # noqa: B904
+
+
+CYCLE = ValueError("one"), ValueError("the other")
+
+
+def caused_in_a_circle(value: Any) -> Any:
+    for error in CYCLE:
+        try:
+            raise error
+        except ValueError:
+            pass
+    CYCLE[0].__cause__, CYCLE[1].__cause__ = CYCLE[1], CYCLE[0]
+    raise CYCLE[0]
+
+
+async def wrapped_async(value: Any) -> Any:
+    return wrapped(value)
+
+
 def fails_whole(values: list[Any]) -> list[Any]:
     raise ValueError("a batch")
+
+
+def wrapped_whole(values: list[Any]) -> list[Any]:
+    return [wrapped(value) for value in values]
 
 
 async def unreachable(value: Any, session: Any) -> Any:
@@ -232,6 +281,12 @@ async def unreachable(value: Any, session: Any) -> Any:
 @asynccontextmanager
 async def closed_service() -> AsyncIterator[None]:
     raise ConnectionError("no session for any record")
+    yield
+
+
+@asynccontextmanager
+async def closed_service_wrapped() -> AsyncIterator[None]:
+    wrapped(None)
     yield
 
 
@@ -248,6 +303,23 @@ class UnwritableSerde:
         raise SHARED
 
 
+class WrappingSerde:
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        return wrapped(value)  # type: ignore[no-any-return]
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        return wrapped(data)
+
+
+class WrapsAtPunctuation(Processor[Any, Any, Any, Any]):
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule(5, Punctuation.STREAM_TIME, wrapped)
+
+    def process(self, record: Any) -> None:
+        pass
+
+
 REPEATED: dict[str, Declare] = {
     "one object": lambda builder, text: builder.stream("in", **text).map_values(raises_the_same).to("out"),
     "one object in a loop": lambda builder, text: (
@@ -261,6 +333,28 @@ REPEATED: dict[str, Declare] = {
     ),
     "a serializer": lambda builder, text: builder.stream("in", **text).to("out", value_serde=UnwritableSerde()),
     "a deserializer": lambda builder, text: builder.stream("in", value_serde=UnwritableSerde()).to("out"),
+    "a cause": lambda builder, text: builder.stream("in", **text).map_values(wrapped).to("out"),
+    "the cause of a cause": lambda builder, text: builder.stream("in", **text).map_values(wrapped_twice).to("out"),
+    "a context": lambda builder, text: builder.stream("in", **text).map_values(wrapped_implicitly).to("out"),
+    "a member of a group": lambda builder, text: builder.stream("in", **text).map_values(grouped).to("out"),
+    "a circle of causes": lambda builder, text: builder.stream("in", **text).map_values(caused_in_a_circle).to("out"),
+    "a cause in an async function": lambda builder, text: (
+        builder.stream("in", **text).map_values_async(wrapped_async).to("out")
+    ),
+    "a cause in a batch": lambda builder, text: (
+        builder.stream("in", **text).map_batches(wrapped_whole, max_records=4).to("out")
+    ),
+    "a cause in a split batch": lambda builder, text: (
+        builder.stream("in", **text).map_batches(wrapped_whole, max_records=4, on_error="split").to("out")
+    ),
+    "a cause in a lifespan": lambda builder, text: builder.stream("in", **text).map_values_async(
+        unreachable, lifespan=closed_service_wrapped
+    ),
+    "a cause in a serializer": lambda builder, text: (
+        builder.stream("in", **text).to("out", value_serde=WrappingSerde())
+    ),
+    "a cause in a deserializer": lambda builder, text: builder.stream("in", value_serde=WrappingSerde()).to("out"),
+    "a cause in a punctuation": lambda builder, text: builder.stream("in", **text).process(WrapsAtPunctuation),
     "an aggregator": lambda builder, text: (
         builder.stream("in", **text).group_by_key().reduce(lambda old, new: raises_the_same(new))
     ),
@@ -270,15 +364,25 @@ REPEATED: dict[str, Declare] = {
 @pytest.mark.parametrize("name", REPEATED)
 def test_tracebacks_do_not_grow_from_record_to_record(start: Any, text: Options, name: str) -> None:
     """An exception object that is raised for many records would collect the frames of all of them."""
+    for error in (SHARED, FUTURE.exception(), *CYCLE):
+        assert error is not None
+        error.__traceback__ = None  # of the previous test
     handlers = ("deserialization", "processing", "production")
     config = {**DEAD, **{f"{handler}.exception.handler": "log_and_continue" for handler in handlers}}
     flow = start(lambda builder: REPEATED[name](builder, text), config)
-    flow.driver.create_input_topic("in", **text).pipe_key_value_list([("k", "v")] * 20)
+    flow.driver.create_input_topic("in", **text).pipe_key_value_list([("k", "v")] * 20, 0, 10)
     traces = stack_traces(flow)
     assert len(traces) >= 19  # the first value of a key is not aggregated
     sizes = {trace.count(b"\n") for trace in traces[1:]}
     assert len(sizes) == 1
     assert traces[1].count(b"\n") <= traces[0].count(b"\n")
+
+
+@pytest.mark.parametrize("name", ["a lifespan", "a cause in a lifespan", "a batch", "a cause in a batch"])
+def test_each_record_of_one_failure_has_its_whole_traceback(start: Any, text: Options, name: str) -> None:
+    flow = start(lambda builder: REPEATED[name](builder, text), CONTINUE)
+    flow.driver.create_input_topic("in", **text).pipe_key_value_list([("k", "v")] * 3)
+    assert len(set(stack_traces(flow))) == 1
 
 
 def stack_traces(flow: Any) -> list[bytes]:

@@ -176,6 +176,23 @@ def test_the_uncaught_exception_handler_may_replace_the_thread(
     assert "worker_targets.py" in error.traceback
 
 
+def test_a_process_whose_event_loop_is_lost_is_replaced_within_the_limits(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    """No record is at fault, so the uncaught exception handler is not asked: it shuts the client down."""
+    limits = {"penstock.worker.restart.max": 1, "penstock.worker.restart.backoff.ms": 1}
+    app = application(1, limits)
+    (one,) = conductor.running(1)
+    one.order("lose the event loop", message="The lifespan prices has ended")
+    two = conductor.next()
+    assert two.slot == one.slot
+    died = f"process {one.pid}, died: exit code 1 (FAILED): EventLoopError: The lifespan prices has ended"
+    assert died in log.wait_for("died:")
+    two.order("lose the event loop", message="The lifespan prices has ended")
+    assert app.ends() == ExitCode.RESTART_LIMIT
+    assert "uncaught exception handler" not in log.text
+
+
 def test_a_failing_uncaught_exception_handler_shuts_the_client_down(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from penstock.supervisor.processes.worker_process import PipeControl, WorkerSpec
-from penstock.topology.errors import ConfigError, UnknownStateStoreError
+from penstock.topology.errors import ConfigError, EventLoopError, UnknownStateStoreError
 from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Failed,
@@ -102,6 +102,8 @@ class Puppet:
                     self.go(state)
             case "raise":
                 raise ValueError(order["message"])
+            case "lose the event loop":
+                raise EventLoopError(order["message"])
             case "refuse":
                 raise ConfigError(order["message"])
             case "answer for the group":

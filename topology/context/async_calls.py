@@ -7,7 +7,6 @@ The test driver runs its own event loop (testing/driver_task.py).
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+from ..common.arguments import is_asynchronous
 from ..common.durations import Duration, to_millis
 from ..common.kept_error import KeptError
 from ..errors import StreamsError, TopologyError
@@ -83,14 +83,18 @@ class CancelledCallError(StreamsError):
 
 
 class Call:
-    """One call of an async function. done: it has ended; then failure has its exception, or else value its result."""
+    """One call of an async function. done: it has ended; then failure has its exception, or else value its result.
 
-    __slots__ = ("arguments", "done", "failure", "function", "task", "value")
+    cancelled: Penstock has cancelled it. Its asyncio task cannot tell, because the function may cancel that too.
+    """
+
+    __slots__ = ("arguments", "cancelled", "done", "failure", "function", "task", "value")
 
     def __init__(self, function: AsyncFunction, arguments: tuple[object, ...]) -> None:
         self.function = function
         self.arguments = arguments
         self.task: asyncio.Task[None] | None = None
+        self.cancelled = False
         self.done = False
         self.value: Any = None
         self.failure: KeptError | None = None
@@ -99,6 +103,12 @@ class Call:
     def in_flight(self) -> bool:
         """Whether it has been started and has not ended."""
         return self.task is not None and not self.done
+
+    def cancel(self) -> None:
+        """End it, because its result is no longer needed. Call this on the event loop's thread."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
 
     def result(self) -> Any:
         """Return the result of a call that has ended, or raise its exception."""
@@ -155,7 +165,7 @@ class CallOptions:
             raise TopologyError(f"retries must be Retries(times), got {self.retries!r}")
         if self.lifespan is not None and not callable(self.lifespan):
             raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
-        if inspect.isasyncgenfunction(self.lifespan) or inspect.iscoroutinefunction(self.lifespan):
+        if is_asynchronous(self.lifespan):
             raise TopologyError(
                 f"lifespan must be a function that returns an async context manager, got {self.lifespan!r}: decorate a "
                 "function that yields with @contextlib.asynccontextmanager"

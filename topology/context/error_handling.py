@@ -12,7 +12,15 @@ from typing import NoReturn
 
 from penstock.kernel.nodes import Guard, PythonNode
 
-from ..errors import BrokerUnavailableError, ProcessorStateError, StreamsError, TaskCorruptedError, TaskMigratedError
+from ..common.kept_error import forget_tracebacks
+from ..errors import (
+    BrokerUnavailableError,
+    EventLoopError,
+    ProcessorStateError,
+    StreamsError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
 from ..records import Headers, Message, Record
 from .exception_handlers import (
     DESERIALIZATION,
@@ -29,8 +37,10 @@ from .exception_handlers import (
 )
 from .task_context import Process, TaskContext
 
-#: Exceptions not passed to handlers: the task is closed or retried, or a handler has decided already.
-UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
+#: Exceptions that are no failure of a record: the task is closed or retried, or the process is replaced.
+_OF_NO_RECORD = (TaskMigratedError, TaskCorruptedError, BrokerUnavailableError, EventLoopError)
+#: Exceptions not passed to handlers: these, and those about which a handler has decided already.
+UNHANDLED = (FailedProcessingError, *_OF_NO_RECORD)
 
 
 class ErrorHandling:
@@ -64,7 +74,7 @@ class ErrorHandling:
 
     def raise_flush_failure(self, store_name: str, error: BaseException) -> NoReturn:
         """Raise the ProcessorStateError for an exception while a store's cache was flushed downstream."""
-        if isinstance(error, TaskMigratedError | TaskCorruptedError | BrokerUnavailableError):
+        if isinstance(error, _OF_NO_RECORD):
             raise error
         name, message = self.task.at, self.task.message
         what = f"Failed to flush cache of store {store_name}" + ("" if name is None else f", in processor {name}")
@@ -123,7 +133,7 @@ class ErrorHandling:
             task.at = name
             try:
                 callback(timestamp)
-            except (TaskMigratedError, TaskCorruptedError, BrokerUnavailableError):
+            except _OF_NO_RECORD:
                 raise
             except FailedProcessingError as error:
                 raise _punctuation_failed(name, error) from error
@@ -191,12 +201,9 @@ class ErrorHandling:
             )
 
     def _drop(self, name: str, reason: str, error: Exception) -> None:
-        """Count a dropped record. Its exception loses its traceback.
-
-        The same object may be raised for the next record, e.g. that of a Future, and would add to the traceback.
-        """
+        """Count a dropped record. Its exception, with all its causes, loses its traceback."""
         self.task.record_dropped(name, reason)
-        error.__traceback__ = None
+        forget_tracebacks(error)
 
     def _failed(self, name: str, error: Exception, key: object) -> FailedProcessingError:
         return FailedProcessingError(f"{self._where(name, key)}: {_text(error)}")

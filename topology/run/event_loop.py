@@ -3,62 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from math import inf
+from typing import Any
 
 from typing_extensions import override
 
 from ..common.kept_error import KeptError
 from ..context.async_calls import AsyncCalls, Call, CancelledCallError, Lifespan, pauses
-from ..errors import StreamsError
-from .timeouts import Timeouts
+from ..errors import EventLoopError
+from .timeouts import Timeout, Timeouts
+
+_NO_LIMIT = nullcontext()
 
 
 class LoopCalls:
-    """Calls on an event loop, and their lifespans' resources. All methods run on the loop except in_flight and count.
+    """Calls on an event loop, and their lifespans' resources. Methods run on the loop, except those that say otherwise.
 
     on_done: called after each call has ended, and when failure is set.
     """
 
     #: Why no call can end: a lifespan could not be opened in time, or has ended. The process must be replaced.
-    failure: StreamsError | None = None
+    failure: EventLoopError | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_done: Callable[[], None]) -> None:
         self._loop = loop
         self._on_done = on_done
         self._lifespans: dict[Lifespan, _Opened] = {}
         self._timeouts: dict[float, Timeouts] = {}  # by their length
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Call] = {}
         self._in_flight: Counter[Hashable] = Counter()
 
     def start(self, call: Call) -> None:
         """Run a call."""
         task = self._loop.create_task(self._run(call))
         call.task = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running[task] = call
+        task.add_done_callback(self._running.pop)
 
     async def _run(self, call: Call) -> None:
         """Make attempts until one succeeds. It is a single coroutine, because each further one adds time per record."""
         function, arguments, clock = call.function, call.arguments, self._loop.time
         rest: Iterator[float] | None = None  # of the pauses
+        limit: Timeout | nullcontext[None] = _NO_LIMIT
         try:
             if function.lifespan is not None:
                 opened = self._opened(function.lifespan, function.lifespan_seconds)
-                if not opened.resource.done():
-                    await asyncio.shield(opened.resource)
-                arguments = (*arguments, opened.resource.result())
+                if not opened.done.done():
+                    await asyncio.shield(opened.done)
+                arguments = (*arguments, opened.resource())
             while True:
-                began = clock()
+                began, limit = clock(), self._timeout(function.seconds, call)
                 try:
                     try:
-                        with self._timeout(function.seconds, call):
+                        with limit:
                             call.value = await function.function(*arguments)
                     except asyncio.CancelledError as error:
-                        _raise_unless_cancelled(call, error)
+                        raise _cancellation(call, limit, error)  # noqa: B904 - it has its cause
                     break
                 except function.retries.on:
                     rest = rest or pauses(function.retries)
@@ -66,11 +71,10 @@ class LoopCalls:
                         raise
                 finally:
                     function.times.note(clock() - began)
-                await asyncio.sleep(pause)
+                await _pause(call, pause)
                 function.times.retries += 1
         except asyncio.CancelledError as error:
-            call.failure = KeptError(error)
-            raise
+            call.failure = KeptError(_cancellation(call, limit, error))
         except BaseException as error:  # noqa: BLE001 - raised where the result is taken
             call.failure = KeptError(error)
         finally:
@@ -84,15 +88,26 @@ class LoopCalls:
             opened = self._lifespans[lifespan] = _Opened(lifespan)
             opened.task.add_done_callback(partial(self._lifespan_ended, opened))
             if seconds is not None:
+                opened.due = time.monotonic() + seconds
                 self._loop.call_later(seconds, self._opening_is_late, opened, seconds)
         return opened
 
     def opening(self) -> str:
         """Return the names of the lifespans that are being opened; any thread may call it."""
-        return ", ".join(opened.name for opened in list(self._lifespans.values()) if not opened.resource.done())
+        return ", ".join(opened.name for opened in list(self._lifespans.values()) if not opened.done.done())
+
+    def due(self) -> float:
+        """Return when the loop must act at the latest, because a time limit ends; any thread may call it.
+
+        In seconds of time.monotonic(); inf without a limit.
+        """
+        calls = [timeouts.due for timeouts in list(self._timeouts.values())]
+        opening = [opened.due for opened in list(self._lifespans.values())]
+        return min((*calls, *opening), default=inf)
 
     def _opening_is_late(self, opened: _Opened, seconds: float) -> None:
-        if not opened.resource.done():
+        opened.due = inf
+        if not opened.done.done():
             self._fail(
                 f"The {opened.name} has not been opened within {seconds:g} s (lifespan_timeout). The stream thread is "
                 "replaced, and the records that wait for it are read again",
@@ -100,16 +115,16 @@ class LoopCalls:
             )
 
     def _lifespan_ended(self, opened: _Opened, task: asyncio.Task[None]) -> None:
+        if opened.failed or opened.closing.is_set():
+            return
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None and not opened.closing.is_set():
-            self._fail(
-                f"The {opened.name} has ended while its functions are in use: {type(error).__name__}: {error}. The "
-                "stream thread is replaced",
-                error,
-            )
+        how = f"{type(error).__name__}: {error}" if error is not None else "it has handled the error of its end itself"
+        self._fail(
+            f"The {opened.name} has ended while its functions are in use: {how}. The stream thread is replaced", error
+        )
 
     def _fail(self, reason: str, cause: BaseException | None) -> None:
-        self.failure = StreamsError(reason)
+        self.failure = EventLoopError(reason)
         self.failure.__cause__ = cause
         self._on_done()
 
@@ -118,9 +133,9 @@ class LoopCalls:
         if self.failure is not None:
             raise self.failure
 
-    def _timeout(self, seconds: float | None, call: Call) -> AbstractContextManager[None]:
+    def _timeout(self, seconds: float | None, call: Call) -> Timeout | nullcontext[None]:
         if seconds is None:
-            return nullcontext()
+            return _NO_LIMIT
         if (timeouts := self._timeouts.get(seconds)) is None:
             timeouts = self._timeouts[seconds] = Timeouts(self._loop, seconds)
         assert call.task is not None
@@ -128,12 +143,12 @@ class LoopCalls:
 
     async def close(self) -> None:
         """Cancel running calls, then exit the lifespans."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for call in tuple(self._running.values()):
+            call.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         for opened in self._lifespans.values():
             opened.closing.set()
-            if not opened.resource.done():
+            if not opened.done.done():
                 opened.task.cancel()
         left = await asyncio.gather(*(opened.task for opened in self._lifespans.values()), return_exceptions=True)
         self._lifespans.clear()
@@ -142,7 +157,10 @@ class LoopCalls:
                 raise error
 
     def in_flight(self, of: Hashable) -> int:
-        """Return the number of an operator's calls started and not collected yet; raises the failure."""
+        """Return the number of an operator's calls started and not collected yet; raises the failure.
+
+        Any thread may call it, and count.
+        """
         self.check()
         return self._in_flight[of]
 
@@ -161,12 +179,17 @@ class TurnedCalls(AsyncCalls):
         self._make_loop = make_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: LoopCalls | None = None
+        self._closing = False
 
     def _started(self) -> LoopCalls:
         if self._calls is None:
             self._loop = self._make_loop()
-            self._calls = LoopCalls(self._loop, self._loop.stop)
+            self._calls = LoopCalls(self._loop, self._call_ended)
         return self._calls
+
+    def _call_ended(self) -> None:
+        if self._loop is not None and not self._closing:  # while it closes, the loop runs until all is done
+            self._loop.stop()
 
     @override
     def begin(self, call: Call) -> None:
@@ -174,8 +197,7 @@ class TurnedCalls(AsyncCalls):
 
     @override
     def cancel(self, call: Call) -> None:
-        if call.task is not None:
-            call.task.cancel()
+        call.cancel()
 
     @override
     def wait(self, until: Callable[[], bool]) -> None:
@@ -199,42 +221,71 @@ class TurnedCalls(AsyncCalls):
     @override
     def close(self) -> None:
         if self._loop is not None and self._calls is not None:
+            self._closing = True
             self._loop.run_until_complete(self._calls.close())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
 
 class _Opened:
-    """A lifespan's resource. The same asyncio task enters and exits it, as cancel scopes require."""
+    """A lifespan's resource. The same asyncio task enters and exits it, as cancel scopes require.
+
+    done: set when it is open, or could not be opened. due: when the loop checks that, in seconds of time.monotonic().
+    """
 
     def __init__(self, lifespan: Lifespan) -> None:
         self.name = f"lifespan {getattr(lifespan, '__qualname__', repr(lifespan))}"
-        self.resource: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.due = inf
         self.closing = asyncio.Event()
+        self._resource: Any = None
+        self._failure: KeptError | None = None
         self.task = asyncio.create_task(self._live(lifespan))
 
     @property
     def failed(self) -> bool:
         """Whether opening failed; the next call retries."""
-        return self.resource.done() and self.resource.exception() is not None
+        return self._failure is not None
+
+    def resource(self) -> Any:
+        """Return the value that the lifespan yields, or raise the exception of its opening; only once it is done."""
+        if self._failure is not None:
+            self._failure.raise_again()
+        return self._resource
 
     async def _live(self, lifespan: Lifespan) -> None:
         try:
-            async with lifespan() as resource:
-                self.resource.set_result(resource)
+            async with lifespan() as self._resource:
+                self.done.set_result(None)
                 await self.closing.wait()
         except (Exception, asyncio.CancelledError) as error:
-            if self.resource.done():
+            if self.done.done():
                 raise
             if isinstance(error, asyncio.CancelledError):  # e.g. by a task group inside
                 error = CancelledCallError(f"The {self.name} was cancelled while it was opened")
-            self.resource.set_exception(error)
-            self.resource.exception()  # its calls may have been cancelled meanwhile
+            self._failure = KeptError(error)
+            self.done.set_result(None)
 
 
-def _raise_unless_cancelled(call: Call, error: asyncio.CancelledError) -> NoReturn:
-    """Raise CancelledCallError if it is not this call that was cancelled, but something that its function awaits."""
-    assert call.task is not None
-    if call.task.cancelling():
-        raise error
-    raise CancelledCallError("The function has raised CancelledError, although its call was not cancelled") from error
+async def _pause(call: Call, seconds: float) -> None:
+    """Wait before a retry. A cancel() that the failed attempt has left to the next await does not end the call."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        if call.cancelled:
+            raise
+
+
+def _cancellation(call: Call, limit: Timeout | nullcontext[None], error: asyncio.CancelledError) -> BaseException:
+    """Return the exception of a call that has ended with CancelledError.
+
+    That bypasses handlers and retries, so it stays only if Penstock has cancelled the call. The task's own count of
+    cancel() is no help: some libraries use it for their timeouts, and do not undo it.
+    """
+    if call.cancelled:
+        return error
+    late = isinstance(limit, Timeout) and limit.expired
+    text = "The function has raised CancelledError, although its call was not cancelled"
+    failure: Exception = TimeoutError() if late else CancelledCallError(text)
+    failure.__cause__ = error
+    return failure

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from math import inf
 from types import TracebackType
 
 
@@ -20,13 +22,15 @@ class Timeouts:
         #: In the order in which they began. Ended ones stay while an older one runs.
         self._begun: deque[Timeout] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        #: When the timer is due, in seconds of time.monotonic(); inf without one. Other threads may read it.
+        self.due = inf
 
     def begin(self, task: asyncio.Task[None]) -> Timeout:
         """Return the limit of a task's work from now on, as a context manager."""
         timeout = Timeout(self, task, self._loop.time() + self._seconds)
         self._begun.append(timeout)
         if self._timer is None:
-            self._timer = self._loop.call_at(timeout.at, self._look)
+            self._set_timer(timeout.at)
         return timeout
 
     def ended(self) -> None:
@@ -37,35 +41,41 @@ class Timeouts:
         if not begun and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.due = inf
 
     def _look(self) -> None:
         """Expire limits that are due, and schedule the next check."""
         self._timer = None
+        self.due = inf
         now = self._loop.time()
         for timeout in self._begun:
             if timeout.at > now:
-                self._timer = self._loop.call_at(timeout.at, self._look)
+                self._set_timer(timeout.at)
                 return
             timeout.expire()
 
+    def _set_timer(self, at: float) -> None:
+        self._timer = self._loop.call_at(at, self._look)
+        self.due = time.monotonic() + at - self._loop.time()  # the loop may have another clock
+
 
 class Timeout:
-    """One limit. at: when it is reached, in loop time."""
+    """One limit. at: when it is reached, in loop time; expired: it was reached before the work ended."""
 
-    __slots__ = ("_cancelling", "_expired", "_task", "_timeouts", "at", "ended")
+    __slots__ = ("_cancelling", "_task", "_timeouts", "at", "ended", "expired")
 
     def __init__(self, timeouts: Timeouts, task: asyncio.Task[None], at: float) -> None:
         self._timeouts = timeouts
         self._task = task
         self._cancelling = task.cancelling()
-        self._expired = False
+        self.expired = False
         self.at = at
         self.ended = False
 
     def expire(self) -> None:
         """Cancel the work, unless it has ended or was cancelled here before."""
-        if not self.ended and not self._expired:
-            self._expired = True
+        if not self.ended and not self.expired:
+            self.expired = True
             self._task.cancel()
 
     def __enter__(self) -> None:
@@ -77,5 +87,5 @@ class Timeout:
         self.ended = True
         self._timeouts.ended()
         # If the task was also cancelled elsewhere, it stays cancelled.
-        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import EventLoopError, StreamsError
 from penstock.topology.records import TopicPartition
 
 
@@ -211,19 +211,22 @@ class QueryResult:
 class Failed:
     """Report: the stream thread dies of this exception. traceback is text; kind is the exception's class name.
 
-    logged: the stream thread has written the traceback to the log already.
+    logged: the stream thread has written the traceback to the log already. replaces_process: no record is at fault, so
+    the process is replaced without a question to the uncaught exception handler.
     """
 
     kind: str
     message: str
     traceback: str
     logged: bool = False
+    replaces_process: bool = False
 
     @classmethod
     def of(cls, error: BaseException, traceback: str, *, logged: bool = False) -> Failed:
         """Return the report of an exception; its notes about the place are part of the message."""
         texts = [str(error), *getattr(error, "__notes__", ())]
-        return cls(type(error).__name__, ": ".join(filter(None, texts)), traceback, logged)
+        message = ": ".join(filter(None, texts))
+        return cls(type(error).__name__, message, traceback, logged, isinstance(error, EventLoopError))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ The first call starts it. uvloop is used if it is installed.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Hashable
 from math import inf
 
 from typing_extensions import override
 
 from penstock.topology.context.async_calls import AsyncCalls, Call
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import EventLoopError, StreamsError
 from penstock.topology.run.event_loop import LoopCalls
 
 try:
@@ -26,6 +29,11 @@ except ImportError:
 WAKE_SECONDS = 0.001
 #: Time limit for lifespans to close, in seconds.
 CLOSE_SECONDS = 10.0
+#: How long after the end of a time limit the loop counts as blocked if it does nothing, in seconds. A busy machine
+#: delays it for less.
+BLOCKED_SECONDS = 5.0
+#: How many of the innermost calls an error shows of the code that blocks the loop.
+FRAMES = 8
 
 #: Creates the object that runs a stream thread's async calls; takes its name and a callback for ended calls.
 MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
@@ -35,6 +43,9 @@ class EventLoopThread(AsyncCalls):
     """Runs the calls in a separate thread.
 
     on_ended: called in that thread when calls, or the loop itself, have ended. new_loop: creates the loop.
+    blocked_seconds: see BLOCKED_SECONDS.
+
+    Time limits are timers of the loop, which do not run while a function blocks it. So the stream thread watches them.
     """
 
     def __init__(
@@ -42,6 +53,7 @@ class EventLoopThread(AsyncCalls):
         name: str,
         on_ended: Callable[[], None],
         new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+        blocked_seconds: float = BLOCKED_SECONDS,
     ) -> None:
         self._name = name
         self._new_loop = new_loop
@@ -53,13 +65,22 @@ class EventLoopThread(AsyncCalls):
         self._calls: LoopCalls | None = None
         self._new: list[Call] = []
         self._scheduled = False
+        self._start_due = inf  # of new calls, in seconds of time.monotonic()
         self._ended = threading.Event()  # a call, since wait() checked
+        self._ended_calls = 0
         self._failure: BaseException | None = None
+        self._blocked_seconds = blocked_seconds
+        #: What the loop has failed to do in time, and when that was first seen.
+        self._overdue: tuple[float, int] | None = None
+        self._overdue_since = inf
+        self._blocked: EventLoopError | None = None
 
     @override
     def begin(self, call: Call) -> None:
         loop = self._loop or self._start()
         self._new.append(call)
+        if self._start_due == inf and call.function.seconds is not None:
+            self._start_due = time.monotonic() + call.function.seconds
         if not self._scheduled:  # one wake-up for many calls
             self._scheduled = True
             loop.call_soon_threadsafe(self._start_new)
@@ -68,6 +89,7 @@ class EventLoopThread(AsyncCalls):
         assert self._calls is not None
         self._scheduled = False  # before the list is taken: later calls wake the loop again
         new, self._new = self._new, []
+        self._start_due = inf  # after it: otherwise that of a call just taken could stay
         for call in new:
             if not call.done:
                 self._calls.start(call)
@@ -84,17 +106,45 @@ class EventLoopThread(AsyncCalls):
             if until():
                 return
             self._check()
-            self._ended.wait()
+            self._ended.wait(self._blocked_seconds / 5)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise StreamsError(f"The event loop {self._name} has ended") from self._failure
         if self._calls is not None:
             self._calls.check()
+            self._check_blocked(self._calls)
+
+    def _check_blocked(self, calls: LoopCalls) -> None:
+        """Raise EventLoopError if the loop misses a time limit and does nothing else.
+
+        The time counts from the first look that finds it late: after a pause of the whole process the loop may go on.
+        """
+        now, due = time.monotonic(), min(calls.due(), self._start_due)
+        overdue = (due, self._ended_calls)
+        if due > now:
+            self._overdue = None
+        elif overdue != self._overdue:
+            self._overdue, self._overdue_since = overdue, now
+        elif self._blocked is None and now - self._overdue_since >= self._blocked_seconds:
+            self._blocked = EventLoopError(
+                f"The event loop {self._name} is blocked: a time limit (timeout or lifespan_timeout) has ended "
+                f"{now - due:.1f} s ago, but no other code could run. An async function or a lifespan must not wait "
+                "without await: use an async client, or asyncio.to_thread(). The stream thread is replaced. This code "
+                f"blocks it:\n{self._stack()}"
+            )
+        if self._blocked is not None:
+            raise self._blocked
+
+    def _stack(self) -> str:
+        """Return the innermost calls of the loop's thread, as in a traceback."""
+        assert self._thread is not None
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "(its thread has ended)" if frame is None else "".join(traceback.format_stack(frame, FRAMES)).rstrip()
 
     @override
     def in_flight(self, of: Hashable) -> int:
-        """Return the number of calls in flight; raises StreamsError if the loop or a lifespan has ended."""
+        """Return the number of calls in flight; raises StreamsError if the loop or a lifespan has ended or blocks."""
         self._check()
         return 0 if self._calls is None else self._calls.in_flight(of)
 
@@ -118,6 +168,7 @@ class EventLoopThread(AsyncCalls):
         return loop
 
     def _call_ended(self) -> None:
+        self._ended_calls += 1
         if not self._ended.is_set():  # setting it again would take a lock
             self._ended.set()
         if self._tells:
@@ -145,26 +196,41 @@ class EventLoopThread(AsyncCalls):
             self._on_ended()
 
     def close(self) -> None:
-        """Cancel all calls, exit the lifespans, end the loop. Raises the error of a lifespan's exit."""
+        """Cancel all calls, exit the lifespans, end the loop. Raises the error of a lifespan's exit.
+
+        A blocked loop is left to itself: its thread is a daemon, and the process ends soon.
+        """
         loop, calls, thread = self._loop, self._calls, self._thread
         if loop is None or calls is None or thread is None:
             return
         try:
-            closing = asyncio.wait_for(calls.close(), CLOSE_SECONDS)
-            if self._failure is None:
-                asyncio.run_coroutine_threadsafe(closing, loop).result()
-            else:  # its thread has ended
-                thread.join()
-                loop.run_until_complete(closing)
+            if self._blocked is None:
+                self._close(calls, loop, thread)
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(CLOSE_SECONDS)
+            thread.join(CLOSE_SECONDS if self._blocked is None else 0)
             if not thread.is_alive():
                 loop.close()
             self._loop = self._calls = self._thread = None
 
+    def _close(self, calls: LoopCalls, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        closing = asyncio.wait_for(calls.close(), CLOSE_SECONDS)
+        if self._failure is not None:  # its thread has ended
+            thread.join()
+            loop.run_until_complete(closing)
+            return
+        closed = asyncio.run_coroutine_threadsafe(closing, loop)
+        try:
+            closed.result(CLOSE_SECONDS + 1)  # it has ended by then, if it runs at all
+        except TimeoutError:
+            if closed.done():  # the loop itself has ended the attempt
+                raise
+            self._blocked = EventLoopError(
+                f"The event loop {self._name} does not close, because this code blocks it:\n{self._stack()}"
+            )
+            raise self._blocked from None
+
 
 def _cancel(call: Call) -> None:
     call.done = True  # a call not started yet never starts
-    if call.task is not None:
-        call.task.cancel()
+    call.cancel()
