@@ -35,6 +35,10 @@ _BLOCK_BYTES = 32 * 1024  # as in Java
 #: Maximum compression ratio of snappy: a copy of 64 bytes takes three bytes.
 _SNAPPY_RATIO = 22
 
+#: How many bytes of a frame its decoder gets at first, and at most (it copies those that it has not yet decompressed).
+_FIRST_STEP = 4 * 1024
+_LARGEST_STEP = 64 * 1024
+
 
 class LargeBlockError(Exception):
     """A block that cannot be decompressed in pieces, and has more bytes than the caller takes."""
@@ -57,7 +61,10 @@ class _Decoder(Protocol):
     def eof(self) -> bool: ...
 
     @property
-    def unused_data(self) -> bytes: ...
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes | None: ...
 
     def decompress(self, data: Buffer, max_length: int, /) -> bytes: ...
 
@@ -73,6 +80,10 @@ class _Gzip:
         return self._zlib.eof
 
     @property
+    def needs_input(self) -> bool:
+        return not self._zlib.unconsumed_tail
+
+    @property
     def unused_data(self) -> bytes:
         return self._zlib.unused_data
 
@@ -81,26 +92,42 @@ class _Gzip:
 
 
 class _Frames(Decompression):
-    """One frame after the other, each by a new decoder."""
+    """One frame after the other, each by a new decoder.
+
+    A decoder copies the bytes behind its frame. With all of them, a batch of many short frames would take quadratic
+    time; so it gets few bytes at first, then twice as many each time.
+    """
 
     def __init__(self, decoder: Callable[[], _Decoder], data: Buffer) -> None:
         self._new = decoder
-        self._decoder = decoder()
-        self._data = data
+        self._data = memoryview(data)
+        self._at = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._decoder = self._new()
+        self._step = _FIRST_STEP
 
     def read(self, size: int) -> bytes:
         while True:
-            data, self._data = self._data, b""
             if self._decoder.eof:
-                data = self._decoder.unused_data
-                if not data:
+                self._at -= len(self._decoder.unused_data or b"")
+                if self._at == len(self._data):
                     return b""
-                self._decoder = self._new()
+                self._begin()
+            is_fed = self._decoder.needs_input
+            data = self._next_bytes() if is_fed else b""
             piece = self._decoder.decompress(data, size)
             if piece:
                 return piece
-            if not self._decoder.eof:
+            if is_fed and not data and not self._decoder.eof:
                 raise EOFError("the compressed data ends too early")
+
+    def _next_bytes(self) -> bytes:
+        found = bytes(self._data[self._at : self._at + self._step])
+        self._at += len(found)
+        self._step = min(2 * self._step, _LARGEST_STEP)
+        return found
 
 
 class _SnappyBlocks(Decompression):

@@ -6,12 +6,13 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from penstock.cli.topic_lines import json_line
 from penstock.topology.errors import SerializationError
 from penstock.topology.records import RawRecord
 from penstock.workers.queries.record_lines import Record, TopicSerdes, read_line
+from tests.clients.test_opening import silent
 from tests.conftest import MakeTopic
 from tests.topics import delete_topics
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -136,6 +138,43 @@ def test_the_error_for_an_unreachable_broker_has_the_reason(
     assert "bootstrap.servers" in result.stderr
 
 
+#: Runs a command with a file in place of /etc/hosts.
+IN_NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
+WITH_HOSTS = [*IN_NAMESPACE, "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
+
+
+def test_a_name_with_a_silent_address_can_be_used(
+    make_topic: MakeTopic, bootstrap_servers: str, tmp_path: Path
+) -> None:
+    """librdkafka tries the addresses of a name in any order, so that each command runs several times."""
+    port = int(bootstrap_servers.rpartition(":")[2])
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.2 several.test\n127.0.0.1 several.test\n127.0.0.1 localhost\n")
+    with_hosts = [*WITH_HOSTS, str(hosts)]
+    if shutil.which("unshare") is None or subprocess.run([*with_hosts, "true"], check=False).returncode:
+        pytest.skip("this machine allows no mount namespaces")
+    name, dead = make_topic("in"), make_topic("dead")
+    servers = {"PENSTOCK_BOOTSTRAP_SERVERS": f"several.test:{port}", "PENSTOCK_APPLICATION_ID": "app"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **servers}
+    environment.pop("PENSTOCK_CONFIG", None)
+    commands = [["topic", "list"], ["topic", "consume", name], ["dlq", "list", "--topic", dead]] * 2
+    with silent("127.0.0.2", port), ExitStack() as opened:
+        running = [
+            opened.enter_context(
+                subprocess.Popen(
+                    [*with_hosts, *PENSTOCK[:-1], *command],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for command in commands
+        ]
+        ended = [(started.communicate(timeout=PATIENCE_SECONDS)[0], started.returncode) for started in running]
+    assert [code for _, code in ended] == [0] * len(commands), ended
+
+
 # -- produce, consume
 
 
@@ -171,12 +210,15 @@ def test_records_survive_a_round_trip(topic: Callable[..., Result], make_topic: 
 
 NUMBERS = st.integers() | st.decimals(allow_nan=False, allow_infinity=False).map(str).map(Decimal)
 ANY_BYTES = st.none() | st.binary() | NUMBERS.map(lambda number: str(number).encode())
-TIMES = st.integers(0, 2**62)
+TIMES = st.integers(-1, 2**62)
 HEADERS = st.lists(st.tuples(st.text(), st.none() | st.binary()))
 
 
 @given(ANY_BYTES, ANY_BYTES, HEADERS, TIMES, st.sampled_from(["bytes", "json", "string", "int64", "float64"]))
 @example(b"{}", b'{"n": 1}', [], 0, "json")
+@example(b"k", b"{}", [], -1, "json")
+@example(b"k", b"[" * 400 + b"]" * 400, [], 0, "json")
+@example(b"k", b"1E-99999999999999999999", [], 0, "json")
 @example(b"k", b"null", [("0x", b"0x00")], 0, "json")
 @example(b"k", b"NaN", [("", None)], 0, "json")
 @example(b"k", b"[123456789012345678901234567890, 0.1000000000000000055511151231257827]", [], 1, "json")
@@ -209,6 +251,34 @@ def test_timestamp_zero_is_kept(topic: Callable[..., Result], make_topic: MakeTo
     assert json.loads(topic("consume", copy, "--json").stdout)["timestamp"] == 0
 
 
+@pytest.mark.parametrize("sender", ["auto", "librdkafka"])
+def test_a_record_without_a_timestamp_keeps_none(
+    topic: Callable[..., Result], make_topic: MakeTopic, sender: str
+) -> None:
+    name, copy = make_topic("in"), make_topic("copy")
+    options = ("-c", f"penstock.sender={sender}")
+    assert topic("produce", name, *options, stdin=lines({"key": "a", "timestamp": -1}, {"key": "b"})).exit_code == 0
+    shown = topic("consume", name, "--json").stdout
+    first, second = map(json.loads, shown.splitlines())
+    assert first["timestamp"] == -1 < second["timestamp"]
+    assert topic("produce", copy, *options, stdin=shown).exit_code == 0
+    copied = [json.loads(line)["timestamp"] for line in topic("consume", copy, "--json").stdout.splitlines()]
+    assert copied == [-1, second["timestamp"]]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_the_error_names_a_record_that_is_too_deep_to_be_shown(
+    topic: Callable[..., Result], make_topic: MakeTopic, options: tuple[str, ...]
+) -> None:
+    name = make_topic("in")
+    deep = "[" * 900 + "]" * 900
+    assert topic("produce", name, stdin=lines({"value": 1}, {"value_bytes": deep.encode().hex()})).exit_code == 0
+    result = topic("consume", name, *options)
+    assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"Error: The record {name}-0@1 cannot be shown (a value has too many lists")
+    assert topic("consume", name, *options, "--value-serde", "bytes").exit_code == 0
+
+
 def test_serdes_come_from_the_configuration_or_the_options(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
     name = make_topic("numbers")
     serdes = ("--key-serde", "uuid", "--value-serde", "LongSerde")
@@ -237,8 +307,22 @@ def test_serdes_come_from_the_configuration_or_the_options(topic: Callable[..., 
         ('{"headers": {"a": 1}}', "headers are an object of strings"),
         ('{"headers": {"a": "0xzz"}}', "a header has no hexadecimal digits after 0x"),
         ('{"timestamp": "yesterday"}', 'the timestamp "yesterday" is neither'),
-        ('{"timestamp": -1}', "the timestamp -1 is neither"),
+        ('{"timestamp": -2}', "the timestamp -2 is neither"),
+        ('{"timestamp": "1969-12-31T23:59:59.999Z"}', 'the timestamp "1969-12-31T23:59:59.999Z" is neither'),
         ('{"timestamp": true}', "the timestamp true is neither"),
+        ('{"headers": {"a": "\\ud800"}}', r'the header text "\ud800" has half of a character'),
+        ('{"headers": [["\\ud800", "a"]]}', r'the header text "\ud800" has half of a character'),
+        ('{"value": "\\ud800"}', r'the value "\ud800" does not fit Serdes.json()'),
+        ('{"key": "\\ud800"}', r'the key "\ud800" does not fit Serdes.string()'),
+        ('{"value": 1E-99999999999999999999}', "the exponent of 1E-99999999999999999999 is beyond"),
+        ('{"timestamp": 1e99999999999999999999}', "the exponent of 1e99999999999999999999 is beyond"),
+        ('{"value_bytes": 1.5}', 'value_bytes are hexadecimal digits, not "1.5"'),
+        ('{"value": ' + "[" * 300 + "]" * 300 + "}", "the value [["),
+        ('{"value": ' + "[" * 600 + "]" * 600 + "}", "it has too many lists or objects inside of each other"),
+        *(
+            (f'{{"{field}": {"[" * 2_000 + "]" * 2_000}}}', "it has too many lists or objects inside of each other")
+            for field in ("key", "value", "headers", "timestamp", "value_bytes", "offset")
+        ),
     ],
 )
 def test_the_error_names_an_unreadable_line_and_earlier_lines_are_written(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from .adapting import as_reader, as_writer
-    from .making import make_admin, make_consumer, make_producer, make_reader, make_writer
+    from .making import make_admin, make_command_consumer, make_consumer, make_producer, make_reader, make_writer
     from .reader import LibrdkafkaReader
     from .writer import LibrdkafkaWriter
 
@@ -26,6 +26,7 @@ __all__ = [
     "as_reader",
     "as_writer",
     "make_admin",
+    "make_command_consumer",
     "make_consumer",
     "make_producer",
     "make_reader",
@@ -41,6 +42,7 @@ _MODULES = {
     "as_reader": "adapting",
     "as_writer": "adapting",
     "make_admin": "making",
+    "make_command_consumer": "making",
     "make_consumer": "making",
     "make_producer": "making",
     "make_reader": "making",

@@ -24,6 +24,13 @@ CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
 #: its thread spins while records wait behind that request; on two cores this kept a broker from answering.
 #: With 0.25 ms the thread sleeps, with 0.1 ms it does not.
 LEAST_LINGER_MS = 0.25
+#: Settings of all clients, which the configuration may override. librdkafka tries the next address of a name only after
+#: this timeout, 30 s by default; commands wait 10 s for a broker.
+_DEFAULTS: Mapping[str, object] = {"socket.connection.setup.timeout.ms": 4_000}
+#: Those of a command's clients. librdkafka tries the addresses of a name in turn as long as it keeps them. After
+#: broker.address.ttl (1 s by default), and at each start from bootstrap.servers, it resolves the name again, in another
+#: order, and may try the same silent address once more.
+_DEFAULTS_OF_COMMANDS: Mapping[str, object] = {"broker.address.ttl": 10_000, "metadata.recovery.strategy": "none"}
 
 
 def make_reader(settings: Mapping[str, object]) -> LibrdkafkaReader:
@@ -43,6 +50,11 @@ def make_consumer(settings: Mapping[str, object]) -> Consumer:
     return _make(Consumer, "consumer", settings)
 
 
+def make_command_consumer(settings: Mapping[str, object]) -> Consumer:
+    """Return a Consumer that lives for one command. Raises ConfigError as make_consumer."""
+    return make_consumer({**_DEFAULTS_OF_COMMANDS, **settings})
+
+
 def make_producer(settings: Mapping[str, Any]) -> Producer:
     """Return a Producer. Raises ConfigError as make_consumer, StreamsError if its transactions could not be fenced."""
     if "transactional.id" in settings:
@@ -54,13 +66,13 @@ def make_producer(settings: Mapping[str, Any]) -> Producer:
 
 
 def make_admin(settings: Mapping[str, object]) -> AdminClient:
-    """Return an AdminClient. Raises ConfigError as make_consumer."""
-    return _make(AdminClient, "admin client", settings)
+    """Return an AdminClient that lives for one command. Raises ConfigError as make_consumer."""
+    return _make(AdminClient, "admin client", {**_DEFAULTS_OF_COMMANDS, **settings})
 
 
 def _make(client: type[Client], name: str, settings: Mapping[str, object]) -> Client:
     try:
-        return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
+        return client({**_DEFAULTS, **settings}, logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
         raise ConfigError(f"librdkafka rejects the settings of the {name}: {reason}.") from error

@@ -228,7 +228,7 @@ class DeadLetters:
 
     def _read(self, topic: str) -> Iterator[Message]:
         """Yield the committed records of a topic up to the current end offsets."""
-        consumer: Consumer = self._supplier.confluent_consumer(self._client_id)
+        consumer: Consumer = self._supplier.command_consumer(self._client_id)
         try:
             self._require(consumer, topic)
             yield from read_records(consumer, topic)

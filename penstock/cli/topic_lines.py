@@ -40,7 +40,7 @@ def _read_available(file: Any, before_waiting: Callable[[], None]) -> bytes:
 
 
 def json_line(message: Message, serdes: TopicSerdes) -> str:
-    """Return a record as a line of JSON. Raises SerializationError, as key_and_value does."""
+    """Return a record as a line of JSON. Raises SerializationError, which names the record."""
     key, value = key_and_value(message, serdes)
     headers = cast("Headers", message.headers() or [])
     fields = {
@@ -52,10 +52,10 @@ def json_line(message: Message, serdes: TopicSerdes) -> str:
         "value": value,
         "headers": [(name, None if data is None else spell_bytes(data)) for name, data in headers],
     }
-    line = to_json(fields)
+    line = _shown(fields, message)
     parts = {"key_bytes": message.key(), "value_bytes": message.value()}
     missing = {name: data.hex() for name, data in _inexact(line, message.topic() or "", serdes, parts)}
-    return (to_json(fields | missing) if missing else line).decode()
+    return (_shown(fields | missing, message) if missing else line).decode()
 
 
 def _inexact(
@@ -74,13 +74,26 @@ def _inexact(
 
 def text_line(message: Message, serdes: TopicSerdes) -> str:
     """Return key and value separated by a tab: text unchanged, other values as JSON. Raises as json_line does."""
-    return "\t".join(map(_text, key_and_value(message, serdes)))
+    return "\t".join(_text(value, message) for value in key_and_value(message, serdes))
 
 
-def _text(value: object) -> str:
+def _text(value: object, message: Message) -> str:
     if isinstance(value, bytes):
         return spell_bytes(value)
-    return str(value) if isinstance(value, str | UUID) else to_json(value).decode()
+    return str(value) if isinstance(value, str | UUID) else _shown(value, message).decode()
+
+
+def _shown(value: object, message: Message) -> bytes:
+    try:
+        return to_json(value)
+    except SerializationError as error:
+        raise SerializationError(
+            f"The record {_place(message)} cannot be shown ({error}): choose other serdes; bytes reads all."
+        ) from error
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic()}-{message.partition()}@{message.offset()}"
 
 
 def key_and_value(message: Message, serdes: TopicSerdes) -> tuple[object, object]:
@@ -94,6 +107,6 @@ def _from_bytes(message: Message, part: str, serde: Serde[Any]) -> object:
         return serde.deserialize(message.topic() or "", data)
     except Exception as error:
         raise SerializationError(
-            f"The {part} of {message.topic()}-{message.partition()}@{message.offset()} cannot be read by {serde!r} "
-            f"({error}): choose another --{part}-serde; bytes reads all."
+            f"The {part} of {_place(message)} cannot be read by {serde!r} ({error}): choose another --{part}-serde; "
+            "bytes reads all."
         ) from error

@@ -137,7 +137,7 @@ class Topics:
         self, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
     ) -> Generator[Message, None, None]:
         """Yield the committed records of a topic: see read_records. Raises MissingSourceTopicError, StreamsError."""
-        consumer = self._supplier.confluent_consumer(_CLIENT_ID)
+        consumer = self._supplier.command_consumer(_CLIENT_ID)
         try:
             self._require(consumer, topic)
             yield from read_records(consumer, topic, since_ms=since_ms, is_wanted=is_wanted)

@@ -10,6 +10,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.errors import SerializationError
 from penstock.topology.records import AggregationWithHeaders, ValueTimestampHeaders, VersionedRecord, Windowed
 
 from ..stores.key_value_store import TaskKeyValueStore
@@ -64,7 +65,17 @@ def parts_of(kind: StoreKind, value: Any) -> Row:
 
 
 def plain(value: object) -> Any:
-    """Return a value for JSON; bytes are written as in spelling.py."""
+    """Return a value for JSON; bytes are written as in spelling.py.
+
+    Raises SerializationError for a value that is too deep for Python's stack.
+    """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise SerializationError("a value has too many lists or objects inside of each other to be shown") from None
+
+
+def _plain(value: object) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -72,14 +83,14 @@ def plain(value: object) -> Any:
     if isinstance(value, bytes):
         return spell_bytes(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return _plain(asdict(value))
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else str(_plain(key)): _plain(item) for key, item in value.items()}
     fields = fields_of(value)
     if fields is not None:
-        return plain(fields)
+        return _plain(fields)
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     return str(value)
 
 

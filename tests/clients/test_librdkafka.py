@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,12 +23,20 @@ from penstock.clients.errors import (
     UnreachableError,
     UnusableClientError,
 )
-from penstock.clients.librdkafka import LibrdkafkaWriter, make_consumer, writer
+from penstock.clients.librdkafka import (
+    LibrdkafkaWriter,
+    make_admin,
+    make_command_consumer,
+    make_consumer,
+    make_producer,
+    writer,
+)
 from penstock.clients.librdkafka.errors import client_error
 from penstock.clients.librdkafka.writer import _bounded
 from penstock.clients.protocol.offset_commits import GroupMetadata
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.topology.errors import ConfigError
+from tests.clients.test_opening import silent
 
 SECONDS = 10.0
 
@@ -186,6 +195,39 @@ def test_every_blocking_transaction_call_has_a_timeout(release: threading.Event)
         with pytest.raises(TransactionError, match="did not return"):
             call()
         assert time.monotonic() - began < SECONDS
+
+
+# -- settings
+
+
+SETUP_TIMEOUT = "socket.connection.setup.timeout.ms"
+Make = Callable[[dict[str, Any]], Any]
+MAKERS: list[tuple[Make, dict[str, Any]]] = [
+    (make_consumer, {"group.id": "group"}),
+    (make_command_consumer, {"group.id": "group"}),
+    (make_producer, {"enable.idempotence": True, "linger.ms": 5}),
+    (make_admin, {}),
+]
+
+
+@pytest.mark.parametrize(("given", "least", "most"), [({}, 3.9, 7.0), ({SETUP_TIMEOUT: 1_000}, 0.9, 3.5)])
+def test_a_silent_address_is_left_before_a_command_ends(given: dict[str, int], least: float, most: float) -> None:
+    """Until then, librdkafka tries no other address of the name. least, most: after how many seconds."""
+    left: dict[Make, float] = {}
+
+    def note(make: Make, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            left.setdefault(make, time.monotonic() - began)
+
+    with silent() as (host, port):
+        common = {"bootstrap.servers": f"{host}:{port}", "log_level": 0, **given}
+        began = time.monotonic()
+        clients = [make({**common, **own, "error_cb": partial(note, make)}) for make, own in MAKERS]
+        while len(left) < len(clients) and time.monotonic() < began + SECONDS:
+            for client in clients:
+                client.poll(0.05)
+    assert left.keys() == {make for make, _ in MAKERS}
+    assert all(least <= seconds <= most for seconds in left.values()), left
 
 
 def test_the_error_names_settings_that_librdkafka_refuses() -> None:

@@ -152,10 +152,10 @@ Host = Callable[[], AbstractContextManager[tuple[str, int]]]
 
 
 @contextmanager
-def silent() -> Iterator[tuple[str, int]]:
+def silent(host: str = "127.0.0.1", port: int = 0) -> Iterator[tuple[str, int]]:
     """An address that drops every SYN, like that of a dead host: the queue of its listener is full."""
     with ExitStack() as opened, socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((host, port))
         listener.listen(0)
         for _ in range(3):
             waiting = opened.enter_context(socket.socket())

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
+from lz4.frame import LZ4FrameDecompressor
 
 from penstock.kernel import compression
 from penstock.kernel.messages import decode_text
@@ -50,6 +52,11 @@ from tests.record_bytes import (
     size_in_offsets,
     with_records,
 )
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 pytestmark = pytest.mark.medium
 
@@ -246,6 +253,64 @@ def test_records_may_cross_the_boundaries_of_decompressed_pieces(codec: int, lim
     while not tested.finished:
         tested.take(run, limit)
     assert [fields(message) for message in run] == expected([given, ONE], 0)
+
+
+FRAMES = pytest.mark.parametrize(
+    ("codec", "decoder"),
+    [
+        ("gzip", compression._Gzip),
+        ("lz4", LZ4FrameDecompressor),
+        ("zstd", zstd.ZstdDecompressor),
+    ],
+    ids=["gzip", "lz4", "zstd"],
+)
+
+
+@FRAMES
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_many_frames_take_time_in_proportion_to_their_bytes(codec: str, decoder: Callable[[], Any], size: int) -> None:
+    """A decoder copies the bytes behind its frame, so it must not get them all."""
+    taken = 0
+
+    class Counting:
+        def __init__(self) -> None:
+            self.real = decoder()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def decompress(self, data: bytes, max_length: int) -> bytes:
+            nonlocal taken
+            taken += len(data)
+            return bytes(self.real.decompress(data, max_length))
+
+    def taken_bytes(frames: int) -> int:
+        nonlocal taken
+        taken = 0
+        value = random.Random(size).randbytes(size)
+        reading = compression._Frames(Counting, compression.CODECS[codec].compress(value) * frames)
+        found = 0
+        while piece := reading.read(PIECE):
+            found += len(piece)
+        assert found == size * frames
+        return taken
+
+    assert taken_bytes(4_000) < 2.5 * taken_bytes(2_000)
+
+
+@FRAMES
+@pytest.mark.parametrize("limit", [1, 1_000, 1 << 16, PIECE])
+def test_frames_of_any_size_follow_each_other(codec: str, decoder: Callable[[], Any], limit: int) -> None:
+    sizes = [0, 1, 3_000, 0, 5_000] if limit == 1 else [0, 1, 4_096, 200_000, 0, 70_000, 5]
+    values = [random.Random(size).randbytes(size) for size in sizes]
+    data = b"".join(bytes(compression.CODECS[codec].compress(value)) for value in values)
+    reading = compression._Frames(decoder, data)
+    pieces = []
+    while piece := reading.read(limit):
+        pieces.append(piece)
+    assert b"".join(pieces) == b"".join(values)
+    assert max(map(len, pieces)) <= limit
+    assert reading.read(limit) == b""
 
 
 #: Reads a batch that expands to 512 MB, and prints how many records there were and how many MB it took.

@@ -7,9 +7,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -97,6 +100,11 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("short RecordBatch", lambda: arrow().RecordBatch.from_pylist(rows(3))),
 ]
 
+EPOCH = datetime(1970, 1, 1)
+LATER = datetime(2026, 11, 30, 1, 2, 3, 4, tzinfo=UTC)
+TIMES = [datetime(2026, 11, 30, 1, 2, 3, 4), None, EPOCH, None]
+MICROSECOND = timedelta(microseconds=1)
+
 RIGHT: list[tuple[str, Callable[[], Any], list[Any]]] = [
     ("list", lambda: [0, 1, 2, 3], [0, 1, 2, 3]),
     ("tuple", lambda: (0, 1, 2, 3), [0, 1, 2, 3]),
@@ -119,7 +127,75 @@ RIGHT: list[tuple[str, Callable[[], Any], list[Any]]] = [
     ("chunked array", lambda: arrow().chunked_array([[0, 1], [2, 3]]), [0, 1, 2, 3]),
     ("RecordBatch", lambda: arrow().RecordBatch.from_pylist(rows(4)), rows(4)),
     ("Table", lambda: arrow().Table.from_pylist(rows(4)), rows(4)),
+    (
+        "NumPy objects",
+        lambda: numpy().array([numpy().int8(0), "a", None, pandas().NA], dtype=object),
+        [0, "a", None, None],
+    ),
+    ("vectors", lambda: list(numpy().zeros((4, 2))), [[0.0, 0.0]] * 4),
+    ("vectors of times", lambda: list(numpy().zeros((4, 1), "datetime64[ns]")), [[EPOCH]] * 4),
+    ("vectors of pandas", lambda: [pandas().Series([1, None], dtype="Int64")] * 4, [[1, None]] * 4),
+    ("empty vectors", lambda: [numpy().zeros(0), pandas().Series([]), arrow().array([]), []], [[], [], [], []]),
+    ("vectors of Arrow", lambda: [arrow().array([1, None])] * 4, [[1, None]] * 4),
+    ("arrays without dimensions", lambda: [numpy().array(number) for number in range(4)], [0, 1, 2, 3]),
+    ("masked array", lambda: numpy().ma.array([0, 1, 2, 3], mask=[0, 1, 0, 0]), [0, None, 2, 3]),
+    ("NumPy times, missing", lambda: numpy().array([0, "NaT", 1, 2], "datetime64[ns]"), [EPOCH, None, EPOCH, EPOCH]),
+    *(
+        (f"Series of {kind}, missing", lambda kind=kind, given=given: pandas().Series(given, dtype=kind), given)
+        for kind, given in (
+            ("Int64", [0, None, 2, 3]),
+            ("Float64", [0.5, None, 2.5, 3.5]),
+            ("boolean", [True, None, False, True]),
+            ("string", ["a", None, "b", "c"]),
+            ("int64[pyarrow]", [0, None, 2, 3]),
+            ("string[pyarrow]", ["a", None, "b", "c"]),
+        )
+    ),
+    ("array of pandas, missing", lambda: pandas().array([0, None, 2, 3], dtype="Int64"), [0, None, 2, 3]),
+    ("times of pandas", lambda: pandas().Series(TIMES, dtype="datetime64[ns]"), TIMES),
+    ("times with a zone", lambda: pandas().Series([LATER] * 4), [LATER] * 4),
+    (
+        "times in a list",
+        lambda: [pandas().Timestamp(TIMES[0]), pandas().NaT, pandas().NA, None],
+        [TIMES[0], None, None, None],
+    ),
+    ("nanoseconds", lambda: [pandas().Timestamp(1), pandas().Timedelta(1999, "ns"), 0, 1], [EPOCH, MICROSECOND, 0, 1]),
+    ("Index of times", lambda: pandas().DatetimeIndex(TIMES), TIMES),
+    ("durations", lambda: pandas().Series([MICROSECOND, None] * 2), [MICROSECOND, None] * 2),
+    ("Arrow times", lambda: arrow().array(TIMES, arrow().timestamp("ns")), TIMES),
+    (
+        "Arrow durations",
+        lambda: arrow().array([MICROSECOND, None] * 2, arrow().duration("ns")),
+        [MICROSECOND, None] * 2,
+    ),
+    ("Arrow time", lambda: list(arrow().array(TIMES, arrow().timestamp("ns"))), TIMES),
+    ("times in Series of Arrow", lambda: pandas().Series(TIMES, dtype="timestamp[ns][pyarrow]"), TIMES),
+    (
+        "times in rows",
+        lambda: arrow().table({"t": arrow().array(TIMES, arrow().timestamp("ns"))}),
+        [{"t": t} for t in TIMES],
+    ),
+    (
+        "DataFrame as a table",
+        lambda: arrow().Table.from_pandas(frame(), preserve_index=False),
+        [{"t": t, "f": 1.5} for t in TIMES],
+    ),
+    ("times in lists in rows", lambda: arrow().table({"t": nested_times()}), [{"t": [{"u": t}]} for t in TIMES]),
+    (
+        "missing values in rows",
+        lambda: arrow().table({"n": [0, None, 2, None]}),
+        [{"n": n} for n in (0, None, 2, None)],
+    ),
 ]
+
+
+def frame() -> Any:
+    return pandas().DataFrame({"t": pandas().Series(TIMES, dtype="datetime64[ns]"), "f": [1.5] * 4})
+
+
+def nested_times() -> Any:
+    nanoseconds = arrow().list_(arrow().struct([("u", arrow().timestamp("ns"))]))
+    return arrow().array([[{"u": time}] for time in TIMES], nanoseconds)
 
 
 def pandas() -> Any:
@@ -163,7 +239,13 @@ def test_any_result_but_one_per_record_is_refused(mapped: Callable[..., list[Any
 def test_lists_arrays_and_series_are_results(mapped: Callable[..., list[Any]], right: Any, values: list[Any]) -> None:
     found = mapped(lambda _: right())
     assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+    assert types(found) == types(values)
+
+
+def types(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: types(part) for name, part in value.items()}
+    return [types(part) for part in value] if isinstance(value, list) else type(value)
 
 
 class Point(msgspec.Struct, omit_defaults=True):
@@ -184,6 +266,94 @@ def test_columns_are_built_from_any_mix_of_records() -> None:
     batch = to_batch([{"n": 1}, Order(2.5, 4), Point(3)])
     assert (to_values(batch) or [])[2] == {"n": 3, "price": None, "pieces": None, "extra": None}
     assert to_batch([{}, {}]).num_rows == 2
+
+
+@dataclass
+class Position:
+    x: float
+    y: float | None = None
+
+
+class Named(NamedTuple):
+    x: float
+    y: float | None = None
+
+
+class Packed(msgspec.Struct, omit_defaults=True, rename="upper", tag=True):
+    x: float
+    y: float | None = None
+
+
+class Shade(Enum):
+    RED = "red"
+
+
+FLAT = {"x": 1.5, "y": None}
+
+
+@pytest.mark.parametrize("outer", ["dict", "dataclass", "NamedTuple", "Struct"])
+@pytest.mark.parametrize(
+    ("inner", "columns"),
+    [
+        (Position(1.5), FLAT),
+        (Named(1.5), FLAT),
+        (Packed(1.5), FLAT),
+        ([Packed(1.5), None], [FLAT, None]),
+        ((Named(1.5),), [FLAT]),
+        (frozenset([Named(1.5)]), [FLAT]),
+        ({"one": Position(1.5)}, {"one": FLAT}),
+        ({"one": {"two": [Position(1.5)]}}, {"one": {"two": [FLAT]}}),
+        ([[[Position(1.5)]]], [[[FLAT]]]),
+        (Shade.RED, "red"),
+        ([Shade.RED], ["red"]),
+        (msgspec.UNSET, None),
+        (datetime(2026, 11, 30, tzinfo=UTC), datetime(2026, 11, 30, tzinfo=UTC)),
+        (Decimal("1.50"), Decimal("1.50")),
+        (UUID(int=7), UUID(int=7)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("has_schema", [False, True], ids=["", "schema"])
+def test_values_of_any_type_inside_of_each_other_are_columns(
+    outer: str, inner: Any, columns: Any, has_schema: bool
+) -> None:
+    pyarrow = arrow()
+    rows: list[Any] = [{"x": inner, "y": 2.5}, Position(inner, 2.5), Named(inner, 2.5), Packed(inner, 2.5)]
+    value = rows[["dict", "dataclass", "NamedTuple", "Struct"].index(outer)]
+    schema = None
+    if has_schema:
+        schema = pyarrow.schema([("x", pyarrow.array([columns]).type), ("y", pyarrow.float64())])
+    to_batch, to_values = arrow_columns(schema)
+    assert to_values(to_batch([value, value])) == [{"x": columns, "y": 2.5}] * 2
+
+
+def test_typed_values_with_a_nested_type_reach_the_function() -> None:
+    arrow()
+
+    class Outer(msgspec.Struct):
+        at: Packed
+        shade: Shade
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json(Outer))
+    stream.map_batches(lambda batch: batch, as_="arrow").to("out", **DOCUMENTS)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_value_list([Outer(Packed(1.5), Shade.RED)] * 2)
+        found = driver.create_output_topic("out").read_values_to_list()
+    assert found == [{"at": FLAT, "shade": "red"}] * 2
+
+
+@pytest.mark.parametrize("on_error", ["fail", "split"])
+def test_a_value_that_does_not_fit_its_column_fails_its_batch_unless_that_is_split(on_error: Any) -> None:
+    arrow()
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **DOCUMENTS)
+    stream.map_batches(lambda batch: batch, as_="arrow", on_error=on_error).to("out", **DOCUMENTS)
+    with TopologyTestDriver(builder.build(), {"processing.exception.handler": "log_and_continue"}) as driver:
+        driver.create_input_topic("in").pipe_value_list([{"n": 1}, 7, {"n": 3}, {"n": 4}])
+        found = driver.create_output_topic("out").read_values_to_list()
+        (dropped,) = driver.dropped_records().values()
+    assert (found, dropped) == (([], 4) if on_error == "fail" else ([{"n": 1}, {"n": 3}, {"n": 4}], 1))
 
 
 def piped(function: Callable[[Any], Any], values: list[Any], batch_records: int = 512, **options: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.statestore.view.spelling import BadKeyError, read_bytes, read_key, spell_bytes
 from penstock.statestore.view.store_view import plain
+from penstock.topology.errors import SerializationError
 from penstock.topology.serdes.serdes import Serdes
 from penstock.workers.queries.store_reads import to_json
 
@@ -44,6 +46,15 @@ def test_the_command_line_and_http_show_the_same_fields() -> None:
     shown = {"ends": [{"x": 1, "tag": "0xff"}], "of": {"ends": [], "of": None}}
     assert plain(line) == shown
     assert orjson.loads(to_json({"value": line})) == {"value": shown}
+
+
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}, lambda value: Line([], value)])
+def test_a_value_that_is_too_deep_is_an_error(wrap: Callable[[Any], Any]) -> None:
+    value = None
+    for _ in range(2_000):
+        value = wrap(value)
+    with pytest.raises(SerializationError, match="too many lists or objects inside of each other"):
+        to_json({"value": value})
 
 
 @pytest.mark.parametrize(

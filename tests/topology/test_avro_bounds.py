@@ -1,9 +1,11 @@
-"""Short Avro that claims to be gigabytes, or thousands of nested records, is refused."""
+"""Avro that claims to be gigabytes, thousands of nested records, or a decimal of too many digits, is refused."""
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -13,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Serdes, SerializationError
-from penstock.topology.serdes.avro_bounds import DEPTH_MAX, EMPTY_ITEMS_MAX, _Types, _Walk, bounds_check
+from penstock.topology.serdes.avro_bounds import (
+    DEPTH_MAX,
+    EMPTY_ITEMS_MAX,
+    _Types,
+    _Walk,
+    bounds_check,
+    check_decimal,
+)
 from tests.examples import examples
 from tests.kernel.test_avro import Made
 from tests.topology.test_schema_registry_serdes import client
@@ -112,6 +121,93 @@ def test_a_reasonable_number_of_items_without_bytes_is_read(count: int) -> None:
     serde = Serdes.avro(None, registry)
     for _ in range(2):
         assert serde.deserialize("in", header + number(count) + b"\0") == {"f0": [None] * count}
+
+
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+def fixed(size: int) -> dict[str, Any]:
+    return {"type": "fixed", "name": "Price", "size": size, "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+#: A schema for decimals of a number of bytes; the bytes before and after one; how to get it out of a value.
+DECIMALS: dict[str, tuple[Callable[[int], Any], bytes, bytes, Callable[[Any], Any]]] = {
+    "bytes": (lambda size: record("R", PRICE), b"", b"", lambda value: value["f0"]),
+    "fixed": (lambda size: record("R", fixed(size)), b"", b"", lambda value: value["f0"]),
+    "in a union": (lambda size: record("R", ["null", PRICE]), b"\2", b"", lambda value: value["f0"]),
+    "in an array": (lambda size: record("R", array(PRICE)), b"\2", b"\0", lambda value: value["f0"][0]),
+    "in a map": (
+        lambda size: record("R", {"type": "map", "values": fixed(size)}),
+        b"\2\2a",
+        b"\0",
+        lambda value: value["f0"]["a"],
+    ),
+    "in a record": (lambda size: record("R", record("Inner", PRICE)), b"", b"", lambda value: value["f0"]["f0"]),
+    "by name": (
+        lambda size: record("R", ["null", fixed(size)], "Price"), b"\0", b"", lambda value: value["f1"],
+    ),
+    "in a record that contains itself": (
+        lambda size: record("R", PRICE, ["null", "R"]), b"", b"\0", lambda value: value["f0"],
+    ),
+}  # fmt: skip
+
+
+def in_price(unscaled: bytes, name: str) -> tuple[Any, bytes]:
+    """Return a serde, and a value with this decimal."""
+    make, begin, end, _ = DECIMALS[name]
+    schema = make(len(unscaled))
+    length = b"" if '"fixed"' in json.dumps(schema) else number(len(unscaled))
+    registry, header = registered(schema)
+    return Serdes.avro(None, registry), header + begin + length + unscaled + end
+
+
+@pytest.mark.parametrize("name", DECIMALS)
+@pytest.mark.parametrize(
+    "unscaled",
+    [
+        (10**10).to_bytes(5),
+        (-(10**10)).to_bytes(5, signed=True),
+        (10**10).to_bytes(500),
+        b"\x7f" * 1_000,  # fastavro rounds these three to ten digits
+        b"\x80" + bytes(200_000),  # and takes seconds for these
+    ],
+    ids=["eleven digits", "negative", "padded", "1,000 bytes", "200,000 bytes"],
+)
+def test_a_decimal_has_no_more_digits_than_its_precision(name: str, unscaled: bytes) -> None:
+    serde, data = in_price(unscaled, name)
+    for _ in range(2):  # by the library, then by the reader of this schema
+        with pytest.raises(SerializationError, match=r"a decimal of more than 10 digits, in [\d,]+ bytes"):
+            serde.deserialize("in", data)
+
+
+@pytest.mark.parametrize("name", DECIMALS)
+@pytest.mark.parametrize("size", [5, 6, 300, 100_000])
+@pytest.mark.parametrize("unscaled", [0, 1, -1, 10**10 - 1, 1 - 10**10])
+def test_a_decimal_may_be_padded_with_sign_bytes(name: str, size: int, unscaled: int) -> None:
+    """As in Java's BigInteger."""
+    serde, data = in_price(unscaled.to_bytes(size, signed=True), name)
+    for _ in range(2):
+        assert DECIMALS[name][3](serde.deserialize("in", data)) == Decimal(unscaled).scaleb(-2)
+
+
+def test_a_decimal_is_checked_when_another_schema_is_wanted() -> None:
+    registry, header = registered(record("R", PRICE))
+    serde = Serdes.avro(OTHER, registry)
+    for _ in range(2):
+        with pytest.raises(SerializationError, match="a decimal of more than 10 digits"):
+            serde.deserialize("in", header + number(1_000) + b"\x7f" * 1_000)
+        assert serde.deserialize("in", header + number(1) + b"\x7f") == {"g": 7}
+
+
+@given(st.integers(1, 60), st.integers(-5, 5), st.booleans())
+def test_precisions_are_exact(precision: int, above: int, negative: bool) -> None:
+    unscaled = (10**precision + above) * (-1 if negative else 1)
+    data = unscaled.to_bytes(40, signed=True)
+    if above < 0:
+        check_decimal(data, precision)
+    else:
+        with pytest.raises(SerializationError):
+            check_decimal(data, precision)
 
 
 def test_most_schemas_need_no_check() -> None:

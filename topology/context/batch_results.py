@@ -1,4 +1,4 @@
-"""The results of batch functions as lists of Python values."""
+"""The results of batch functions as lists of Python values. No library is imported: its values prove that it is."""
 
 from __future__ import annotations
 
@@ -39,32 +39,68 @@ class PolarsColumn(Protocol):
 #: Results of batch functions whose type does not say what they contain.
 Column: TypeAlias = ArrowColumn | NumpyColumn | PolarsColumn
 
-#: Types of values that are no scalars of a library.
+#: Types of values that are not of a library.
 _USUAL = frozenset((dict, str, float, int, bool, bytes, list, tuple, type(None)))
+#: Those that contain no other values.
+_SIMPLE = _USUAL - {dict, list, tuple}
 
 
 def result_values(result: object) -> list[Any] | None:
     """Return the values of a list, tuple, array or Series, or the rows of an Arrow array, RecordBatch or Table.
 
-    Scalars of NumPy and Arrow become Python's values; NumPy's times are cut to microseconds. Returns None for anything
-    else, such as a dict, a set, text, a DataFrame, a generator or a single value.
+    Values of NumPy, pandas and Arrow become Python's: missing ones None, arrays lists, times are cut to microseconds.
+    The parts of dicts and lists in a list or tuple stay as they are. Returns None for anything else, such as a dict, a
+    set, text, a DataFrame, a generator or a single value.
     """
     if isinstance(result, _ONE_VALUE):
         return None
-    if is_numpy_array(result):
-        values = from_numpy(result)
-    elif isinstance(result, Sequence):
-        values = list(result)
-    else:
-        methods = (getattr(result, name, None) for name in _TO_LIST)
-        values = next((method() for method in methods if method is not None), None)
-    return [_python_value(value) for value in values] if isinstance(values, list) else None
+    if isinstance(result, Sequence):
+        return [_python_value(value) for value in result]
+    values = _from_numpy(result) if is_numpy_array(result) else _listed(result)
+    return values if isinstance(values, list) else None
 
 
 def _python_value(value: object) -> Any:
     if type(value) in _USUAL:
         return value
-    if is_numpy_scalar(value):
-        return from_numpy(value)
-    arrow_scalar: Any = getattr(sys.modules.get("pyarrow"), "Scalar", ())
-    return value.as_py() if isinstance(value, arrow_scalar) else value
+    if is_numpy_scalar(value) or is_numpy_array(value):
+        return _from_numpy(value)
+    library = type(value).__module__.partition(".")[0]
+    if library == "pandas":
+        return _from_pandas(value)
+    return _from_arrow(value) if library == "pyarrow" else value
+
+
+def _from_numpy(found: Any) -> object:
+    value = from_numpy(found)
+    return _opened(value) if found.dtype.hasobject else value
+
+
+def _from_pandas(found: Any) -> object:
+    pandas = sys.modules["pandas"]
+    if found is pandas.NA or found is pandas.NaT:
+        return None
+    if isinstance(found, pandas.Timestamp):
+        return found.to_pydatetime(warn=False)
+    return from_numpy(found.to_timedelta64()) if isinstance(found, pandas.Timedelta) else _listed(found)
+
+
+def _from_arrow(found: Any) -> object:
+    return _opened(found.as_py()) if hasattr(found, "as_py") else _listed(found)
+
+
+def _listed(column: object) -> Any:
+    """Return the values of an array or Series as a list; anything else unchanged."""
+    methods = (getattr(column, name, None) for name in _TO_LIST)
+    method = next((method for method in methods if method is not None), None)
+    return column if method is None else _opened(method())
+
+
+def _opened(value: object) -> Any:
+    """Return a value that a library has made, with Python's values in its dicts, lists and tuples."""
+    if type(value) is dict:
+        is_simple = _SIMPLE.issuperset(map(type, value.values()))
+        return value if is_simple else {name: _opened(part) for name, part in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return value if _SIMPLE.issuperset(map(type, value)) else type(value)(map(_opened, value))
+    return _python_value(value)

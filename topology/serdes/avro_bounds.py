@@ -1,13 +1,16 @@
-"""Refuses a few bytes of Avro that would take gigabytes, or the whole C stack, once fastavro reads them.
+"""Refuses Avro that would take gigabytes, the whole C stack, or minutes, once fastavro reads it.
 
-Almost every Avro value takes at least a byte, so damaged bytes end before they take much memory. Two kinds of schemas
-are different: the items of an array may take no bytes at all (null), and a record may contain itself. For schemas of
-these kinds the bytes are walked through before fastavro reads them; all others cost nothing.
+Almost every Avro value takes at least a byte, so damaged bytes end before they take much memory. Three kinds of schemas
+are different: the items of an array may take no bytes at all (null), a record may contain itself, and fastavro converts
+a decimal of any length, in quadratic time, before it rounds it. For schemas of these kinds the bytes are walked through
+before fastavro reads them; all others cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import SerializationError
@@ -19,6 +22,8 @@ DEPTH_MAX = 1_000
 
 _PRIMITIVES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _VARINT_BYTES = 10
+#: Names of fastavro's functions for decimals.
+_DECIMALS = ("bytes-decimal", "fixed-decimal")
 
 
 class _Walk:
@@ -62,6 +67,11 @@ class _Walk:
         if self.at > len(self.data):
             raise IndexError
 
+    def decimal(self, size: int, precision: int) -> None:
+        """Skip a decimal of this many bytes; raises SerializationError as check_decimal does."""
+        self.skip(size)
+        check_decimal(self.data[self.at - size : self.at], precision)
+
 
 #: Skips one value of a type, or adds what to skip to ``todo``.
 _Skip = Callable[[_Walk], None]
@@ -75,11 +85,11 @@ def bounds_check(schema: object) -> Callable[[bytes, int], None] | None:
     """
     types = _Types(schema)
     skip = types.skip_of(schema)
-    if not types.has_empty_items and not types.is_recursive:
+    if not types.is_always_walked and not types.is_recursive:
         return None
 
     def check(data: bytes, at: int) -> None:
-        if types.has_empty_items or len(data) - at > DEPTH_MAX:  # each level takes a byte
+        if types.is_always_walked or len(data) - at > DEPTH_MAX:  # each level takes a byte
             try:
                 _Walk(data, at).run(skip)
             except IndexError:
@@ -88,8 +98,42 @@ def bounds_check(schema: object) -> Callable[[bytes, int], None] | None:
     return check
 
 
+def check_decimal(data: bytes, precision: int) -> None:
+    """Raise SerializationError for a decimal with more digits than its schema allows.
+
+    Java reads these as well, but no writer that knows the schema writes them, and fastavro would round them. Leading
+    sign bytes are no digits: a writer may pad.
+    """
+    unscaled = int.from_bytes(data, signed=True)
+    bits = int(precision * math.log2(10))  # 2**bits is less than 10**precision, 2**(bits + 1) is more
+    if unscaled.bit_length() > bits and (unscaled.bit_length() > bits + 1 or abs(unscaled) >= 10**precision):
+        raise SerializationError(f"damaged Avro: a decimal of more than {precision} digits, in {len(data):,} bytes")
+
+
+def bounded_readers(readers: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return fastavro's functions that read logical types, with check_decimal before those of decimals."""
+    return {**readers, **{name: partial(_read_decimal, readers[name]) for name in _DECIMALS if name in readers}}
+
+
+def _read_decimal(read: Callable[..., Any], data: bytes, schema: Any, reader_schema: object) -> object:
+    if precision := _precision(schema):
+        check_decimal(data, precision)
+    return read(data, schema, reader_schema)
+
+
+def _precision(schema: Any) -> int | None:
+    """Return the precision of a decimal, None for any other type, and without one: fastavro refuses to read that."""
+    if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
+        precision: int | None = schema.get("precision")
+        return precision
+    return None
+
+
 class _Types:
-    """Turns the types of a schema into functions that skip their values. is_recursive: a record contains itself."""
+    """Turns the types of a schema into functions that skip their values.
+
+    is_recursive: a record contains itself. is_always_walked: even a short value may be beyond the limits.
+    """
 
     def __init__(self, schema: object) -> None:
         self._named: dict[str, object] = {}
@@ -98,7 +142,7 @@ class _Types:
                 self._named |= part.get("__named_schemas", {})
         self._skips: dict[str, _Skip] = {}
         self._begun: set[str] = set()
-        self.has_empty_items = self.is_recursive = False
+        self.is_always_walked = self.is_recursive = False
 
     def skip_of(self, schema: Any) -> _Skip:
         """Return the function for a type."""
@@ -111,7 +155,7 @@ class _Types:
         if kind in ("int", "long"):
             return _skip_number
         if kind in ("bytes", "string"):
-            return _skip_text
+            return self._text(schema, kind)
         if kind in ("array", "map"):
             return self._items(schema, kind)
         if kind in ("enum", "fixed", "record", "error"):
@@ -133,8 +177,22 @@ class _Types:
         if schema["type"] == "enum":
             return _skip_number
         if schema["type"] == "fixed":
-            return lambda walk: walk.skip(schema["size"])
+            return self._fixed(schema)
         return _record([self.skip_of(field["type"]) for field in schema["fields"]])
+
+    def _text(self, schema: Any, kind: str) -> _Skip:
+        precision = _precision(schema) if kind == "bytes" else None
+        if not precision:
+            return _skip_text
+        self.is_always_walked = True
+        return lambda walk: walk.decimal(walk.number(), precision)
+
+    def _fixed(self, schema: Any) -> _Skip:
+        size, precision = schema["size"], _precision(schema)
+        if not precision:
+            return lambda walk: walk.skip(size)
+        self.is_always_walked = True
+        return lambda walk: walk.decimal(size, precision)
 
     def _items(self, schema: Any, kind: str) -> _Skip:
         if kind == "map":
@@ -142,7 +200,7 @@ class _Types:
         item = self.skip_of(schema["items"])
         if not self._is_empty(schema["items"]):
             return _blocks(item)
-        self.has_empty_items = True
+        self.is_always_walked = True
         return _empty_items
 
     def _is_empty(self, schema: Any) -> bool:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from penstock.kernel.avro import Type, compiled, reader, topic_reader, topic_writer, writer
 from penstock.kernel.codecs import guarded
 
-from .avro_bounds import bounds_check
+from .avro_bounds import bounded_readers, bounds_check
 from .codecs import refusal
 from .schema_registry_serdes import RegistrySerde, configurations, conversions, registry_client
 from .schema_shapes import avro_shape, text_of
@@ -182,4 +182,4 @@ def _compiled(parsed: Any) -> Type | None:
     from fastavro.read import LOGICAL_READERS
     from fastavro.write import LOGICAL_WRITERS
 
-    return compiled(parsed, LOGICAL_READERS, LOGICAL_WRITERS)
+    return compiled(parsed, bounded_readers(LOGICAL_READERS), LOGICAL_WRITERS)

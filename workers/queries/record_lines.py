@@ -7,12 +7,13 @@ spaces, the line has ``key_bytes`` or ``value_bytes``, too, which are preferred.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
@@ -26,12 +27,16 @@ Headers = list[tuple[str, bytes | None]]
 FIELDS = ("key", "value", "headers", "timestamp")
 _BYTES = ("key_bytes", "value_bytes")
 _IGNORED = ("topic", "partition", "offset")
+#: Kafka's timestamp of a record that has none.
+NO_TIMESTAMP = -1
+#: How much of a value an error shows.
+_SHOWN_CHARACTERS = 200
 _FROM_JSON: Mapping[str, Callable[[Any], object]] = {"bytes": read_bytes, "uuid": UUID}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record to be written. timestamp: ms since the epoch."""
+    """A record to be written. timestamp: ms since the epoch, NO_TIMESTAMP for none."""
 
     key: bytes | None
     value: bytes | None
@@ -50,10 +55,18 @@ class TopicSerdes:
 def read_line(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
     """Return the record of a line of JSON; raises SerializationError, which describes what is wrong with the line.
 
-    A missing key or value is null, a missing timestamp now. headers: an object, or a list of [key, value] pairs.
+    A missing key or value is null, a missing timestamp now, and -1 none. headers: an object, or a list of [key, value]
+    pairs.
     """
     try:
-        fields = json.loads(line, parse_float=Decimal, parse_constant=_refuse_constant)
+        return _read_fields(line, topic, serdes)
+    except RecursionError:
+        raise SerializationError("it has too many lists or objects inside of each other") from None
+
+
+def _read_fields(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
+    try:
+        fields = json.loads(line, parse_float=_decimal, parse_constant=_refuse_constant)
     except ValueError as error:
         raise SerializationError(f"it is not JSON ({error}): write one record per line, e.g. {EXAMPLE}") from error
     if not isinstance(fields, dict):
@@ -71,6 +84,13 @@ def read_line(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
 EXAMPLE = '{"key": "a", "value": {"n": 1}, "headers": {"trace": "7"}, "timestamp": "2026-11-21T06:00:00Z"}'
 
 
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise SerializationError(f"the exponent of {_beginning(text)} is beyond {MAX_EMAX:,}") from error
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
 
@@ -82,7 +102,7 @@ def _part(fields: Mapping[str, Any], part: str, topic: str, serde: Serde[Any]) -
     try:
         return bytes.fromhex(exact)
     except (TypeError, ValueError) as error:
-        raise SerializationError(f"{part}_bytes are hexadecimal digits, not {json.dumps(exact)}") from error
+        raise SerializationError(f"{part}_bytes are hexadecimal digits, not {_shown(exact)}") from error
 
 
 def _numbers(value: object, exact: Callable[[Decimal | int], object]) -> object:
@@ -106,7 +126,11 @@ def _rounded(number: Decimal | int) -> float | int:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, default=str)
+    return _beginning(json.dumps(value, default=str))
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _to_bytes(value: object, part: str, topic: str, serde: Serde[Any]) -> bytes | None:
@@ -126,10 +150,22 @@ def _headers(given: object) -> Headers:
     pairs = list(given.items()) if isinstance(given, dict) else given or []
     if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
         raise SerializationError('headers are an object of strings, or a list of pairs: [["trace", "7"]]')
+    for text in itertools.chain.from_iterable(pairs):
+        _check_text(text)
     try:
         return [(name, None if value is None else read_bytes(value)) for name, value in pairs]
     except ValueError as error:
         raise SerializationError(f"a header has no hexadecimal digits after 0x ({error})") from error
+
+
+def _check_text(text: str | None) -> None:
+    """Raise SerializationError for a lone surrogate, which JSON can spell and UTF-8 cannot."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise SerializationError(
+            f"the header text {_shown(text)} has half of a character ({error.reason}): write bytes as 0xff00"
+        ) from error
 
 
 def _is_header(pair: object) -> bool:
@@ -144,6 +180,8 @@ def _is_header(pair: object) -> bool:
 def _timestamp(given: Any) -> int:
     if given is None:
         return time.time_ns() // 1_000_000
+    if type(given) is int and given == NO_TIMESTAMP:
+        return given
     try:
         found = given if type(given) is int else round(datetime.fromisoformat(given).timestamp() * 1000)
     except (TypeError, ValueError):

@@ -139,6 +139,10 @@ class KafkaClientSupplier:
         """Return a confluent_kafka.Consumer for assign(), with the main consumer's configuration."""
         return librdkafka.make_consumer(self._consumer_settings(client_id, "consumer.", "main.consumer."))
 
+    def command_consumer(self, client_id: str) -> Consumer:
+        """Return a confluent_kafka.Consumer as confluent_consumer() does, for the command line."""
+        return librdkafka.make_command_consumer(self._consumer_settings(client_id, "consumer.", "main.consumer."))
+
     def confluent_producer(self, client_id: str, transactional_id: str | None = None) -> Producer:
         """Return a confluent_kafka.Producer; see get_producer."""
         return librdkafka.make_producer(self._producer_settings(client_id, transactional_id))
